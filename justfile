@@ -1,0 +1,36 @@
+# Recipes: `just` lists them. Everything runs in .venv, which ./start and ./test make.
+export PATH := justfile_directory() / ".venv/bin:" + env("PATH")
+
+locking := "pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --only-binary :all:"
+
+_default:
+    @just --list
+
+# the main job
+run *arguments:
+    ./start {{arguments}}
+
+# all checks and tests
+test *arguments:
+    ./test {{arguments}}
+
+# formatters and linters only
+lint:
+    ruff format .
+    ruff check --fix .
+    mypy
+    mypy --platform win32
+    lint-imports
+
+# the lock files anew, from pyproject.toml
+lock:
+    uv pip compile --group build -o requirements.lock {{locking}}
+    uv pip compile --group dev -o requirements-dev.lock -c requirements.lock {{locking}}
+
+# the demo model anew, into resources/demo
+demo-model:
+    python -m tools.demo_model
+
+# speed of the program itself: prints the table of docs/performance.md
+bench:
+    python -m benchmarks

@@ -1,0 +1,283 @@
+"""The verbs that both faces call, and the only place where the parts are put together."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from launcher.base.age import process_age_s
+from launcher.base.errors import DraftsInert, EngineFailed
+from launcher.base.identity import ProcessId
+from launcher.engine import registry
+from launcher.engine.build import BUILT_IN
+from launcher.engine.client import ChatRequest, Delta, EngineClient, Timings
+from launcher.engine.demo import DEMO, DemoPreset, demo_preset, unpack_demo_model
+from launcher.engine.launch import ServeOptions, check_model, check_options
+from launcher.engine.logs import LogBook
+from launcher.engine.registry import Entry
+from launcher.engine.supervisor import Event, State, Status, Supervisor
+from launcher.monitor.meter import Acceptance, ReplyMeter, total
+from launcher.monitor.monitor import Monitor, Sampled
+
+_DEMO_PROMPTS = (
+    "What is MTP, and what does this demo show?",
+    "When should MTP be switched off?",
+    "What happens to a draft that is wrong?",
+    "How do I know what fits on my graphics card?",
+)
+_DEMO_MAX_TOKENS = 400
+_STOP_S = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A finished reply, its drafts, and the seconds to its first token as its reader saw them."""
+
+    text: str
+    reasoning: str
+    timings: Timings | None
+    acceptance: Acceptance
+    first_token_s: float | None
+    finish_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that we run: its supervisor and its monitor."""
+
+    supervisor: Supervisor
+    monitor: Monitor
+
+    async def ask(self, request: ChatRequest, on_delta: "OnDelta | None" = None) -> Reply:
+        """Ask for a reply and return it whole; the monitor follows it. See Supervisor.chat for the errors."""
+        meter = self.monitor.reply_started()
+        try:
+            async with self.supervisor.chat(request) as deltas:
+                return await _read(deltas, meter, on_delta)
+        finally:
+            self.monitor.reply_ended(meter)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """What the demo measured, over all its replies."""
+
+    engine: str
+    engine_version: str
+    model: str
+    ready_s: float
+    predicted_n: int
+    tokens_per_second: float | None
+    acceptance: Acceptance
+    text: str
+    samples: int
+    speed_note: str
+
+
+OnEvent = Callable[[Event], None]
+OnDelta = Callable[[Delta], None]
+
+
+@asynccontextmanager
+async def serve(
+    options: ServeOptions,
+    *,
+    port: int | None = None,
+    on_event: OnEvent | None = None,
+    on_sample: Callable[[Sampled], None] | None = None,
+) -> AsyncIterator[Server]:
+    """Run a server for as long as the block lasts; leaving it, however, leaves no process.
+
+    Raises the LauncherError that says why it could not be served.
+    """
+    check_options(options)
+    check_model(options)
+    engine = BUILT_IN if options.engine is None else options.engine.name
+    endpoint, registration = registry.register(
+        port, model=options.alias or options.model.stem, engine=engine, draft=options.draft
+    )
+    log = LogBook.for_port(endpoint.port)
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Status) and event.state not in (State(registration.entry.state), State.BUSY):
+            build = supervisor.launch.build.name if supervisor.launch else engine
+            registration.update(state=event.state.value, engine_pid=supervisor.engine_pid, engine=build)
+        if on_event is not None:
+            on_event(event)
+
+    supervisor = Supervisor(endpoint, log, listen)
+    monitor = Monitor(supervisor, on_sample)
+    try:
+        monitor.begin()
+        await supervisor.become(options)
+        yield Server(supervisor, monitor)
+    finally:
+        try:
+            await monitor.end()
+        finally:
+            try:
+                await supervisor.become(None)
+            finally:
+                registration.remove()
+                log.close()
+
+
+def options_for(model: str, options: Callable[[Path], ServeOptions], *, draft: int | None) -> ServeOptions:
+    """Return the options for a model as the user names it: a path, or "demo" for the demo model.
+
+    What the user leaves open for the demo comes from its preset. Raises ModelMissing or ModelBroken.
+    """
+    if model != DEMO:
+        chosen = options(Path(model).expanduser())
+        return chosen if draft is None else replace(chosen, draft=draft)
+    preset = demo_preset()
+    chosen = options(unpack_demo_model())
+    return replace(
+        chosen,
+        context=chosen.context or preset.context,
+        threads=chosen.threads or preset.threads,
+        draft=preset.draft if draft is None else draft,
+        alias=DEMO,
+        built_in=chosen.engine is None,
+    )
+
+
+async def _read(deltas: AsyncIterator[Delta], meter: ReplyMeter, on_delta: OnDelta | None) -> Reply:
+    """Read a reply to its end."""
+    began_s = time.monotonic()
+    text, reasoning = [], []
+    first_token_s: float | None = None
+    finish_reason: str | None = None
+    async for delta in deltas:
+        if first_token_s is None and (delta.content or delta.reasoning):
+            first_token_s = time.monotonic() - began_s
+        text.append(delta.content)
+        reasoning.append(delta.reasoning)
+        if delta.timings is not None:
+            meter.add(delta.timings)
+        finish_reason = delta.finish_reason or finish_reason
+        if on_delta is not None:
+            on_delta(delta)
+    return Reply("".join(text), "".join(reasoning), meter.last, meter.acceptance, first_token_s, finish_reason)
+
+
+async def demo(
+    *,
+    seconds: float | None = None,
+    on_event: OnEvent | None = None,
+    on_prompt: Callable[[str], None] | None = None,
+    on_delta: OnDelta | None = None,
+    on_reply: Callable[[Reply], None] | None = None,
+) -> DemoReport:
+    """Run the whole chain on the demo model: serve, ask, stop.
+
+    It asks each of its prompts once, or goes on asking them for `seconds` (one reply at least). The `on_...`
+    functions see the first round only.
+
+    Raises DraftsInert when no draft was accepted, EngineFailed when the engine's process did not end.
+    """
+    preset = demo_preset()
+    options = options_for(DEMO, lambda path: ServeOptions(model=path), draft=None)
+    replies: list[Reply] = []
+    async with serve(options, on_event=on_event) as server:
+        ready_s = process_age_s()
+        process, launch = server.supervisor.process, server.supervisor.launch
+        if process is None or launch is None:
+            raise EngineFailed("The engine ended as soon as it was ready.", "See its log.")
+        began_s = time.monotonic()
+        for prompt in itertools.cycle(_DEMO_PROMPTS):
+            first_round = len(replies) < len(_DEMO_PROMPTS)
+            if first_round and on_prompt is not None:
+                on_prompt(prompt)
+            replies.append(await server.ask(_demo_request(prompt, preset), on_delta if first_round else None))
+            if first_round and on_reply is not None:
+                on_reply(replies[-1])
+            if seconds is None and len(replies) == len(_DEMO_PROMPTS):
+                break
+            if seconds is not None and time.monotonic() - began_s >= seconds:
+                break
+    if process.identity.running():
+        raise EngineFailed(f"The engine's process {process.identity.pid} did not end.", "End it by hand.")
+    acceptance = total([reply.acceptance for reply in replies])
+    if not acceptance.accepted:
+        raise DraftsInert("The demo ran, but no draft was accepted.", "Install the program again.")
+    timed = [reply.timings for reply in replies if reply.timings is not None]
+    milliseconds = sum(timings.predicted_ms for timings in timed)
+    tokens = sum(timings.predicted_n for timings in timed)
+    return DemoReport(
+        engine=launch.build.name,
+        engine_version=launch.build.version,
+        model=launch.header.name,
+        ready_s=ready_s,
+        predicted_n=tokens,
+        # As the engine counts: the first token of a reply belongs to its prompt.
+        tokens_per_second=1_000.0 * (tokens - len(timed)) / milliseconds if milliseconds else None,
+        acceptance=acceptance,
+        text=replies[0].text,
+        samples=server.monitor.samples,
+        speed_note=preset.speed_note,
+    )
+
+
+def _demo_request(prompt: str, preset: DemoPreset) -> ChatRequest:
+    return ChatRequest(
+        [{"role": "user", "content": prompt}],
+        max_tokens=_DEMO_MAX_TOKENS,
+        temperature=preset.temperature,
+        thinking=False,
+    )
+
+
+async def chat(request: ChatRequest, *, url: str | None, on_delta: OnDelta | None = None) -> Reply:
+    """Ask a running server of ours: the only one, or the one at `url`."""
+    entry = await asyncio.to_thread(registry.find, url)
+    async with EngineClient(entry.url, entry.api_key) as client, client.chat(request) as deltas:
+        return await _read(deltas, ReplyMeter(), on_delta)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A registered server and what it is doing now."""
+
+    entry: Entry
+    state: str
+
+
+async def status(url: str | None = None) -> tuple[Running, ...]:
+    """Return the servers that run now, or only the one at `url`; ServerNotFound when that does not run."""
+    if url is None:
+        entries = await asyncio.to_thread(registry.running)
+    else:
+        entries = (await asyncio.to_thread(registry.find, url),)
+    return tuple(await asyncio.gather(*map(_look, entries)))
+
+
+async def _look(entry: Entry) -> Running:
+    if entry.state != State.READY:
+        return Running(entry, entry.state)
+    async with EngineClient(entry.url, entry.api_key) as client:
+        return Running(entry, entry.state if await client.healthy() else "not answering")
+
+
+async def stop(url: str | None) -> Entry:
+    """Stop the only running server, or the one at `url`, and return what it was.
+
+    Its launcher is asked to end (on Windows it is ended, which ends the engine's job). Raises ServerNotFound,
+    or EngineFailed when it still runs after 12 s.
+    """
+    entry = await asyncio.to_thread(registry.find, url)
+    engine = ProcessId.of(entry.engine_pid) if entry.engine_pid else None
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(entry.pid).terminate()
+    deadline_s = time.monotonic() + _STOP_S
+    while entry.launcher.running() or (engine is not None and engine.running()):
+        if time.monotonic() > deadline_s:
+            raise EngineFailed(f"The server at {entry.url} did not end within {_STOP_S:.0f} s.", "Try again.")
+        await asyncio.sleep(0.05)
+    registry.running()
+    return entry

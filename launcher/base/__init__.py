@@ -1,0 +1,1 @@
+"""Errors, paths, files, processes and HTTP: what every other room uses and nothing of ours."""

@@ -1,0 +1,116 @@
+"""Errors a user can act on. Foreign exceptions become one of these at a room's edge."""
+
+from collections.abc import Mapping
+
+
+class LauncherError(Exception):
+    """Something a user can meet: what happened and why, then what to do.
+
+    `title` is one sentence, `hint` the next step, `facts` the figures behind them (for --json and logs).
+    `code` is stable: scripts may rely on it.
+    """
+
+    code = "error"
+
+    def __init__(self, title: str, hint: str = "", **facts: object) -> None:
+        super().__init__(title)
+        self.title = title
+        self.hint = hint
+        self.facts: Mapping[str, object] = facts
+
+    def __str__(self) -> str:
+        return f"{self.title} {self.hint}".rstrip()
+
+
+class BadOption(LauncherError):
+    """An option's value cannot be used."""
+
+    code = "bad_option"
+
+
+class ModelMissing(LauncherError):
+    """There is no such model file, or it cannot be read."""
+
+    code = "model_missing"
+
+
+class ModelBroken(LauncherError):
+    """The file is not a GGUF, is cut short, or its header makes no sense."""
+
+    code = "model_broken"
+
+
+class ModelHasNoHead(LauncherError):
+    """MTP was asked of a file that has no MTP head."""
+
+    code = "model_has_no_mtp_head"
+
+
+class CpuUnsupported(LauncherError):
+    """The processor lacks an instruction set that the engine needs."""
+
+    code = "cpu_unsupported"
+
+
+class LibraryMissing(LauncherError):
+    """A system library is missing."""
+
+    code = "library_missing"
+
+
+class EngineMissing(LauncherError):
+    """There is no such engine, or it cannot be started."""
+
+    code = "engine_missing"
+
+
+class EngineUnsuitable(LauncherError):
+    """The engine runs, but cannot do what was asked (a flag it does not have, say)."""
+
+    code = "engine_unsuitable"
+
+
+class PortBusy(LauncherError):
+    """Another program listens on the port."""
+
+    code = "port_busy"
+
+
+class EngineFailed(LauncherError):
+    """The engine ended or went silent before or while it served."""
+
+    code = "engine_failed"
+
+
+class DraftsInert(LauncherError):
+    """The engine runs, but drafts nothing although MTP was asked for."""
+
+    code = "drafts_inert"
+
+
+class Superseded(LauncherError):
+    """A newer request to the same server took this one's place."""
+
+    code = "superseded"
+
+
+class ServerNotFound(LauncherError):
+    """No running server is meant, or more than one could be."""
+
+    code = "server_not_found"
+
+
+class Unreachable(LauncherError):
+    """A server did not answer, or broke off."""
+
+    code = "unreachable"
+
+
+class Refused(LauncherError):
+    """A server answered with an error."""
+
+    code = "refused"
+
+    def __init__(self, title: str, hint: str = "", *, status: int | None = None, **facts: object) -> None:
+        super().__init__(title, hint, status=status, **facts)
+        self.status = status

@@ -1,0 +1,90 @@
+"""`mtp-launcher demo`: the whole chain on the built-in model, in this terminal."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from launcher.cli.output import percent, print_json, rate, rounded
+
+if TYPE_CHECKING:  # the parts are imported when a verb runs, so that --help stays quick
+    from launcher.app import DemoReport, Reply
+
+_TEXT_CHARACTERS = 200
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("--headless", action="store_true", help="never open a window")
+    parser.add_argument("--seconds", type=float, metavar="N", help="go on asking for N seconds (default: four prompts)")
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Run the demo and print what it measured."""
+    from launcher import app
+
+    if options.json:
+        print_json(_as_json(await app.demo(seconds=options.seconds)))
+        return 0
+    from launcher.cli.progress import StateLine
+    from launcher.engine.client import Delta
+    from launcher.machine.host import read_host
+
+    if not options.headless and read_host().display is None:
+        print("There is no display, so the demo runs in this terminal.\n")
+    states = StateLine()
+
+    def show_delta(delta: Delta) -> None:
+        sys.stdout.write(delta.content)
+        sys.stdout.flush()
+
+    report = await app.demo(
+        seconds=options.seconds,
+        on_event=states.show,
+        on_prompt=lambda prompt: print(f"\n> {prompt}\n"),
+        on_delta=show_delta,
+        on_reply=lambda reply: print(f"\n\n  {reply_line(reply)}"),
+    )
+    by_position = ", ".join(percent(share) for share in report.acceptance.rates_by_position)
+    print(
+        f"\n{report.engine} engine {report.engine_version}, model {report.model}: ready after {report.ready_s:.1f} s,"
+        f" {report.predicted_n} tokens at {rate(report.tokens_per_second)}."
+        f"\nDrafts accepted: {percent(report.acceptance.rate)} ({report.acceptance.accepted} of"
+        f" {report.acceptance.drafted}; by position {by_position})."
+        f"\n{report.speed_note}"
+        "\n\nNext: `mtp-launcher serve --model demo` keeps it running for other programs;"
+        " `mtp-launcher serve --model FILE.gguf` serves your own model."
+    )
+    return 0
+
+
+def reply_line(reply: Reply) -> str:
+    """Return the line under a reply: rate, tokens, first token, acceptance, why it stopped."""
+    parts = []
+    if reply.timings is not None:
+        parts += [rate(reply.timings.tokens_per_second), f"{reply.timings.predicted_n} tokens"]
+    if reply.first_token_s is not None:
+        parts.append(f"first token {reply.first_token_s:.2f} s")
+    if reply.acceptance.rate is not None:
+        parts.append(f"{percent(reply.acceptance.rate)} of drafts accepted (mean {reply.acceptance.mean_length:.1f})")
+    if reply.finish_reason:
+        parts.append(f"stopped: {reply.finish_reason}")
+    return " · ".join(parts)
+
+
+def _as_json(report: DemoReport) -> dict[str, object]:
+    return {
+        "engine": {"name": report.engine, "version": report.engine_version},
+        "model": report.model,
+        "ready_s": rounded(report.ready_s, 3),
+        "predicted_n": report.predicted_n,
+        "tokens_per_second": rounded(report.tokens_per_second),
+        "draft_n": report.acceptance.drafted,
+        "draft_n_accepted": report.acceptance.accepted,
+        "acceptance": rounded(report.acceptance.rate, 4),
+        "acceptance_by_position": [rounded(share, 4) for share in report.acceptance.rates_by_position],
+        "text": report.text[:_TEXT_CHARACTERS],
+        "samples": report.samples,
+        "note": report.speed_note,
+    }

@@ -1,0 +1,106 @@
+"""The command `mtp-launcher`: its verbs, its exit codes, its way to end."""
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from typing import NoReturn
+
+from launcher import __version__
+
+VERBS = {
+    "demo": "run the whole chain on the built-in demo model",
+    "serve": "serve a model until Ctrl-C",
+    "chat": "ask a running server",
+    "status": "list the running servers",
+    "stop": "stop a running server",
+    "doctor": "say what this machine has and what is missing",
+}
+_INTERRUPTED, _TERMINATED, _BROKEN_PIPE = 130, 143, 141
+
+
+class _Terminated(Exception):
+    """SIGTERM came."""
+
+
+def run() -> NoReturn:
+    """Entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at exit
+        code = _BROKEN_PIPE
+    sys.exit(code)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command line and return its exit code: 0 done, 1 an error that was explained, 2 wrong usage."""
+    options = _parser(arguments).parse_args(arguments)
+    if options.verb is None:
+        _parser([]).print_help()
+        return 2
+    return _run_verb(options)
+
+
+def _parser(arguments: list[str]) -> argparse.ArgumentParser:
+    """Build the parser; only the verb that was named is imported, so that the others cost nothing."""
+    parser = argparse.ArgumentParser(
+        prog="mtp-launcher", description="Run llama.cpp's llama-server with MTP speculative decoding, and watch it."
+    )
+    parser.add_argument("--version", action="version", version=f"mtp-launcher {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    for name, summary in VERBS.items():
+        sub = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name in arguments:
+            module = importlib.import_module(f"launcher.cli.{name}")
+            module.configure(sub)
+            sub.add_argument("--json", action="store_true", help="print JSON for programs")
+            sub.set_defaults(run=module.run)
+    return parser
+
+
+def _run_verb(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from launcher.base.errors import LauncherError
+    from launcher.cli.output import print_error
+
+    async def supervised() -> int:
+        verb = asyncio.ensure_future(options.run(options))
+        terminated = False
+
+        def terminate() -> None:
+            nonlocal terminated
+            terminated = True
+            verb.cancel()
+
+        if sys.platform != "win32":
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+        try:
+            return int(await verb)
+        except asyncio.CancelledError:
+            if terminated:
+                raise _Terminated from None
+            raise
+
+    try:
+        return asyncio.run(supervised())
+    except LauncherError as error:
+        print_error(error, as_json=options.json)
+        return 1
+    except _Terminated:
+        return _TERMINATED
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        refused = f"The system refused: {error.strerror or error}{where}."
+        print_error(LauncherError(refused, "Check disk space and permissions."), as_json=options.json)
+        return 1

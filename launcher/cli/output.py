@@ -1,0 +1,38 @@
+"""What every verb prints in the same way: JSON, errors, figures."""
+
+import json
+import sys
+from typing import Any
+
+from launcher.base.errors import LauncherError
+
+
+def print_json(data: Any) -> None:  # noqa: ANN401 -- any JSON value
+    """Print one JSON value on one line of stdout."""
+    print(json.dumps(data, ensure_ascii=False, default=str), flush=True)
+
+
+def print_error(error: LauncherError, *, as_json: bool) -> None:
+    """Print an error: a sentence and the next step on stderr, or one JSON object on stdout."""
+    if as_json:
+        facts = dict(error.facts)
+        print_json({"error": {"code": error.code, "message": error.title, "hint": error.hint, "facts": facts}})
+        return
+    print(f"Error: {error.title}", file=sys.stderr)
+    if error.hint:
+        print(f"       {error.hint}", file=sys.stderr)
+
+
+def rounded(value: float | None, digits: int = 1) -> float | None:
+    """Round a figure for --json; unknown stays None."""
+    return None if value is None else round(value, digits)
+
+
+def percent(share: float | None) -> str:
+    """Return a share as "82 %", or an en dash when it is unknown."""
+    return "–" if share is None else f"{100 * share:.0f} %"  # noqa: RUF001 -- the dash that the window shows too
+
+
+def rate(tokens_per_second: float | None) -> str:
+    """Return a rate as "96.2 t/s", or an en dash when it is unknown."""
+    return "–" if tokens_per_second is None else f"{tokens_per_second:,.1f} t/s"  # noqa: RUF001

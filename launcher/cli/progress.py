@@ -1,0 +1,39 @@
+"""A server's states as they pass, on stderr."""
+
+import sys
+
+from launcher.engine.supervisor import Event, State, Status
+
+_WORDS = {
+    State.PREPARING: "Preparing",
+    State.LOADING: "Loading the model",
+    State.WARMING_UP: "Warming up",
+    State.READY: "Ready",
+    State.RESTARTING: "Restarting",
+    State.STOPPING: "Stopping",
+    State.STOPPED: "Stopped",
+}
+
+
+class StateLine:
+    """Prints each state once; on a terminal the percentage moves in place."""
+
+    def __init__(self) -> None:
+        self._last: State | None = None
+        self._moves = sys.stderr.isatty()
+
+    def show(self, event: Event) -> None:
+        """Take in an event of the supervisor."""
+        if not isinstance(event, Status) or event.state not in _WORDS:
+            return
+        if event.state is self._last:
+            if self._moves and event.percent is not None:
+                sys.stderr.write(f"\r{_WORDS[event.state]} {event.percent:.0f} %")
+                sys.stderr.flush()
+            return
+        back_from_busy = self._last is State.READY and event.state is State.READY
+        self._last = event.state
+        if not back_from_busy:
+            lead = "\r" if self._moves else ""
+            sys.stderr.write(f"{lead}{_WORDS[event.state]:<24}\n")
+            sys.stderr.flush()

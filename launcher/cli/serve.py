@@ -1,0 +1,80 @@
+"""`mtp-launcher serve`: serve a model until SIGINT or SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.cli.output import print_json
+
+if TYPE_CHECKING:
+    from launcher.app import Server
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("--model", required=True, metavar="FILE", help='a .gguf file, or "demo" for the demo model')
+    parser.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server (default: chosen, see README)")
+    parser.add_argument("--ctx", type=int, metavar="N", help="context in tokens (default 8192, or less if trained so)")
+    parser.add_argument("--draft", type=int, metavar="N", help="draft length in tokens, 0 is MTP off (default 2)")
+    parser.add_argument("--port", type=int, metavar="P", help="port on 127.0.0.1 (default: the one of last time)")
+    parser.add_argument("--slots", type=int, default=1, metavar="N", help="requests served at once (default 1)")
+    parser.add_argument("--threads", type=int, metavar="N", help="processor threads (default: the engine's choice)")
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Serve until the end is asked for; a crash of the engine ends it with exit code 1."""
+    from launcher import app
+    from launcher.cli.progress import StateLine
+    from launcher.engine.launch import DEFAULT_DRAFT, ServeOptions
+    from launcher.engine.supervisor import Event, State
+
+    def chosen(model: Path) -> ServeOptions:
+        return ServeOptions(
+            model=model,
+            engine=options.engine,
+            context=options.ctx,
+            slots=options.slots,
+            threads=options.threads,
+            draft=DEFAULT_DRAFT,
+        )
+
+    states = StateLine()
+
+    def show(event: Event) -> None:
+        if not options.json:
+            states.show(event)
+
+    try:
+        serve_options = app.options_for(options.model, chosen, draft=options.draft)
+        async with app.serve(serve_options, port=options.port, on_event=show) as server:
+            _announce(server, as_json=options.json)
+            status = await server.supervisor.wait_for(State.FAILED)
+            if status.error is not None:
+                raise status.error
+            return 1
+    except asyncio.CancelledError:
+        return 0  # SIGINT and SIGTERM are the ordinary end
+
+
+def _announce(server: Server, *, as_json: bool) -> None:
+    supervisor = server.supervisor
+    endpoint, launch = supervisor.endpoint, supervisor.launch
+    if as_json:
+        print_json({"state": "ready", "url": endpoint.url, "api_key": endpoint.api_key, "pid": supervisor.engine_pid})
+        return
+    if launch is None:
+        return
+    draft = launch.options.draft
+    mtp = f"MTP on, draft length {draft}" if draft else "MTP off"
+    print(
+        f"\n{launch.header.name}, {launch.build.name} engine {launch.build.version}"
+        f"\n  address  {endpoint.url}/v1"
+        f"\n  API key  {endpoint.api_key}"
+        f"\n  settings {mtp}, context {launch.context}, {launch.options.slots} slot(s)"
+        f"\n  log      {supervisor.log.path}"
+        "\nCtrl-C stops it.",
+        flush=True,
+    )

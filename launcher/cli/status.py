@@ -1,0 +1,29 @@
+"""`mtp-launcher status`: the running servers."""
+
+import argparse
+
+from launcher.cli.output import print_json
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("--url", help="only the server at this address")
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Print a line a server. Exit code 1 when there is none, so that scripts can ask."""
+    from launcher import app
+
+    servers = await app.status(options.url)
+    if options.json:
+        fields = {"url", "port", "api_key", "pid", "engine_pid", "model", "engine", "draft"}
+        print_json([{"state": server.state, **server.entry.model_dump(include=fields)} for server in servers])
+    elif not servers:
+        print("No server is running. Start one with `mtp-launcher serve --model FILE`.")
+    else:
+        for server in servers:
+            entry = server.entry
+            mtp = f"draft length {entry.draft}" if entry.draft else "MTP off"
+            about = (server.state, entry.model, mtp, f"{entry.engine} engine", f"pid {entry.engine_pid}")
+            print(f"{entry.url}/v1  {'  '.join(about)}")
+    return 0 if servers else 1

@@ -1,0 +1,22 @@
+"""`mtp-launcher stop`: stop a running server."""
+
+import argparse
+
+from launcher.cli.output import print_json
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("--url", help="which server, when more than one runs")
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Stop the server and say which it was."""
+    from launcher import app
+
+    entry = await app.stop(options.url)
+    if options.json:
+        print_json({"stopped": entry.url, "model": entry.model})
+    else:
+        print(f"Stopped {entry.model} at {entry.url}.")
+    return 0

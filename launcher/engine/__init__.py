@@ -1,0 +1,1 @@
+"""One llama-server: found, probed, given its arguments, supervised, talked to."""

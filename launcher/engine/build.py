@@ -1,0 +1,211 @@
+"""An engine build: where it is, and what it says it can do. Nothing about a build is assumed."""
+
+import asyncio
+import hashlib
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from launcher.base.errors import CpuUnsupported, EngineMissing, EngineUnsuitable, LibraryMissing
+from launcher.base.files import write_atomically
+from launcher.base.paths import cache_dir
+from launcher.engine.environment import engine_environment
+from launcher.machine.host import Host, read_host
+from launcher.machine.libraries import install_line, missing_libraries
+
+BUILT_IN = "built-in"
+_BUILT_IN_SCRIPT = Path(__file__).with_name("builtin.py")
+_PROBE_S = 20.0
+_FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
+_DEVICE = re.compile(r"^\s+(\S+): (.+) \((\d+) MiB, (\d+) MiB free\)$", re.MULTILINE)
+_VERSION = re.compile(r"^version: (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU as the engine lists it."""
+
+    name: str
+    description: str
+    total_mib: int
+    free_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A build that answered its probe: the command that starts it, its version, and the flags it knows."""
+
+    name: str
+    command: tuple[str, ...]
+    version: str
+    flags: frozenset[str]
+
+    def require(self, *flags: str) -> None:
+        """Raise EngineUnsuitable unless the build knows all `flags`."""
+        missing = [flag for flag in flags if flag not in self.flags]
+        if missing:
+            raise EngineUnsuitable(
+                f"The engine {self.name} ({self.version}) does not know {', '.join(missing)}.",
+                "Use a newer llama.cpp build, or leave --engine out to use the built-in one.",
+                missing=missing,
+            )
+
+
+class _Probe(BaseModel):
+    """The answer of a probe as it is kept between runs."""
+
+    identity: list[str | int]
+    version: str
+    flags: list[str]
+
+
+def built_in_version() -> str | None:
+    """Return the version of the built-in engine, or None when this platform has none."""
+    try:
+        return version("xllamacpp")
+    except PackageNotFoundError:
+        return None
+
+
+def check_built_in(host: Host | None = None) -> None:
+    """Raise when the built-in engine cannot run here: no wheel, no AVX2, or a missing library."""
+    if built_in_version() is None:
+        raise EngineMissing(
+            "The built-in engine is not installed: there is no xllamacpp wheel for this platform.",
+            "Name a llama-server with --engine.",
+        )
+    if not (host or read_host()).runs_built_in_engine:
+        raise CpuUnsupported(
+            "This processor has no AVX2, which the built-in engine needs.",
+            "Name a llama-server that was built for this processor with --engine.",
+        )
+    missing = missing_libraries("engine")
+    if missing:
+        names = ", ".join(library.soname for library in missing)
+        raise LibraryMissing(
+            f"The built-in engine needs {names}, which is not installed.", f"Install it: {install_line(missing)}"
+        )
+
+
+def find_on_path() -> Path | None:
+    """Return the llama-server on PATH, if there is one."""
+    found = shutil.which("llama-server")
+    return Path(found) if found else None
+
+
+async def probe(engine: Path | None) -> Build:
+    """Ask a build what it can do; None is the built-in engine. The answer is kept until the file changes.
+
+    Raises EngineMissing, EngineUnsuitable, CpuUnsupported or LibraryMissing.
+    """
+    if engine is None:
+        check_built_in()
+        name, command = BUILT_IN, [sys.executable, "-P", str(_BUILT_IN_SCRIPT)]
+        spec = find_spec("xllamacpp")
+        wheel = str(spec.origin) if spec else ""
+        identity = [*_identity(_BUILT_IN_SCRIPT), built_in_version() or "", wheel]
+    else:
+        path = _executable(engine)
+        name, command, identity = path.name, [str(path)], _identity(path)
+    known = _load(identity)
+    if known is None:
+        version_text, help_text = await asyncio.gather(_ask(command, "--version"), _ask(command, "--help"))
+        found = _VERSION.search(version_text)
+        flags = sorted(set(_FLAG.findall(help_text)))
+        if found is None or "--model" not in flags:
+            raise EngineUnsuitable(
+                f"{command[-1]} does not answer like a llama-server.",
+                "Name the llama-server program of a llama.cpp build.",
+                answer=version_text[:400],
+            )
+        known = _Probe(identity=identity, version=found[1].strip(), flags=flags)
+        _keep(known)
+    return Build(name, tuple(command), known.version, frozenset(known.flags))
+
+
+async def list_devices(build: Build) -> tuple[Device, ...]:
+    """Return the GPUs that the build can use, asked anew: drivers come and go."""
+    text = await _ask(build.command, "--list-devices")
+    return tuple(Device(name, about, int(total), int(free)) for name, about, total, free in _DEVICE.findall(text))
+
+
+def _executable(engine: Path) -> Path:
+    path = Path(shutil.which(engine) or engine).expanduser().absolute()
+    if path.is_dir():
+        raise EngineMissing(f"{path} is a folder.", "Name the llama-server program inside it.")
+    if not path.exists():
+        raise EngineMissing(f"There is no engine {path}.", "Check the path, or leave --engine out.")
+    if shutil.which(path) is None:
+        raise EngineMissing(f"{path} may not be executed.", f"Allow it: chmod +x {path}")
+    return path
+
+
+def _identity(path: Path) -> list[str | int]:
+    stat = path.stat()
+    return [str(path), stat.st_size, stat.st_mtime_ns]
+
+
+async def _ask(command: Sequence[str], flag: str) -> str:
+    """Run `command flag` and return all that it printed (llama-server prints its version on stderr)."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            flag,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=engine_environment(),
+        )
+    except OSError as error:
+        raise EngineMissing(
+            f"{command[-1]} cannot be started: {error.strerror or error}.", "Is it a program for this computer?"
+        ) from error
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), _PROBE_S)
+    except BaseException as error:
+        process.kill()
+        await process.wait()
+        if isinstance(error, TimeoutError):
+            raise EngineUnsuitable(
+                f"{command[-1]} {flag} gave no answer within {_PROBE_S:.0f} s.", "Is it a llama-server?"
+            ) from error
+        raise
+    text = output.decode("utf-8", "replace")
+    if process.returncode:
+        raise EngineUnsuitable(
+            f"{command[-1]} {flag} ended with exit code {process.returncode}: {_last_line(text)}",
+            "See whether it runs by itself; a library or an instruction set may be missing.",
+            exit_code=process.returncode,
+        )
+    return text
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing."
+
+
+def _probe_file(identity: list[str | int]) -> Path:
+    return cache_dir() / "probes" / f"{hashlib.sha256(repr(identity[0]).encode()).hexdigest()[:16]}.json"
+
+
+def _load(identity: list[str | int]) -> _Probe | None:
+    try:
+        known = _Probe.model_validate_json(_probe_file(identity).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return known if known.identity == identity else None
+
+
+def _keep(known: _Probe) -> None:
+    try:
+        write_atomically(_probe_file(known.identity), known.model_dump_json().encode())
+    except OSError:
+        return  # the probe is asked again next time

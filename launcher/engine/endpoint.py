@@ -1,0 +1,110 @@
+"""Address and key of a server, kept between runs so that configured clients go on working."""
+
+import random
+import secrets
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from filelock import FileLock
+from pydantic import BaseModel, Field, ValidationError
+
+from launcher.base.errors import BadOption, PortBusy
+from launcher.base.files import write_atomically
+from launcher.base.paths import state_dir
+
+HOST = "127.0.0.1"
+_PORTS = range(20_000, 32_768)
+"""Below the ports that Linux and Windows give to outgoing connections, so that ours stays free."""
+_LOCK_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a server listens, and the key that opens it."""
+
+    port: int
+    api_key: str = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        """The base address, without a path."""
+        return f"http://{HOST}:{self.port}"
+
+
+class _Kept(BaseModel):
+    port: int = Field(ge=1, le=65_535)
+    api_key: str = Field(min_length=16)
+
+
+class _KeptEndpoints(BaseModel):
+    endpoints: list[_Kept] = []
+
+
+@contextmanager
+def _kept_endpoints() -> Iterator[_KeptEndpoints]:
+    """Yield the kept endpoints under a lock and write them back; a damaged file is set aside, not lost."""
+    path = state_dir() / "endpoints.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock"), timeout=_LOCK_S):
+        kept = _load(path)
+        before = kept.model_dump_json()
+        yield kept
+        if kept.model_dump_json() != before:
+            write_atomically(path, kept.model_dump_json(indent=1).encode())
+
+
+def _load(path: Path) -> _KeptEndpoints:
+    try:
+        return _KeptEndpoints.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return _KeptEndpoints()
+    except ValidationError:
+        path.replace(path.with_suffix(".damaged.json"))
+        return _KeptEndpoints()
+
+
+def claim(port: int | None, *, taken: frozenset[int] = frozenset()) -> Endpoint:
+    """Return an endpoint whose port is free: the asked one, else the first kept one, else a new one.
+
+    `taken` are ports that other servers of ours hold although they may not listen yet. The key of a port is
+    kept with it. Raises PortBusy when the asked port is not free, BadOption when it is no port.
+    """
+    if port is not None and not 1 <= port <= 65_535:
+        raise BadOption(f"{port} is not a port.", "Ports go from 1 to 65535.", port=port)
+    with _kept_endpoints() as kept:
+        known = {entry.port: entry.api_key for entry in kept.endpoints}
+        if port is not None:
+            if port in taken or not is_free(port):
+                raise PortBusy(
+                    f"Port {port} is in use by another program.",
+                    "Choose another one with --port, or leave --port out.",
+                    port=port,
+                )
+            chosen = port
+        else:
+            usual = (number for number in known if number in _PORTS)
+            fresh = random.sample(_PORTS, k=200)
+            free = (number for number in (*usual, *fresh) if number not in taken and is_free(number))
+            chosen = next(free)
+        if chosen not in known:
+            kept.endpoints.append(_Kept(port=chosen, api_key=secrets.token_urlsafe(32)))
+        return Endpoint(chosen, known.get(chosen) or kept.endpoints[-1].api_key)
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server could listen on `port` of 127.0.0.1 now."""
+    with socket.socket() as probe:
+        if sys.platform == "win32":
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+        else:  # as the engine does, so that a closed connection's wait does not count
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True

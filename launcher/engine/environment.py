@@ -1,0 +1,48 @@
+"""The environment an engine runs in: the user's own, less everything that would change the engine's settings."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from launcher.base.paths import cache_dir
+
+_SETTINGS_PREFIXES = ("LLAMA_", "HF_")
+_SETTINGS = frozenset({"MTMD_BACKEND_DEVICE", "AIP_MODE"})
+_PARENT_PROTOCOL = "LLAMA_SERVER_ROUTER_PORT"
+_API_KEY = "LLAMA_API_KEY"
+
+
+def engine_environment(
+    *, api_key: str | None = None, reports_loading: bool = False, inherited: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the environment for an engine.
+
+    The variables that llama-server takes for settings are left out, and its per-user settings file is looked
+    for in a folder of ours. The API key goes here and not among the arguments, which every user can read.
+    With `reports_loading` the engine prints how far it has loaded, as a child of llama.cpp's router does; it
+    then also ends when its standard input ends.
+    """
+    inherited = os.environ if inherited is None else inherited
+    environment = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith(_SETTINGS_PREFIXES) and name not in _SETTINGS
+    }
+    settings = cache_dir() / "engine-settings"
+    settings.mkdir(parents=True, exist_ok=True)
+    environment["APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME"] = str(settings)
+    if api_key:
+        environment[_API_KEY] = api_key
+    if reports_loading:
+        environment[_PARENT_PROTOCOL] = "1"
+    return environment
+
+
+def system_settings() -> Path | None:
+    """Return the system-wide settings file of llama.cpp, which no environment keeps out, if there is one."""
+    if sys.platform == "win32":
+        path = Path(os.environ.get("PROGRAMDATA", "C:/ProgramData")) / "llama.cpp" / "config.ini"
+    else:
+        path = Path("/etc/llama.cpp/config.ini")
+    return path if path.exists() else None

@@ -1,0 +1,125 @@
+"""From what a user asks to the command that is started: checks first, then arguments the build knows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.base.errors import BadOption, ModelHasNoHead
+from launcher.engine.build import Build, find_on_path, list_devices, probe
+from launcher.engine.endpoint import HOST, Endpoint
+from launcher.engine.environment import engine_environment
+from launcher.engine.process import Command
+from launcher.models.gguf import GgufHeader, check_complete, read_header
+
+DEFAULT_CONTEXT = 8_192
+DEFAULT_DRAFT = 2
+"""The draft length that won most often in published measurements of the 35B MoE and of dense 27B models."""
+MAX_DRAFT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What to serve, and how. `engine` None leaves the choice to us, `context` None to DEFAULT_CONTEXT.
+
+    `draft` is the draft length in tokens; 0 is MTP off. `threads` None leaves it to the engine.
+    """
+
+    model: Path
+    engine: Path | None = None
+    built_in: bool = False
+    context: int | None = None
+    draft: int = DEFAULT_DRAFT
+    slots: int = 1
+    threads: int | None = None
+    alias: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command that is ready to be started, and what it starts."""
+
+    command: Command
+    build: Build
+    header: GgufHeader
+    context: int
+    options: ServeOptions
+
+
+def check_options(options: ServeOptions) -> None:
+    """Raise BadOption for a value that no engine could use."""
+    limits = (
+        ("--ctx", options.context, 256, 2**24, "tokens"),
+        ("--draft", options.draft, 0, MAX_DRAFT, "tokens, 0 is MTP off"),
+        ("--slots", options.slots, 1, 64, "slots"),
+        ("--threads", options.threads, 1, 1_024, "threads"),
+    )
+    for name, value, least, most, unit in limits:
+        if value is not None and not least <= value <= most:
+            raise BadOption(f"{name} {value} is out of range.", f"It goes from {least} to {most} {unit}.", option=name)
+
+
+def check_model(options: ServeOptions) -> GgufHeader:
+    """Read the model's header and raise ModelMissing, ModelBroken or ModelHasNoHead when it cannot be served."""
+    header = read_header(options.model)
+    check_complete(header)
+    if options.draft and not header.has_mtp_head:
+        why = "its metadata promises one, but the tensors are not there" if header.promised_heads else "no MTP tensors"
+        raise ModelHasNoHead(
+            f"{options.model.name} has no MTP head ({why}).",
+            "Start it with --draft 0, or get a file with the head (its repository is often called ...-MTP-GGUF).",
+            path=str(options.model),
+        )
+    return header
+
+
+async def choose_build(options: ServeOptions) -> Build:
+    """Return the build to use: the one named, else a llama-server on PATH that sees a GPU, else the built-in one."""
+    if options.engine is not None:
+        return await probe(options.engine)
+    on_path = None if options.built_in else find_on_path()
+    if on_path is not None:
+        build = await probe(on_path)
+        if await list_devices(build):
+            return build
+    return await probe(None)
+
+
+async def plan(options: ServeOptions, endpoint: Endpoint) -> Launch:
+    """Check everything that can be checked before a process is started, and return the command.
+
+    Raises a LauncherError that names what is wrong; nothing is left behind.
+    """
+    check_options(options)
+    header = check_model(options)
+    build = await choose_build(options)
+    context = options.context or min(DEFAULT_CONTEXT, header.trained_context or DEFAULT_CONTEXT)
+    arguments = _arguments(options, endpoint, build, context)
+    environment = engine_environment(api_key=endpoint.api_key, reports_loading=True)
+    folder = options.model.absolute().parent
+    return Launch(Command((*build.command, *arguments), environment, folder), build, header, context, options)
+
+
+def _arguments(options: ServeOptions, endpoint: Endpoint, build: Build, context: int) -> list[str]:
+    needed = {
+        "--model": str(options.model.absolute()),
+        "--host": HOST,
+        "--port": str(endpoint.port),
+        "--parallel": str(options.slots),
+        "--ctx-size": str(context),
+    }
+    if options.draft:
+        needed |= {"--spec-type": "draft-mtp", "--spec-draft-n-max": str(options.draft)}
+    if options.threads:
+        needed |= {"--threads": str(options.threads)}
+    build.require(*needed, "--metrics")
+    welcome: dict[str, str | None] = {
+        "--alias": options.alias or options.model.stem,
+        "--cors-origins": "localhost",  # else any web page may drive the server
+        "--no-ui": None,
+        "--log-colors": "off",
+        "--verbosity": "4",  # buffers, offloaded layers and draft statistics are not printed below 4
+    }
+    known = {flag: value for flag, value in welcome.items() if flag in build.flags}
+    arguments = ["--metrics"]
+    for flag, value in (*needed.items(), *known.items()):
+        arguments += [flag] if value is None else [flag, value]
+    return arguments

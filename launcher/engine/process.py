@@ -1,0 +1,191 @@
+"""An engine as a process that cannot outlive us: start, lines of output, stop, exit."""
+
+import asyncio
+import codecs
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from launcher.base.errors import EngineMissing
+from launcher.base.identity import ProcessId
+
+Stream = Literal["stdout", "stderr"]
+OnLine = Callable[[Stream, str], None]
+
+STOP_PATIENCE_S = (5.0, 2.0)
+"""After the first and the second request to stop; then the group is killed (llama-server waits for open streams)."""
+
+_MAX_LINE = 16_384
+_DRAIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to start: `arguments` with the program's absolute path first, and its whole environment."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How an engine ended: its exit code, negative for the signal that ended it."""
+
+    code: int
+
+    def __str__(self) -> str:
+        if self.code < 0:
+            with suppress(ValueError):
+                return f"was ended by {signal.Signals(-self.code).name}"
+        return f"ended with exit code {self.code}"
+
+
+class EngineProcess(Protocol):
+    """A started engine."""
+
+    identity: ProcessId
+    exited: "asyncio.Future[Exit]"
+
+    async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> Exit:
+        """Ask it to end, ask again after the first patience, kill it after the second; return how it ended."""
+
+
+async def start(command: Command, on_line: OnLine) -> EngineProcess:
+    """Start `command` so that it ends when we do, whatever ends us; `on_line` gets each line of its output.
+
+    Raises EngineMissing when it cannot be started. Cancelled, it leaves no process.
+    """
+    if sys.platform == "win32":
+        from launcher.engine.process_windows import start_in_job as begin
+    else:
+        begin = _start_kept
+    starting = asyncio.ensure_future(begin(command, on_line))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with suppress(EngineMissing):
+            process = await starting
+            await process.stop((0.5, 0.5))
+        raise
+
+
+def cannot_start(command: Command, reason: str) -> EngineMissing:
+    """Return the error for a program that the system will not start."""
+    program = command.arguments[0]
+    return EngineMissing(
+        f"{program} cannot be started: {reason}.",
+        "Check that it is a llama-server for this computer and that it may be executed (chmod +x).",
+        program=program,
+    )
+
+
+async def read_lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Yield lines without their ends; undecodable bytes are replaced, lines over 16,384 characters are cut."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pending = ""
+    while data := await reader.read(65_536):
+        *lines, pending = (pending + decoder.decode(data)).split("\n")
+        for line in lines:
+            yield line.rstrip("\r")[:_MAX_LINE]
+        pending = pending[:_MAX_LINE]
+    if pending:
+        yield pending
+
+
+class Pumps:
+    """The tasks that read an engine's output until it ends."""
+
+    def __init__(self, process: asyncio.subprocess.Process, on_line: OnLine) -> None:
+        assert process.stdout is not None  # noqa: S101 -- started with pipes
+        assert process.stderr is not None  # noqa: S101
+        self._tasks = [
+            asyncio.create_task(self._pump("stdout", process.stdout, on_line)),
+            asyncio.create_task(self._pump("stderr", process.stderr, on_line)),
+        ]
+
+    @staticmethod
+    async def _pump(stream: Stream, reader: asyncio.StreamReader, on_line: OnLine) -> None:
+        async for line in read_lines(reader):
+            on_line(stream, line)
+
+    async def drain(self) -> None:
+        """Wait until all output was read, but not for what another holder of the pipes may still write."""
+        _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_S)
+        for task in late:
+            task.cancel()
+
+
+class KeptProcess:
+    """An engine behind its keeper (POSIX): see keeper.py."""
+
+    def __init__(
+        self, identity: ProcessId, keeper: asyncio.subprocess.Process, status: asyncio.StreamReader, pumps: Pumps
+    ) -> None:
+        self.identity = identity
+        self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self._keeper = keeper
+        self._watching = asyncio.create_task(self._watch(status, pumps))
+
+    async def _watch(self, status: asyncio.StreamReader, pumps: Pumps) -> None:
+        words = (await status.readline()).split()
+        if words[:1] == [b"exited"]:
+            code = int(words[1])
+        else:  # somebody killed the keeper: nobody else looks after the engine now
+            code = -signal.SIGKILL
+            if self.identity.running():
+                with suppress(ProcessLookupError):
+                    os.killpg(self.identity.pid, signal.SIGKILL)
+        await pumps.drain()
+        await self._keeper.wait()
+        self.exited.set_result(Exit(code))
+
+    async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> Exit:
+        """See EngineProcess.stop."""
+        for request, seconds in (("stop", patience_s[0]), (f"signal {signal.SIGTERM:d}", patience_s[1])):
+            self._tell(request)
+            done, _ = await asyncio.wait([self.exited], timeout=seconds)
+            if done:
+                return self.exited.result()
+        self._tell(f"signal {signal.SIGKILL:d}")
+        return await asyncio.shield(self.exited)
+
+    def _tell(self, request: str) -> None:
+        if self._keeper.stdin is not None and not self._keeper.stdin.is_closing():
+            self._keeper.stdin.write(f"{request}\n".encode())
+
+
+async def _start_kept(command: Command, on_line: OnLine) -> KeptProcess:
+    read_fd, write_fd = os.pipe()
+    status = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(status), os.fdopen(read_fd, "rb", 0)
+    )
+    try:
+        keeper = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(write_fd)),
+            *command.arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=(write_fd,),
+            env=dict(command.environment),
+            cwd=command.folder,
+            start_new_session=True,
+        )
+    finally:
+        os.close(write_fd)
+    pumps = Pumps(keeper, on_line)
+    words = (await status.readline()).split()
+    if words[:1] != [b"started"]:
+        await keeper.wait()
+        await pumps.drain()
+        reason = os.strerror(int(words[1])) if words[:1] == [b"failed"] else "its keeper process ended"
+        raise cannot_start(command, reason)
+    pid = int(words[1])
+    return KeptProcess(ProcessId.of(pid) or ProcessId(pid, 0.0), keeper, status, pumps)

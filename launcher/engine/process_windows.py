@@ -1,0 +1,129 @@
+"""An engine inside a Job Object that ends it with us (Windows). The kernel closes our handle whatever ends us."""
+
+import asyncio
+import ctypes
+import sys
+from contextlib import suppress
+from ctypes import wintypes
+
+from launcher.base.identity import ProcessId
+from launcher.engine.process import STOP_PATIENCE_S, Command, Exit, OnLine, Pumps, cannot_start
+
+assert sys.platform == "win32"  # noqa: S101 -- narrows the platform for the type checker
+
+_EXIT_LINE = b"cmd_router_to_child:exit\n"
+_EXTENDED_LIMIT_INFORMATION = 9
+_KILL_ON_JOB_CLOSE = 0x2000
+_SET_QUOTA_AND_TERMINATE = 0x0101
+_CREATE_NO_WINDOW, _CREATE_NEW_PROCESS_GROUP = 0x08000000, 0x00000200
+
+
+class _BasicLimits(ctypes.Structure):
+    _fields_ = (
+        ("PerProcessUserTimeLimit", ctypes.c_int64),
+        ("PerJobUserTimeLimit", ctypes.c_int64),
+        ("LimitFlags", wintypes.DWORD),
+        ("MinimumWorkingSetSize", ctypes.c_size_t),
+        ("MaximumWorkingSetSize", ctypes.c_size_t),
+        ("ActiveProcessLimit", wintypes.DWORD),
+        ("Affinity", ctypes.c_size_t),
+        ("PriorityClass", wintypes.DWORD),
+        ("SchedulingClass", wintypes.DWORD),
+    )
+
+
+class _ExtendedLimits(ctypes.Structure):
+    _fields_ = (
+        ("BasicLimitInformation", _BasicLimits),
+        ("IoInfo", ctypes.c_uint64 * 6),
+        ("ProcessMemoryLimit", ctypes.c_size_t),
+        ("JobMemoryLimit", ctypes.c_size_t),
+        ("PeakProcessMemoryUsed", ctypes.c_size_t),
+        ("PeakJobMemoryUsed", ctypes.c_size_t),
+    )
+
+
+class _Job:
+    """A kill-on-close job. The handle is not inheritable, so only this process holds it."""
+
+    def __init__(self) -> None:
+        self._kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+        for name in ("CreateJobObjectW", "OpenProcess"):
+            getattr(self._kernel, name).restype = wintypes.HANDLE
+        self._handle = wintypes.HANDLE(self._kernel.CreateJobObjectW(None, None))
+        limits = _ExtendedLimits()
+        limits.BasicLimitInformation.LimitFlags = _KILL_ON_JOB_CLOSE
+        self._check(
+            self._kernel.SetInformationJobObject(
+                self._handle, _EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), ctypes.sizeof(limits)
+            )
+        )
+
+    def add(self, pid: int) -> None:
+        process = wintypes.HANDLE(self._kernel.OpenProcess(_SET_QUOTA_AND_TERMINATE, False, pid))
+        try:
+            self._check(self._kernel.AssignProcessToJobObject(self._handle, process))
+        finally:
+            self._kernel.CloseHandle(process)
+
+    def end(self) -> None:
+        self._kernel.TerminateJobObject(self._handle, 1)
+
+    def close(self) -> None:
+        self._kernel.CloseHandle(self._handle)
+
+    @staticmethod
+    def _check(succeeded: int) -> None:
+        if not succeeded:
+            raise ctypes.WinError(ctypes.get_last_error())
+
+
+class JobProcess:
+    """An engine in a job of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, job: _Job, pumps: Pumps) -> None:
+        self.identity = ProcessId.of(process.pid) or ProcessId(process.pid, 0.0)
+        self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self._process = process
+        self._job = job
+        self._watching = asyncio.create_task(self._watch(pumps))
+
+    async def _watch(self, pumps: Pumps) -> None:
+        code = await self._process.wait()
+        self._job.end()
+        self._job.close()
+        await pumps.drain()
+        self.exited.set_result(Exit(code))
+
+    async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> Exit:
+        """See EngineProcess.stop. There are no signals to a process without a console: exit line, then the job."""
+        with suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.write(_EXIT_LINE)
+        done, _ = await asyncio.wait([self.exited], timeout=patience_s[0])
+        if not done:
+            self._job.end()
+        return await asyncio.shield(self.exited)
+
+
+async def start_in_job(command: Command, on_line: OnLine) -> JobProcess:
+    """Start `command` in a kill-on-close job. See process.start."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command.arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(command.environment),
+            cwd=command.folder,
+            creationflags=_CREATE_NO_WINDOW | _CREATE_NEW_PROCESS_GROUP,
+        )
+    except OSError as error:
+        raise cannot_start(command, error.strerror or str(error)) from error
+    job = _Job()
+    try:
+        job.add(process.pid)
+    except OSError:
+        process.kill()
+        raise
+    return JobProcess(process, job, Pumps(process, on_line))

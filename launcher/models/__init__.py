@@ -1,0 +1,1 @@
+"""What a model file holds: the GGUF header, its geometry and its MTP head."""

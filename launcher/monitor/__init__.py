@@ -1,0 +1,1 @@
+"""Live numbers: one clock, bounded series, unknown absent with a reason."""

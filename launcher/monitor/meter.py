@@ -1,0 +1,107 @@
+"""Tokens/s and draft acceptance of replies, from the engine's own timings."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launcher.engine.client import Timings
+
+_WINDOW_MS = 1_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Draft tokens made and accepted, whole and by position (first drafted token first)."""
+
+    drafted: int
+    accepted: int
+    drafted_by_position: tuple[int, ...]
+    accepted_by_position: tuple[int, ...]
+
+    @property
+    def rate(self) -> float | None:
+        """Share of the drafted tokens that were accepted, 0 to 1; None without a draft."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def rates_by_position(self) -> tuple[float, ...]:
+        """The same for each position; a position counts where it was drafted."""
+        pairs = zip(self.accepted_by_position, self.drafted_by_position, strict=True)
+        return tuple(accepted / drafted for accepted, drafted in pairs)
+
+    @property
+    def mean_length(self) -> float | None:
+        """Mean tokens a verification step yields: its accepted drafts and the model's own token."""
+        steps = self.drafted_by_position[0] if self.drafted_by_position else 0
+        return 1 + self.accepted / steps if steps else None
+
+
+class ReplyMeter:
+    """Reads the timings of one streamed reply.
+
+    Events with the same draft counters and the same time belong to one verification step: they are the tokens
+    that the step yielded. From the growth of the counters between steps follow the drafts by position.
+    """
+
+    def __init__(self) -> None:
+        self.last: Timings | None = None
+        self._window: deque[tuple[int, float]] = deque()
+        self._drafted: list[int] = []
+        self._accepted: list[int] = []
+
+    def add(self, timings: Timings) -> None:
+        """Take in the timings of one event."""
+        before = self.last
+        self.last = timings
+        if before is not None and timings.predicted_ms == before.predicted_ms:
+            return
+        self._window.append((timings.predicted_n, timings.predicted_ms))
+        while len(self._window) > 2 and self._window[1][1] < timings.predicted_ms - _WINDOW_MS:
+            self._window.popleft()
+        drafted = (timings.draft_n or 0) - ((before and before.draft_n) or 0)
+        accepted = (timings.draft_n_accepted or 0) - ((before and before.draft_n_accepted) or 0)
+        _count(self._drafted, drafted)
+        _count(self._accepted, accepted)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The rate over the last second of the engine's time; None while there are too few tokens to tell."""
+        if self.last is None or self.last.tokens_per_second is None:
+            return None
+        (first_n, first_ms), (last_n, last_ms) = self._window[0], self._window[-1]
+        if last_ms <= first_ms:
+            return self.last.tokens_per_second
+        return 1_000.0 * (last_n - first_n) / (last_ms - first_ms)
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """The drafts of this reply so far."""
+        accepted = self._accepted + [0] * (len(self._drafted) - len(self._accepted))
+        return Acceptance(
+            drafted=(self.last and self.last.draft_n) or 0,
+            accepted=(self.last and self.last.draft_n_accepted) or 0,
+            drafted_by_position=tuple(self._drafted),
+            accepted_by_position=tuple(accepted[: len(self._drafted)]),
+        )
+
+
+def total(parts: Sequence[Acceptance]) -> Acceptance:
+    """Add up the drafts of several replies."""
+    return Acceptance(
+        drafted=sum(part.drafted for part in parts),
+        accepted=sum(part.accepted for part in parts),
+        drafted_by_position=_add([part.drafted_by_position for part in parts]),
+        accepted_by_position=_add([part.accepted_by_position for part in parts]),
+    )
+
+
+def _count(positions: list[int], tokens: int) -> None:
+    while len(positions) < tokens:
+        positions.append(0)
+    for position in range(tokens):
+        positions[position] += 1
+
+
+def _add(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    length = max(map(len, rows), default=0)
+    return tuple(sum(row[i] for row in rows if i < len(row)) for i in range(length))

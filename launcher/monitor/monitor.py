@@ -1,0 +1,134 @@
+"""One clock, 10 samples a second: the host, the GPU, and the engine's own numbers as series."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from launcher.base.errors import LauncherError
+from launcher.engine.client import Timings
+from launcher.engine.supervisor import State, Supervisor
+from launcher.machine.nvidia import Nvml
+from launcher.machine.reading import Reading
+from launcher.machine.sensors import HostSensors
+from launcher.monitor.meter import Acceptance, ReplyMeter
+from launcher.monitor.series import Series
+from launcher.monitor.traffic import Counters, Traffic, between, read_counters
+
+PERIOD_S = 0.1
+METRICS_PERIOD_S = 2.0
+"""Each answer of /metrics wakes the engine's queue; asked more often than once a second, it would keep a
+request whose client has gone running to its end (observed with llama.cpp b11669)."""
+
+_NO_REPLY = "No reply is being generated."
+_NO_DRAFTS = "Nothing was drafted."
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One set of readings, all taken at `time_s` of the monitor's clock."""
+
+    time_s: float
+    readings: Mapping[str, Reading]
+    acceptance: Acceptance | None
+
+
+class Monitor:
+    """Samples while it runs; the series stay. Belongs to the loop of its supervisor."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        listener: Callable[[Sampled], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.series: dict[str, Series] = {}
+        self.samples = 0
+        self.traffic: Traffic | None = None
+        self._supervisor = supervisor
+        self._listener = listener
+        self._clock = clock
+        self._host = HostSensors()
+        self._nvml: Nvml | None = None
+        self._meter: ReplyMeter | None = None
+        self._counters: Counters | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Start sampling."""
+        self._task = asyncio.create_task(self._run())
+
+    async def end(self) -> None:
+        """Stop sampling."""
+        if self._task is not None:
+            task, self._task = self._task, None
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def reply_started(self) -> ReplyMeter:
+        """Return a meter for a reply of ours; until it ends the engine's numbers are taken from it."""
+        self._meter = ReplyMeter()
+        return self._meter
+
+    def reply_ended(self, meter: ReplyMeter) -> None:
+        """Let go of a meter."""
+        if self._meter is meter:
+            self._meter = None
+
+    async def _run(self) -> None:
+        self._nvml = await asyncio.to_thread(Nvml)
+        next_s = self._clock()
+        next_metrics_s = next_s
+        try:
+            while True:
+                self._host.watch(self._supervisor.engine_pid)
+                readings = await asyncio.to_thread(self._read_machine)
+                self._add(next_s, {**readings, **self._engine_readings()})
+                if self._clock() >= next_metrics_s:
+                    next_metrics_s = self._clock() + METRICS_PERIOD_S
+                    await self._read_metrics()
+                next_s = max(next_s + PERIOD_S, self._clock())
+                await asyncio.sleep(max(0.0, next_s - self._clock()))
+        finally:
+            self._nvml.close()
+
+    def _read_machine(self) -> dict[str, Reading]:
+        readings = self._host.sample()
+        assert self._nvml is not None  # noqa: S101 -- _run opened it
+        if self._nvml.absent is not None:
+            names = ("gpu_temperature_c", "gpu_power_w", "gpu_clock_mhz", "vram_used_mib", "gpu_use_percent")
+            return readings | dict.fromkeys(names, Reading.unknown(self._nvml.absent))
+        return readings | self._nvml.sample(self._nvml.gpus[0].index)
+
+    def _engine_readings(self) -> dict[str, Reading]:
+        last: Timings | None = self._meter.last if self._meter else None
+        if self._meter is None or last is None:
+            silent = Reading.unknown(_NO_REPLY)
+            return {"tokens_per_second": silent, "acceptance_percent": silent}
+        acceptance = last.acceptance
+        return {
+            "tokens_per_second": Reading(self._meter.tokens_per_second, "Too few tokens to tell."),
+            "acceptance_percent": Reading(None if acceptance is None else 100 * acceptance, _NO_DRAFTS),
+        }
+
+    def _add(self, time_s: float, readings: Mapping[str, Reading]) -> None:
+        self.samples += 1
+        for name, reading in readings.items():
+            self.series.setdefault(name, Series(name)).add(time_s, reading)
+        if self._listener is not None:
+            self._listener(Sampled(time_s, readings, self._meter.acceptance if self._meter else None))
+
+    async def _read_metrics(self) -> None:
+        if self._supervisor.status.state not in (State.READY, State.BUSY):
+            self._counters = None
+            return
+        try:
+            counters = read_counters(await self._supervisor.client.metrics())
+        except (LauncherError, ValueError):
+            return  # the supervisor learns of a dead engine by itself
+        self._supervisor.note_requests(counters.processing)
+        if self._counters is not None:
+            self.traffic = between(self._counters, counters) or self.traffic
+        self._counters = counters

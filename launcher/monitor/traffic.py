@@ -1,0 +1,83 @@
+"""What all clients of a server do, from the growth of its /metrics counters."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from launcher.monitor.meter import Acceptance
+
+_PREFIX = "llamacpp:"
+_ACCEPTED_AT = f"{_PREFIX}spec_decode_num_accepted_tokens_per_pos_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """One reading of /metrics. The counters move when a request ends, `processing` at once."""
+
+    predicted_n: float
+    predicted_s: float
+    drafted: int
+    accepted: int
+    drafts: int
+    accepted_by_position: tuple[int, ...]
+    processing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What happened between two readings."""
+
+    predicted_n: int
+    tokens_per_second: float | None
+    acceptance: Acceptance
+
+
+def read_counters(text: str) -> Counters:
+    """Parse the text of /metrics; a metric that this build lacks counts as 0. Raises ValueError on other text."""
+    values: dict[str, float] = {}
+    by_position: dict[int, int] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == _ACCEPTED_AT:
+                by_position[int(sample.labels["position"])] = int(sample.value)
+            else:
+                values[sample.name.removeprefix(_PREFIX)] = float(sample.value)
+    return Counters(
+        predicted_n=values.get("tokens_predicted_total", 0.0),
+        predicted_s=values.get("tokens_predicted_seconds_total", 0.0),
+        drafted=int(values.get("spec_decode_num_draft_tokens_total", 0)),
+        accepted=int(values.get("spec_decode_num_accepted_tokens_total", 0)),
+        drafts=int(values.get("spec_decode_num_drafts_total", 0)),
+        accepted_by_position=_in_order(by_position),
+        processing=int(values.get("requests_processing", 0)),
+    )
+
+
+def between(before: Counters, after: Counters) -> Traffic | None:
+    """Return what the requests that ended between two readings did; None when none ended or the server restarted.
+
+    The engine counts drafts, not how long each was, so every draft counts at every position that had one
+    accepted: short drafts make the later positions look a little worse than they are.
+    """
+    tokens = after.predicted_n - before.predicted_n
+    seconds = after.predicted_s - before.predicted_s
+    drafts = after.drafts - before.drafts
+    if tokens <= 0 or drafts < 0 or seconds < 0:
+        return None
+    earlier = before.accepted_by_position + (0,) * len(after.accepted_by_position)
+    accepted_by_position = tuple(now - then for now, then in zip(after.accepted_by_position, earlier, strict=False))
+    return Traffic(
+        predicted_n=int(tokens),
+        tokens_per_second=tokens / seconds if seconds > 0 else None,
+        acceptance=Acceptance(
+            drafted=after.drafted - before.drafted,
+            accepted=after.accepted - before.accepted,
+            drafted_by_position=(drafts,) * len(accepted_by_position) if drafts else (),
+            accepted_by_position=accepted_by_position if drafts else (),
+        ),
+    )
+
+
+def _in_order(by_position: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(by_position.get(position, 0) for position in range(max(by_position, default=-1) + 1))

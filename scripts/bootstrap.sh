@@ -1,0 +1,57 @@
+# Sourced by ./start and ./test: finds what is missing and installs it. POSIX sh.
+#
+#   install_system_libraries PURPOSE ...   those of resources/system-libraries.txt for the named purposes
+#   install_python LOCK                    .venv with what the lock file names, and this checkout
+
+set -eu
+
+say() { printf '%s\n' "$*" >&2; }
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+# Prints the Debian packages that are missing for the purposes given.
+missing_packages() {
+    libraries=$(/sbin/ldconfig -p 2>/dev/null || true)
+    while read -r purpose soname package; do
+        case " $* " in *" $purpose "*) ;; *) continue ;; esac
+        case "$libraries" in *"	$soname "*) ;; *) printf '%s ' "$package" ;; esac
+    done <resources/system-libraries.txt
+    if ! python3 -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        printf 'python3 python3-venv '
+    fi
+    for purpose in "$@"; do
+        if [ "$purpose" = test ] && ! command -v xvfb-run >/dev/null; then printf 'xvfb xauth '; fi
+    done
+}
+
+install_system_libraries() {
+    packages=$(missing_packages "$@")
+    [ -n "$packages" ] || return 0
+    line="apt-get install -y --no-install-recommends $packages"
+    if ! command -v apt-get >/dev/null; then
+        say "These Debian packages, or what this system calls them, are missing: $packages"
+        say "Install them and run this again."
+        exit 1
+    fi
+    if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
+        say "These packages are missing, and there is no sudo. Ask somebody with root to run:"
+        say "  apt-get update && $line"
+        exit 1
+    fi
+    say "Installing $packages"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive $line -qq >/dev/null
+}
+
+install_python() {
+    wanted=$(cat "$1" pyproject.toml scripts/bootstrap.sh | cksum)
+    [ "$(cat .venv/installed 2>/dev/null)" != "$wanted" ] || return 0
+    say "Installing Python packages into .venv (about 120 MB the first time)"
+    [ -x .venv/bin/python ] || python3 -m venv .venv
+    pip="$PWD/.venv/bin/python -m pip install --quiet --disable-pip-version-check"
+    $pip --require-hashes --only-binary :all: -r "$1"
+    $pip --no-deps --no-build-isolation --editable .
+    printf '%s' "$wanted" >.venv/installed
+}
