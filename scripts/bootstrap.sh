@@ -45,13 +45,16 @@ install_system_libraries() {
     as_root env DEBIAN_FRONTEND=noninteractive $line -qq >/dev/null
 }
 
+pip_install() {
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@"
+}
+
 install_python() {
     wanted=$(cat "$1" pyproject.toml scripts/bootstrap.sh | cksum)
     [ "$(cat .venv/installed 2>/dev/null)" != "$wanted" ] || return 0
     say "Installing Python packages into .venv (about 120 MB the first time)"
     [ -x .venv/bin/python ] || python3 -m venv .venv
-    pip="$PWD/.venv/bin/python -m pip install --quiet --disable-pip-version-check"
-    $pip --require-hashes --only-binary :all: -r "$1"
-    $pip --no-deps --no-build-isolation --editable .
+    pip_install --require-hashes --only-binary :all: -r "$1"
+    pip_install --no-deps --no-build-isolation --editable .
     printf '%s' "$wanted" >.venv/installed
 }
