@@ -21,9 +21,9 @@ class LoopbackClient:
 
     def __init__(self, url: str, *, api_key: str | None = None) -> None:
         self.url = url
+        self._key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx.AsyncClient(
             base_url=url,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
             trust_env=False,
             timeout=httpx.Timeout(10.0, connect=_CONNECT_S),
         )
@@ -39,7 +39,7 @@ class LoopbackClient:
         await self._client.aclose()
 
     async def status(self, path: str, *, timeout_s: float) -> int | None:
-        """Return the HTTP status of a GET, or None when nothing answers within `timeout_s`."""
+        """Return the HTTP status of a GET without the key, or None when nothing answers within `timeout_s`."""
         try:
             return (await self._client.get(path, timeout=timeout_s)).status_code
         except httpx.HTTPError:
@@ -48,7 +48,7 @@ class LoopbackClient:
     async def text(self, path: str) -> str:
         """GET a body as text."""
         with self._translated():
-            response = await self._client.get(path)
+            response = await self._client.get(path, headers=self._key)
         _raise_for(response)
         return response.text
 
@@ -65,7 +65,9 @@ class LoopbackClient:
         """
         timeout = httpx.Timeout(10.0, connect=_CONNECT_S, read=75.0)
         with self._translated():
-            async with httpx_sse.aconnect_sse(self._client, "POST", path, json=body, timeout=timeout) as source:
+            async with httpx_sse.aconnect_sse(
+                self._client, "POST", path, json=body, headers=self._key, timeout=timeout
+            ) as source:
                 if source.response.is_error:
                     await source.response.aread()
                     _raise_for(source.response)

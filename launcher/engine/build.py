@@ -116,7 +116,8 @@ async def probe(engine: Path | None) -> Build:
         name, command, identity = path.name, [str(path)], _identity(path)
     known = _load(identity)
     if known is None:
-        version_text, help_text = await asyncio.gather(_ask(command, "--version"), _ask(command, "--help"))
+        version_text = await _ask(command, "--version")
+        help_text = await _ask(command, "--help")
         found = _VERSION.search(version_text)
         flags = sorted(set(_FLAG.findall(help_text)))
         if found is None or "--model" not in flags:

@@ -223,8 +223,7 @@ def _serve(engine: Any, params: Any) -> None:  # noqa: ANN401
         server = engine.Server(params)
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        os._exit(1)
+        sys.exit(1)  # the ordinary way, which writes out the engine's last log lines
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

@@ -20,6 +20,8 @@ import signal
 import sys
 import time
 
+assert sys.platform != "win32"  # noqa: S101 -- narrows the platform for the type checker
+
 _EXIT_LINE = b"cmd_router_to_child:exit\n"
 _GRACE_S = 0.5
 

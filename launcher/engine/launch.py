@@ -1,9 +1,10 @@
 """From what a user asks to the command that is started: checks first, then arguments the build knows."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.base.errors import BadOption, ModelHasNoHead
+from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead
 from launcher.engine.build import Build, find_on_path, list_devices, probe
 from launcher.engine.endpoint import HOST, Endpoint
 from launcher.engine.environment import engine_environment
@@ -77,9 +78,10 @@ async def choose_build(options: ServeOptions) -> Build:
         return await probe(options.engine)
     on_path = None if options.built_in else find_on_path()
     if on_path is not None:
-        build = await probe(on_path)
-        if await list_devices(build):
-            return build
+        with suppress(LauncherError):  # one that does not work is doctor's business, not this start's
+            build = await probe(on_path)
+            if await list_devices(build):
+                return build
     return await probe(None)
 
 

@@ -130,7 +130,12 @@ class Supervisor:
     async def wait_for(self, *states: State) -> Status:
         """Return the status as soon as its state is one of `states`."""
         while self._status.state not in states:
-            await self._status_changed.wait()
+            await self.wait_for_change()
+        return self._status
+
+    async def wait_for_change(self) -> Status:
+        """Return the next status."""
+        await self._status_changed.wait()
         return self._status
 
     @asynccontextmanager

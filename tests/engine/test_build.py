@@ -1,0 +1,119 @@
+"""Finding engines and asking them what they can do."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import CpuUnsupported, EngineMissing, EngineUnsuitable
+from launcher.engine import build
+from launcher.engine.launch import ServeOptions, choose_build
+from launcher.machine.host import read_host
+
+DEVICES = "Available devices:\n  CUDA0: NVIDIA GeForce RTX 4090 (24082 MiB, 23500 MiB free)"
+
+
+def program(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+async def test_the_built_in_engine_tells_its_version_and_flags() -> None:
+    found = await build.probe(None)
+    assert found.name == "built-in"
+    assert found.version.startswith("xllamacpp ")
+    assert {"--model", "--spec-type", "--spec-draft-n-max", "-ctk", "--cors-origins"} <= found.flags
+    assert await build.list_devices(found) == ()
+
+
+async def test_a_probe_is_kept_until_the_program_changes(fake_engine: Path, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    text = fake_engine.read_text().replace("exec", f"echo >> {asked}\nexec")
+    program(fake_engine, text)
+    await build.probe(fake_engine)
+    times = len(asked.read_text())
+    await build.probe(fake_engine)
+    assert len(asked.read_text()) == times
+    program(fake_engine, text + "# changed\n")
+    await build.probe(fake_engine)
+    assert len(asked.read_text()) > times
+
+
+async def test_a_damaged_kept_probe_is_asked_again(fake_engine: Path, home: Path) -> None:
+    await build.probe(fake_engine)
+    (kept,) = (home / "cache" / "probes").iterdir()
+    kept.write_text("{")
+    assert (await build.probe(fake_engine)).version == "0.0.0 (build 1, fake)"
+
+
+async def test_the_gpus_that_an_engine_lists_are_read(fake_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_DEVICES", DEVICES)
+    (device,) = await build.list_devices(await build.probe(fake_engine))
+    assert device == build.Device("CUDA0", "NVIDIA GeForce RTX 4090", 24_082, 23_500)
+
+
+async def test_no_such_engine() -> None:
+    with pytest.raises(EngineMissing, match="There is no engine"):
+        await build.probe(Path("/no/such/llama-server"))
+
+
+async def test_an_engine_that_may_not_be_executed(tmp_path: Path) -> None:
+    path = tmp_path / "llama-server"
+    path.write_text("#!/bin/sh\n")
+    with pytest.raises(EngineMissing, match=r"may not be executed.*chmod \+x"):
+        await build.probe(path)
+
+
+async def test_a_folder_in_place_of_an_engine(tmp_path: Path) -> None:
+    with pytest.raises(EngineMissing, match="is a folder"):
+        await build.probe(tmp_path)
+
+
+async def test_a_program_for_another_kind_of_computer(tmp_path: Path) -> None:
+    with pytest.raises(EngineMissing, match="cannot be started"):
+        await build.probe(program(tmp_path / "llama-server", "\x7fELF of another world"))
+
+
+async def test_a_program_that_is_no_llama_server() -> None:
+    with pytest.raises(EngineUnsuitable, match="does not answer like a llama-server"):
+        await build.probe(Path("/bin/echo"))
+
+
+async def test_a_program_that_cannot_run_here(tmp_path: Path) -> None:
+    broken = program(tmp_path / "llama-server", "#!/bin/sh\necho libcuda.so.1: cannot open >&2\nexit 127\n")
+    with pytest.raises(EngineUnsuitable, match=r"exit code 127: libcuda\.so\.1"):
+        await build.probe(broken)
+
+
+async def test_a_program_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_PROBE_S", 0.2)
+    with pytest.raises(EngineUnsuitable, match="gave no answer"):
+        await build.probe(program(tmp_path / "llama-server", "#!/bin/sh\nexec sleep 600\n"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")
+def test_a_processor_without_avx2_is_named_before_anything_is_started(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("model name\t: Old One\nflags\t\t: fpu sse sse2 avx\n")
+    with pytest.raises(CpuUnsupported, match="no AVX2"):
+        build.check_built_in(read_host(tmp_path))
+
+
+async def test_a_llama_server_on_path_is_chosen_only_if_it_sees_a_gpu(
+    fake_engine: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_path = fake_engine.rename(fake_engine.with_name("llama-server"))
+    monkeypatch.setenv("PATH", f"{on_path.parent}{os.pathsep}{os.environ['PATH']}")
+    assert (await choose_build(ServeOptions(model=demo_model))).name == "built-in"
+    monkeypatch.setenv("FAKE_DEVICES", DEVICES)
+    assert (await choose_build(ServeOptions(model=demo_model))).command == (str(on_path),)
+    assert (await choose_build(ServeOptions(model=demo_model, built_in=True))).name == "built-in"
+
+
+async def test_a_broken_llama_server_on_path_does_not_stand_in_the_way(
+    tmp_path: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "llama-server", "#!/bin/sh\nexit 1\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert (await choose_build(ServeOptions(model=demo_model))).name == "built-in"

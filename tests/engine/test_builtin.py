@@ -1,0 +1,138 @@
+"""The built-in engine as a command: flags, answers to a probe, key, ways to end."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conftest import BUILT_IN
+
+KEY = "a-key-for-the-tests"
+
+
+def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", str(BUILT_IN), *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(model: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
+    port = free_port()
+    command = [sys.executable, "-P", str(BUILT_IN), "--model", str(model), "--port", str(port), "-c", "2048", "-t", "1"]
+    environment = os.environ | {"LLAMA_API_KEY": KEY, "LLAMA_SERVER_ROUTER_PORT": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*command, *arguments], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment
+    ) as process:
+        assert process.stdout is not None
+        try:
+            while b'"state":"ready"' not in (line := process.stdout.readline()):
+                assert line, "the engine ended before it was ready"
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
+                yield process, client
+        finally:
+            process.kill()
+
+
+def test_it_answers_a_probe_like_a_llama_server() -> None:
+    told = ask("--version")
+    assert told.stderr.startswith(f"version: xllamacpp {version('xllamacpp')}")
+    assert ask("--list-devices").stdout == "Available devices:\n  (none)\n"
+    assert "--spec-draft-n-max" in ask("--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--no-such-flag"], "error: invalid argument: --no-such-flag"),
+        (["--model", "x.gguf", "--spec-type", "mtp"], 'argument "--spec-type": unknown speculative type: mtp'),
+        (["--model", "x.gguf", "--api-key-file", "/no/such/file"], 'argument "--api-key-file"'),
+        (["--model", "x.gguf", "--port", "many"], "invalid int value"),
+        (["--metrics"], "needs --model"),
+    ],
+)
+def test_a_wrong_command_line_ends_at_once_with_a_sentence(arguments: list[str], sentence: str) -> None:
+    told = ask(*arguments)
+    assert told.returncode == 1
+    assert sentence in told.stderr
+
+
+def test_a_file_that_cannot_be_loaded_ends_it_with_exit_code_1(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    told = ask("--model", str(broken), "--port", str(free_port()))
+    assert told.returncode == 1
+    assert "failed to load model" in told.stderr
+
+
+def test_the_key_from_the_environment_guards_everything_but_health(demo_model: Path) -> None:
+    with serving(demo_model, "--metrics") as (_, client):
+        assert client.get("/health").status_code == 200
+        for path in ("/slots", "/props", "/metrics", "/v1/models"):
+            assert client.get(path).status_code == 401
+            assert client.get(path, headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
+
+
+def test_a_web_page_from_elsewhere_is_not_let_in(demo_model: Path) -> None:
+    with serving(demo_model, "--cors-origins", "localhost") as (_, client):
+        foreign = client.get("/health", headers={"Origin": "https://example.org"})
+        assert foreign.headers.get("Access-Control-Allow-Origin") != "https://example.org"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["-fa", "on", "-ctk", "q8_0", "-ctv", "q8_0", "-b", "512", "-ub", "128", "-tb", "1", "-ngl", "auto"],
+        ["--spec-type", "draft-mtp", "--spec-draft-n-max", "1", "--spec-draft-type-k", "f16", "-np", "2"],
+        ["--spec-type", "none", "-lm", "none", "-cram", "0", "-fit", "off", "-n", "32", "--no-warmup", "-a", "name"],
+        ["--spec-type", "draft-mtp,ngram-mod", "--spec-draft-sampling", "probabilistic", "-fitt", "512", "-lv", "4"],
+    ],
+)
+def test_flags_of_llama_server_are_taken(demo_model: Path, flags: list[str]) -> None:
+    with serving(demo_model, *flags) as (_, client):
+        slots = client.get("/slots", headers={"Authorization": f"Bearer {KEY}"}).json()
+        assert slots[0]["speculative"] is any("draft" in flag for flag in flags if not flag.startswith("-"))
+        assert len(slots) == (2 if "-np" in flags else 1)
+
+
+def stream_forever(client: httpx.Client) -> httpx.Response:
+    body = {"prompt": "A", "n_predict": 100_000, "stream": True, "ignore_eos": True}
+    request = client.build_request("POST", "/completion", json=body, headers={"Authorization": f"Bearer {KEY}"})
+    response = client.send(request, stream=True)
+    next(response.iter_lines())
+    return response
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["idle", "streaming"])
+@pytest.mark.parametrize("way", ["SIGTERM", "exit line", "end of input"])
+def test_it_ends_at_once(demo_model: Path, way: str, streaming: bool) -> None:
+    with serving(demo_model) as (process, client):
+        assert process.stdin is not None
+        response = stream_forever(client) if streaming else None
+        began = time.monotonic()
+        if way == "SIGTERM":
+            process.send_signal(signal.SIGTERM)
+        elif way == "exit line":
+            process.stdin.write(b"cmd_router_to_child:exit\n")
+            process.stdin.flush()
+        else:
+            process.stdin.close()
+        assert process.wait(10) == (1 if way == "end of input" else 0)
+        assert time.monotonic() - began < 2
+        if response is not None:
+            response.close()

@@ -1,0 +1,129 @@
+"""Ports and keys, kept and claimed; servers, registered and found."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import BadOption, PortBusy, ServerNotFound
+from launcher.base.paths import runtime_dir
+from launcher.engine import registry
+from launcher.engine.endpoint import Endpoint, claim, is_free
+
+
+def register(port: int | None = None) -> tuple[Endpoint, registry.Registration]:
+    return registry.register(port, model="demo", engine="built-in", draft=2)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def test_port_and_key_are_those_of_last_time() -> None:
+    assert claim(None) == claim(None)
+
+
+def test_every_port_has_a_key_of_its_own_and_keeps_it() -> None:
+    first, other = claim(None), claim(free_port())
+    assert first.api_key != other.api_key
+    assert len(first.api_key) >= 32
+    assert claim(other.port) == other
+
+
+def test_a_usual_port_that_is_taken_is_passed_over() -> None:
+    usual = claim(None)
+    with socket.create_server(("127.0.0.1", usual.port)):
+        assert claim(None).port != usual.port
+    assert claim(None) == usual
+
+
+def test_an_asked_port_that_is_taken_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert not is_free(port)
+        with pytest.raises(PortBusy, match=str(port)):
+            claim(port)
+
+
+@pytest.mark.parametrize("port", [0, -1, 65_536])
+def test_what_is_no_port_is_an_error(port: int) -> None:
+    with pytest.raises(BadOption, match="not a port"):
+        claim(port)
+
+
+def test_keys_are_readable_by_their_owner_only(home: Path) -> None:
+    claim(None)
+    assert (home / "state" / "endpoints.json").stat().st_mode & 0o077 == 0
+    _, registration = register()
+    (entry,) = runtime_dir().glob("server-*.json")
+    assert entry.stat().st_mode & 0o077 == 0
+    registration.remove()
+
+
+@pytest.mark.parametrize("damage", ["{", '{"endpoints": [{"port": 99999999, "api_key": "x"}]}', "\x00"])
+def test_a_damaged_file_is_set_aside_and_not_lost(home: Path, damage: str) -> None:
+    (home / "state").mkdir(parents=True)
+    (home / "state" / "endpoints.json").write_text(damage)
+    assert claim(None) == claim(None)
+    assert (home / "state" / "endpoints.damaged.json").read_text() == damage
+
+
+def test_two_servers_never_share_a_port() -> None:
+    first, mine = register()
+    second, other = register()
+    assert first.port != second.port
+    with pytest.raises(PortBusy):
+        register(first.port)
+    mine.remove()
+    other.remove()
+    assert registry.running() == ()
+
+
+def test_a_registered_server_is_found_by_its_address() -> None:
+    endpoint, registration = register()
+    for url in (None, endpoint.url, f"{endpoint.url}/", f"{endpoint.url}/v1", f"http://localhost:{endpoint.port}/v1/"):
+        assert registry.find(url).port == endpoint.port
+    registration.update(state="ready", engine_pid=17)
+    assert registry.find(None).engine_pid == 17
+    registration.remove()
+
+
+def test_it_says_so_when_none_or_several_could_be_meant() -> None:
+    with pytest.raises(ServerNotFound, match="No server is running"):
+        registry.find(None)
+    first, mine = register()
+    second, other = register()
+    with pytest.raises(ServerNotFound, match="2 servers are running") as raised:
+        registry.find(None)
+    assert "--url" in str(raised.value)
+    assert registry.find(second.url).port == second.port
+    with pytest.raises(ServerNotFound, match=r"runs at http://127\.0\.0\.1:1") as raised:
+        registry.find("http://127.0.0.1:1")
+    assert first.url in str(raised.value)
+    mine.remove()
+    other.remove()
+
+
+def test_the_entry_of_a_launcher_that_was_killed_is_taken_out() -> None:
+    script = (
+        "from launcher.engine import registry; import os;"
+        "registry.register(None, model='x', engine='y', draft=0); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=False, env=os.environ)
+    assert len(list(runtime_dir().glob("server-*.json"))) == 1
+    assert registry.running() == ()
+    assert list(runtime_dir().glob("server-*.json")) == []
+
+
+def test_an_entry_with_a_recycled_pid_is_taken_out() -> None:
+    endpoint, _ = register()
+    (path,) = runtime_dir().glob("server-*.json")
+    entry = json.loads(path.read_text())
+    path.write_text(json.dumps(entry | {"created_s": entry["created_s"] - 1_000}))
+    assert registry.running() == ()
+    assert claim(None) == endpoint

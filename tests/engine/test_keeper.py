@@ -1,0 +1,155 @@
+"""The keeper, spoken to over its real pipes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+import psutil
+import pytest
+
+from launcher.base.identity import ProcessId
+
+KEEPER = Path(__file__).parents[2] / "launcher" / "engine" / "keeper.py"
+ECHO = "import sys; [print('got', line.strip(), flush=True) for line in sys.stdin]"
+
+
+class Kept:
+    def __init__(self, keeper: subprocess.Popen[bytes], status: IO[bytes]) -> None:
+        self.keeper = keeper
+        self.status = status
+
+    def tell(self, line: str) -> None:
+        assert self.keeper.stdin is not None
+        self.keeper.stdin.write(line.encode() + b"\n")
+        self.keeper.stdin.flush()
+
+    def started(self) -> ProcessId:
+        word, pid = self.status.readline().split()
+        assert word == b"started"
+        identity = ProcessId.of(int(pid))
+        assert identity is not None
+        return identity
+
+
+@contextmanager
+def kept(*command: str) -> Iterator[Kept]:
+    read, write = os.pipe()
+    arguments = [sys.executable, "-I", "-S", str(KEEPER), str(write), *command]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        arguments, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=(write,), start_new_session=True
+    ) as keeper:
+        os.close(write)
+        with os.fdopen(read, "rb") as status:
+            yield Kept(keeper, status)
+        assert keeper.stdin is not None
+        with suppress(BrokenPipeError):
+            keeper.stdin.close()
+        keeper.wait(5)
+
+
+def gone_within(identity: ProcessId, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while identity.running():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def test_it_reports_the_exit_code() -> None:
+    with kept("/bin/sh", "-c", "exit 7") as engine:
+        engine.status.readline()
+        assert engine.status.readline() == b"exited 7\n"
+
+
+def test_it_reports_the_signal_that_ended_the_engine() -> None:
+    with kept("/bin/sh", "-c", "kill -SEGV $$") as engine:
+        engine.status.readline()
+        assert engine.status.readline() == f"exited {-signal.SIGSEGV}\n".encode()
+
+
+def test_it_reports_why_a_program_cannot_be_started() -> None:
+    with kept("/no/such/program") as engine:
+        assert engine.status.readline() == b"failed 2\n"
+
+
+def test_the_engine_writes_straight_into_the_launchers_pipes() -> None:
+    with kept("/bin/sh", "-c", "echo out; echo err >&2") as engine:
+        assert engine.keeper.stdout is not None
+        assert engine.keeper.stderr is not None
+        assert engine.keeper.stdout.read() == b"out\n"
+        assert engine.keeper.stderr.read() == b"err\n"
+
+
+def test_a_signal_reaches_the_whole_group() -> None:
+    with kept("/bin/sh", "-c", "sleep 600 & echo $!; wait") as engine:
+        assert engine.keeper.stdout is not None
+        grandchild = ProcessId.of(int(engine.keeper.stdout.readline()))
+        assert grandchild is not None
+        engine.tell(f"signal {signal.SIGKILL:d}")
+        assert gone_within(grandchild, 2)
+
+
+def test_what_the_engine_started_ends_with_it() -> None:
+    with kept("/bin/sh", "-c", "sleep 600 & echo $!") as engine:
+        assert engine.keeper.stdout is not None
+        grandchild = ProcessId.of(int(engine.keeper.stdout.readline()))
+        assert grandchild is None or gone_within(grandchild, 2)
+
+
+def test_stop_writes_the_exit_line_and_sends_sigterm() -> None:
+    program = f"import signal; signal.signal(15, lambda *_: print('term', flush=True)); print('up', flush=True); {ECHO}"
+    with kept(sys.executable, "-c", program) as engine:
+        assert engine.keeper.stdout is not None
+        assert engine.keeper.stdout.readline() == b"up\n"
+        engine.tell("stop")
+        said = {engine.keeper.stdout.readline(), engine.keeper.stdout.readline()}
+        assert said == {b"term\n", b"got cmd_router_to_child:exit\n"}
+
+
+@pytest.mark.parametrize("stubborn", [False, True], ids=["obedient", "ignores SIGTERM"])
+def test_the_engine_is_gone_soon_after_the_pipe_closes(stubborn: bool) -> None:
+    trap = "trap '' TERM; " if stubborn else ""
+    with kept("/bin/sh", "-c", f"{trap}echo up; while :; do sleep 0.1; done") as engine:
+        assert engine.keeper.stdout is not None
+        identity = engine.started()
+        engine.keeper.stdout.readline()
+        assert engine.keeper.stdin is not None
+        engine.keeper.stdin.close()
+        assert gone_within(identity, 2)
+
+
+def test_the_engine_is_gone_within_two_seconds_of_a_kill_9_of_its_launcher() -> None:
+    launcher = (
+        "import os, subprocess, sys; read, write = os.pipe(); "
+        f"subprocess.Popen([sys.executable, '-I', '-S', {str(KEEPER)!r}, str(write), '/bin/sleep', '600'], "
+        "stdin=subprocess.PIPE, pass_fds=(write,), start_new_session=True); "
+        "print(os.read(read, 100).decode(), end='', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", launcher], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        identity = ProcessId.of(int(process.stdout.readline().split()[1]))
+        assert identity is not None
+        process.kill()
+        process.wait()
+        assert gone_within(identity, 2)
+
+
+def test_a_keeper_that_is_asked_to_end_takes_the_engine_with_it() -> None:
+    with kept("/bin/sleep", "600") as engine:
+        identity = engine.started()
+        engine.keeper.terminate()
+        assert gone_within(identity, 2)
+
+
+def test_it_is_tiny() -> None:
+    with kept("/bin/sleep", "600") as engine:
+        engine.started()
+        assert psutil.Process(engine.keeper.pid).memory_info().rss < 16 * 2**20

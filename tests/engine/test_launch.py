@@ -1,0 +1,167 @@
+"""What is checked before a process is started, and the command that comes out."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import BadOption, EngineFailed, LauncherError, ModelBroken, ModelHasNoHead, ModelMissing
+from launcher.engine.demo import demo_preset, unpack_demo_model
+from launcher.engine.diagnosis import explain
+from launcher.engine.endpoint import Endpoint
+from launcher.engine.environment import engine_environment
+from launcher.engine.launch import ServeOptions, check_model, check_options, plan
+from launcher.engine.process import Exit
+
+ENDPOINT = Endpoint(20_001, "a-secret-that-must-not-show")
+
+
+def pairs(arguments: list[str]) -> dict[str, str]:
+    return {flag: value for flag, value in pairwise(arguments) if flag.startswith("--")}
+
+
+async def test_the_command_has_what_a_local_server_with_mtp_needs(demo_model: Path) -> None:
+    launch = await plan(ServeOptions(model=demo_model, built_in=True, draft=3, context=4_096), ENDPOINT)
+    arguments = list(launch.command.arguments)
+    given = pairs(arguments)
+    assert given["--host"] == "127.0.0.1"
+    assert given["--port"] == "20001"
+    assert given["--parallel"] == "1"
+    assert given["--ctx-size"] == "4096"
+    assert given["--spec-type"] == "draft-mtp"
+    assert given["--spec-draft-n-max"] == "3"
+    assert given["--cors-origins"] == "localhost"
+    assert "--metrics" in arguments
+    assert launch.command.environment["LLAMA_API_KEY"] == ENDPOINT.api_key
+    assert ENDPOINT.api_key not in " ".join(arguments)
+    assert ENDPOINT.api_key not in repr(launch)
+
+
+async def test_without_a_draft_nothing_of_speculation_is_passed(demo_model: Path) -> None:
+    launch = await plan(ServeOptions(model=demo_model, built_in=True, draft=0), ENDPOINT)
+    assert not [argument for argument in launch.command.arguments if argument.startswith("--spec")]
+
+
+async def test_a_flag_that_the_build_lacks_is_left_out_when_it_is_only_welcome(
+    fake_engine: Path, demo_model: Path
+) -> None:
+    launch = await plan(ServeOptions(model=demo_model, engine=fake_engine), ENDPOINT)
+    assert "--log-colors" not in launch.command.arguments
+    assert "--alias" in launch.command.arguments
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"context": 0},
+        {"context": 2**40},
+        {"draft": -1},
+        {"draft": 17},
+        {"slots": 0},
+        {"threads": 0},
+    ],
+)
+def test_a_value_out_of_range_is_an_error(options: dict[str, int]) -> None:
+    with pytest.raises(BadOption, match="out of range"):
+        check_options(ServeOptions(model=Path("x.gguf"), **options))  # type: ignore[arg-type]
+
+
+def broken(tmp_path: Path, demo_model: Path, damage: Callable[[bytes], bytes]) -> ServeOptions:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(damage(demo_model.read_bytes()))
+    return ServeOptions(model=path)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ModelMissing, match="There is no model file"):
+        check_model(ServeOptions(model=tmp_path / "none.gguf"))
+
+
+def test_a_file_that_is_cut_short_says_by_how_much(tmp_path: Path, demo_model: Path) -> None:
+    with pytest.raises(ModelBroken, match="cut short: 1,000 of"):
+        check_model(broken(tmp_path, demo_model, lambda data: data[:-1_000]))
+
+
+def test_a_file_that_is_cut_inside_its_header(tmp_path: Path, demo_model: Path) -> None:
+    with pytest.raises(ModelBroken, match="ends inside its header"):
+        check_model(broken(tmp_path, demo_model, lambda data: data[:500]))
+
+
+def test_a_page_that_was_saved_in_place_of_the_file(tmp_path: Path, demo_model: Path) -> None:
+    with pytest.raises(ModelBroken, match="not a GGUF"):
+        check_model(broken(tmp_path, demo_model, lambda _: b"<!DOCTYPE html>"))
+
+
+def test_a_file_whose_head_is_only_promised(tmp_path: Path, demo_model: Path) -> None:
+    options = broken(tmp_path, demo_model, lambda data: data.replace(b".nextn.eh_proj", b".gone_.eh_proj"))
+    with pytest.raises(ModelHasNoHead, match="promises one"):
+        check_model(options)
+    assert check_model(ServeOptions(model=options.model, draft=0)).promised_heads == 1
+
+
+def test_the_engines_environment_is_the_users_less_its_settings() -> None:
+    inherited = {
+        "PATH": "/bin",
+        "LLAMA_ARG_CTX_SIZE": "1",
+        "HF_TOKEN": "x",
+        "AIP_MODE": "y",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+    environment = engine_environment(api_key="k", inherited=inherited)
+    assert environment["CUDA_VISIBLE_DEVICES"] == "0"
+    assert environment["LLAMA_API_KEY"] == "k"
+    assert not {"LLAMA_ARG_CTX_SIZE", "HF_TOKEN", "AIP_MODE"} & environment.keys()
+
+
+def test_the_demo_model_is_unpacked_once_and_again_when_it_was_damaged(home: Path) -> None:
+    path = unpack_demo_model()
+    assert path.is_relative_to(home)
+    data = path.read_bytes()
+    before = path.stat().st_mtime_ns
+    assert unpack_demo_model() == path
+    assert path.stat().st_mtime_ns == before
+    path.write_bytes(data[:-1])
+    assert unpack_demo_model().read_bytes() == data
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_demo_preset_is_whole() -> None:
+    preset = demo_preset()
+    assert preset.draft > 0
+    assert "faster without MTP" in preset.speed_note
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "error", "sentence"),
+    [
+        (1, "error: invalid argument: --foo", "engine_unsuitable", "does not know the flag --foo"),
+        (1, "E srv start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 9101", "port_busy", "Port 9101"),
+        (1, "cudaMalloc failed: out of memory", "engine_failed", "not enough memory"),
+        (
+            1,
+            "W context type MTP requested but model doesn't contain MTP layers",
+            "model_has_no_mtp_head",
+            "no MTP head",
+        ),
+        (1, "E failed to create MTP context", "drafts_inert", "cannot do MTP"),
+        (127, "x: error while loading shared libraries: libgomp.so.1: cannot open", "library_missing", "libgomp.so.1"),
+        (1, "version `GLIBC_2.43' not found", "engine_unsuitable", "GLIBC_2.43"),
+        (-4, "", "cpu_unsupported", "instruction set"),
+        (-9, "", "engine_failed", "memory ran out"),
+        (-11, "", "engine_failed", "was ended by SIGSEGV"),
+        (3, "0.1 E srv: something new", "engine_failed", "something new"),
+    ],
+)
+def test_the_end_of_an_engine_is_explained(code: int, line: str, error: str, sentence: str) -> None:
+    found = explain(Exit(code), ["0.0 I harmless", line], while_doing="loading the model")
+    assert found.code == error
+    assert sentence in str(found)
+    assert found.hint
+
+
+def test_the_first_cause_is_named_and_not_the_last_symptom() -> None:
+    lines = ["E ggml: cudaMalloc failed: out of memory", "E failed to create MTP context", "E exiting due to error"]
+    found = explain(Exit(1), lines, while_doing="loading the model")
+    assert isinstance(found, EngineFailed)
+    assert issubclass(type(found), LauncherError)

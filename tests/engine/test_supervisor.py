@@ -1,0 +1,298 @@
+"""The state machine, over the real built-in engine and, for faults, over a fake program."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.base.errors import DraftsInert, EngineFailed, LauncherError, PortBusy, Superseded, Unreachable
+from launcher.base.identity import ProcessId
+from launcher.engine import process
+from launcher.engine.client import ChatRequest
+from launcher.engine.endpoint import claim
+from launcher.engine.launch import ServeOptions
+from launcher.engine.logs import LogBook
+from launcher.engine.supervisor import Event, State, Status, Supervisor, loading_percent
+
+QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=64, temperature=0.0)
+
+
+class Watched:
+    """A supervisor and what it told."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        endpoint = claim(None)
+        self.supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), self.events.append)
+
+    @property
+    def states(self) -> list[State]:
+        states = [event.state for event in self.events if isinstance(event, Status)]
+        return [state for i, state in enumerate(states) if i == 0 or states[i - 1] != state]
+
+
+@asynccontextmanager
+async def supervised() -> AsyncIterator[Watched]:
+    watched = Watched()
+    try:
+        yield watched
+    finally:
+        await watched.supervisor.become(None)
+        watched.supervisor.log.close()
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1)
+
+
+@pytest.fixture
+def fake(fake_engine: Path, options: ServeOptions, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ServeOptions]:
+    def faulty(*faults: str) -> ServeOptions:
+        monkeypatch.setenv("FAKE_FAULTS", ",".join(faults))
+        return replace(options, engine=fake_engine)
+
+    return faulty
+
+
+def engine_of(watched: Watched) -> ProcessId:
+    running = watched.supervisor.process
+    assert running is not None
+    return running.identity
+
+
+async def test_it_starts_answers_and_stops(options: ServeOptions) -> None:
+    async with supervised() as watched:
+        await watched.supervisor.become(options)
+        identity = engine_of(watched)
+        async with watched.supervisor.chat(QUESTION) as deltas:
+            assert watched.supervisor.status.state is State.BUSY
+            text = "".join([delta.content async for delta in deltas])
+        assert len(text) > 20
+        assert watched.supervisor.status.state is State.READY
+        await watched.supervisor.become(None)
+        assert not identity.running()
+    story = [State.PREPARING, State.LOADING, State.WARMING_UP, State.READY, State.BUSY, State.READY]
+    assert watched.states == [*story, State.STOPPING, State.STOPPED]
+
+
+async def test_drafts_are_made_and_some_are_accepted(options: ServeOptions) -> None:
+    async with supervised() as watched:
+        await watched.supervisor.become(options)
+        async with watched.supervisor.chat(QUESTION) as deltas:
+            timings = [delta.timings async for delta in deltas if delta.timings][-1]
+    assert timings.draft_n
+    assert timings.draft_n_accepted
+    assert 0 < timings.draft_n_accepted < timings.draft_n
+
+
+async def test_new_settings_restart_it_at_the_same_address_with_the_same_key(options: ServeOptions) -> None:
+    async with supervised() as watched:
+        await watched.supervisor.become(options)
+        first, address = engine_of(watched), watched.supervisor.endpoint
+        await watched.supervisor.become(replace(options, draft=0))
+        assert State.RESTARTING in watched.states
+        assert watched.supervisor.endpoint == address
+        assert not first.running()
+        async with watched.supervisor.chat(QUESTION) as deltas:
+            timings = [delta.timings async for delta in deltas if delta.timings][-1]
+        assert timings.draft_n is None
+
+
+async def test_asking_for_what_it_already_is_changes_nothing(options: ServeOptions) -> None:
+    async with supervised() as watched:
+        await watched.supervisor.become(options)
+        before = engine_of(watched)
+        await watched.supervisor.become(options)
+        assert engine_of(watched) == before
+
+
+async def test_stopping_ends_our_own_streams_first(options: ServeOptions) -> None:
+    async with supervised() as watched:
+        await watched.supervisor.become(options)
+        endless = replace(QUESTION, max_tokens=8_000, extra={"ignore_eos": True})
+        first_token = asyncio.Event()
+
+        async def read() -> None:
+            async with watched.supervisor.chat(endless) as deltas:
+                async for _ in deltas:
+                    first_token.set()
+
+        reading = asyncio.create_task(read())
+        await first_token.wait()
+        await watched.supervisor.become(None)
+        with pytest.raises(Unreachable, match="stopped while it answered"):
+            await reading
+
+
+async def test_an_engine_killed_under_us_is_a_failure_with_a_reason(options: ServeOptions) -> None:
+    async with supervised() as watched:
+        await watched.supervisor.become(options)
+        os.kill(engine_of(watched).pid, signal.SIGKILL)
+        status = await watched.supervisor.wait_for(State.FAILED)
+        assert isinstance(status.error, EngineFailed)
+        assert "killed while serving" in str(status.error)
+        await watched.supervisor.become(options)
+        assert watched.supervisor.status.state is State.READY
+
+
+async def test_an_engine_whose_keeper_is_killed_is_ended(options: ServeOptions) -> None:
+    async with supervised() as watched:
+        await watched.supervisor.become(options)
+        identity = engine_of(watched)
+        keeper = psutil.Process(identity.pid).parent()
+        assert keeper is not None
+        keeper.kill()
+        await watched.supervisor.wait_for(State.FAILED)
+        assert not identity.running()
+
+
+async def test_it_takes_the_settings_of_nobody_else(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = tmp_path / "config" / "llama.cpp" / "config.ini"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("ctx-size = 512\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "256")
+    monkeypatch.setenv("LLAMA_API_KEY", "somebody-elses")
+    async with supervised() as watched:
+        await watched.supervisor.become(options)
+        process = psutil.Process(engine_of(watched).pid)
+        environment = process.environ()
+        assert "LLAMA_ARG_CTX_SIZE" not in environment
+        assert environment["LLAMA_API_KEY"] == watched.supervisor.endpoint.api_key
+        assert environment["XDG_CONFIG_HOME"] != str(tmp_path / "config")
+        assert watched.supervisor.endpoint.api_key not in " ".join(process.cmdline())
+
+
+async def test_its_log_is_kept_in_memory_and_in_a_file(options: ServeOptions) -> None:
+    async with supervised() as watched:
+        await watched.supervisor.become(options)
+        assert any("draft-mtp" in line for line in watched.supervisor.log.last())
+    assert "draft-mtp" in watched.supervisor.log.path.read_text()
+
+
+async def test_loading_is_told_in_percent(
+    fake: Callable[..., ServeOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = tmp_path / "release"
+    monkeypatch.setenv("FAKE_RELEASE", str(release))
+    async with supervised() as watched:
+        starting = asyncio.create_task(watched.supervisor.become(fake("slow-load")))
+        while watched.supervisor.status.percent != 100.0:
+            await watched.supervisor.wait_for_change()
+        release.touch()
+        await starting
+        told = [event.percent for event in watched.events if isinstance(event, Status) and event.percent is not None]
+    assert told == [0.0, 25.0, 50.0, 75.0, 100.0]
+
+
+async def test_a_cancelled_start_leaves_nothing(fake: Callable[..., ServeOptions]) -> None:
+    async with supervised() as watched:
+        starting = asyncio.create_task(watched.supervisor.become(fake("silent-start")))
+        await watched.supervisor.wait_for(State.LOADING)
+        while watched.supervisor.process is None:
+            await asyncio.sleep(0)
+        identity = engine_of(watched)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert watched.supervisor.status.state is State.STOPPED
+        assert not identity.running()
+
+
+async def test_a_newer_request_takes_the_place_of_one_under_way(
+    fake: Callable[..., ServeOptions], options: ServeOptions
+) -> None:
+    async with supervised() as watched:
+        starting = asyncio.create_task(watched.supervisor.become(fake("silent-start")))
+        await watched.supervisor.wait_for(State.LOADING)
+        await watched.supervisor.become(options)
+        with pytest.raises(Superseded):
+            await starting
+        assert watched.supervisor.status.state is State.READY
+
+
+async def test_an_engine_that_ignores_every_request_is_killed_with_its_group(
+    fake: Callable[..., ServeOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_CHILD", str(tmp_path / "child"))
+    async with supervised() as watched:
+        await watched.supervisor.become(fake("ignores-term", "spawns-child"))
+        identity, running = engine_of(watched), watched.supervisor.process
+        assert running is not None
+        child = ProcessId.of(int((tmp_path / "child").read_text()))
+        assert child is not None
+        ended = await running.stop((0.2, 0.2))
+        assert ended == process.Exit(-signal.SIGKILL)
+        assert not identity.running()
+        assert not child.running()
+
+
+@pytest.mark.parametrize("fault", ["no-drafts", "not-speculative"])
+async def test_mtp_that_is_on_but_drafts_nothing_is_an_error(fake: Callable[..., ServeOptions], fault: str) -> None:
+    async with supervised() as watched:
+        with pytest.raises(DraftsInert, match="--draft 0"):
+            await watched.supervisor.become(fake(fault))
+        assert watched.supervisor.status.state is State.FAILED
+        assert watched.supervisor.process is None
+
+
+async def test_without_mtp_no_drafts_are_expected(fake: Callable[..., ServeOptions]) -> None:
+    async with supervised() as watched:
+        await watched.supervisor.become(replace(fake("no-drafts", "not-speculative", "old"), draft=0))
+        assert watched.supervisor.status.state is State.READY
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("dies-loading", "not enough memory"),
+        ("dies-on-chat", "ended with exit code 3 while answering its first request"),
+        ("old", "does not know --spec-type, --spec-draft-n-max"),
+    ],
+)
+async def test_a_start_that_fails_says_why(fake: Callable[..., ServeOptions], fault: str, sentence: str) -> None:
+    async with supervised() as watched:
+        with pytest.raises(LauncherError, match=sentence) as raised:
+            await watched.supervisor.become(fake(fault))
+        assert watched.supervisor.status == Status(State.FAILED, error=raised.value)
+
+
+async def test_output_that_is_no_text_harms_nothing(fake: Callable[..., ServeOptions]) -> None:
+    async with supervised() as watched:
+        await watched.supervisor.become(fake("garbage"))
+        lines = watched.supervisor.log.last()
+        assert max(map(len, lines)) <= 16_384
+        assert "after the long line" in lines
+
+
+async def test_a_port_taken_between_our_look_and_the_engines_is_named(
+    options: ServeOptions,
+) -> None:
+    async with supervised() as watched:
+        port = watched.supervisor.endpoint.port
+        with socket.create_server(("127.0.0.1", port)), pytest.raises(PortBusy, match=str(port)):
+            await watched.supervisor.become(options)
+
+
+@pytest.mark.parametrize(
+    ("payload", "percent"),
+    [
+        ('{"state":"loading","payload":{"stages":["a","b"],"current":"b","value":0.5}}', 75.0),
+        ('{"state":"ready","payload":{}}', None),
+        ('{"state":"loading","payload":{"stages":[],"current":"b","value":0.5}}', None),
+        ("no json", None),
+        ("[]", None),
+    ],
+)
+def test_the_loading_report_is_read_with_care(payload: str, percent: float | None) -> None:
+    assert loading_percent(payload) == percent

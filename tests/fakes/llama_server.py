@@ -1,0 +1,139 @@
+"""A fake llama-server: a small real program for the faults that the real engine will not produce on demand.
+
+What it does wrong is named in FAKE_FAULTS, comma-separated:
+
+    silent-start        never listens
+    slow-load           reports 0, 50 and 100 % of two stages, and loads until the file FAKE_RELEASE exists
+    ignores-term        ignores SIGTERM and its parent's exit line
+    no-drafts           /slots says speculative, no draft is ever made
+    not-speculative     /slots says it does not speculate
+    dies-on-chat        ends with exit code 3 at the first chat request
+    dies-loading        says that memory ran out and ends with exit code 1
+    endless             a chat reply never ends
+    spawns-child        starts a grandchild in its group and writes its pid to FAKE_CHILD
+    garbage             prints bytes that are no UTF-8 and a very long line
+    old                 knows no --spec-type
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+FAULTS = frozenset(filter(None, os.environ.get("FAKE_FAULTS", "").split(",")))
+FLAGS = ["--model", "--host", "--port", "--parallel", "--ctx-size", "--metrics", "--alias", "--threads"]
+SPECULATION = ["--spec-type", "--spec-draft-n-max"]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    loaded = threading.Event()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        if not self.loaded.is_set():
+            self.answer(503, {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}})
+        elif self.path == "/health":
+            self.answer(200, {"status": "ok"})
+        elif self.path == "/slots":
+            self.answer(200, [{"id": 0, "speculative": "not-speculative" not in FAULTS}])
+        else:
+            self.answer(404, {"error": {"message": "File Not Found", "type": "not_found_error", "code": 404}})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if "dies-on-chat" in FAULTS:
+            print("0.01.000 E ggml_abort: GGML_ASSERT(false) failed", file=sys.stderr, flush=True)
+            os._exit(3)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        tokens = 0
+        while tokens < 8 or "endless" in FAULTS:
+            tokens += 1
+            timings: dict[str, Any] = {"predicted_n": tokens, "predicted_ms": float(tokens)}
+            if "no-drafts" not in FAULTS:
+                timings |= {"draft_n": tokens, "draft_n_accepted": tokens - 1}
+            self.event({"choices": [{"delta": {"content": "word "}}], "timings": timings})
+            time.sleep(0.002)
+        self.event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        self.chunk(b"data: [DONE]\n\n")
+        self.chunk(b"")
+
+    def event(self, data: object) -> None:
+        self.chunk(f"data: {json.dumps(data)}\n\n".encode())
+
+    def chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+    def answer(self, status: int, data: object) -> None:
+        body = json.dumps(data).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """A client that leaves is no error."""
+
+
+def report(stage: str, value: float) -> None:
+    payload = {"stages": ["text_model", "spec_model"], "current": stage, "value": value}
+    print("cmd_child_to_router:state:" + json.dumps({"state": "loading", "payload": payload}), flush=True)
+
+
+def load() -> None:
+    if "slow-load" in FAULTS:
+        for stage in ("text_model", "spec_model"):
+            for value in (0.0, 0.5, 1.0):
+                report(stage, value)
+        release = Path(os.environ["FAKE_RELEASE"])
+        while not release.exists():
+            time.sleep(0.01)
+    Handler.loaded.set()
+
+
+def main(arguments: list[str]) -> None:
+    if "--version" in arguments:
+        print("version: 0.0.0 (build 1, fake)", file=sys.stderr)
+        return
+    if "--help" in arguments:
+        print("\n".join(FLAGS if "old" in FAULTS else FLAGS + SPECULATION))
+        return
+    if "--list-devices" in arguments:
+        print(os.environ.get("FAKE_DEVICES", "Available devices:\n  (none)"))
+        return
+    if "ignores-term" in FAULTS:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "spawns-child" in FAULTS:
+        child = subprocess.Popen(["sleep", "600"])
+        Path(os.environ["FAKE_CHILD"]).write_text(str(child.pid))
+    if "garbage" in FAULTS:
+        sys.stderr.buffer.write(b"\xff\xfe broken \x80\n" + b"x" * 200_000 + b"\nafter the long line\n")
+        sys.stderr.flush()
+    if "silent-start" in FAULTS:
+        threading.Event().wait()
+    if "dies-loading" in FAULTS:
+        print("0.01.000 E failed to allocate buffer for kv cache", file=sys.stderr, flush=True)
+        sys.exit(1)
+    server = Server(("127.0.0.1", int(arguments[arguments.index("--port") + 1])), Handler)
+    threading.Thread(target=load, daemon=True).start()
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
