@@ -66,7 +66,7 @@ class LoopbackClient:
         timeout = httpx.Timeout(10.0, connect=_CONNECT_S, read=75.0)
         with self._translated():
             async with httpx_sse.aconnect_sse(
-                self._client, "POST", path, json=body, headers=self._key, timeout=timeout
+                self._client, "POST", path, json=body, headers=dict(self._key), timeout=timeout
             ) as source:
                 if source.response.is_error:
                     await source.response.aread()

@@ -1,0 +1,300 @@
+"""The command as a user types it, in processes of its own, on the real engine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from launcher import __version__
+from launcher.base.identity import ProcessId
+
+COMMAND = [sys.executable, "-m", "launcher"]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, env=os.environ | environment
+    )
+
+
+def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
+    told = run(*arguments, "--json")
+    assert told.returncode == 0, told.stderr + told.stdout
+    return json.loads(told.stdout)
+
+
+def complaint(*arguments: str) -> dict[str, Any]:
+    """Run a command that must fail; return its error as --json tells it, which text must tell too."""
+    told = run(*arguments, "--json")
+    assert told.returncode == 1
+    error: dict[str, Any] = json.loads(told.stdout)["error"]
+    in_text = run(*arguments)
+    assert in_text.returncode == 1
+    assert error["message"] in in_text.stderr
+    assert "Traceback" not in in_text.stderr + told.stderr
+    return error
+
+
+@contextmanager
+def served(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    with subprocess.Popen(
+        [*COMMAND, "serve", *arguments, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        try:
+            yield process, ready
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def gone_within(seconds: float, *identities: ProcessId) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(identity.running() for identity in identities):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_the_version() -> None:
+    assert run("--version").stdout == f"mtp-launcher {__version__}\n"
+
+
+def test_without_a_verb_it_helps() -> None:
+    told = run()
+    assert told.returncode == 2
+    assert "doctor" in told.stdout
+
+
+def test_an_unknown_verb_is_wrong_usage() -> None:
+    assert run("fly").returncode == 2
+
+
+def test_the_demo_reports_what_it_measured() -> None:
+    report = answer("demo", "--headless")
+    assert report["engine"]["name"] == "built-in"
+    assert report["engine"]["version"].startswith("xllamacpp ")
+    assert report["model"]
+    assert 0 < report["ready_s"] < 60
+    assert report["predicted_n"] > 100
+    assert report["tokens_per_second"] > 0
+    assert 0 < report["draft_n_accepted"] < report["draft_n"]
+    assert report["acceptance"] == pytest.approx(report["draft_n_accepted"] / report["draft_n"], abs=1e-3)
+    assert 0.6 < report["acceptance"] < 0.97
+    assert 20 < len(report["text"]) <= 200
+    assert report["samples"] > 0
+
+
+def test_the_demo_goes_on_for_as_long_as_asked() -> None:
+    report = answer("demo", "--headless", "--seconds", "1")
+    assert report["samples"] >= 8
+
+
+def test_the_demo_in_a_terminal_says_what_it_cannot_show() -> None:
+    told = run("demo", DISPLAY="", WAYLAND_DISPLAY="")
+    assert told.returncode == 0
+    assert "There is no display" in told.stdout
+    assert "Drafts accepted:" in told.stdout
+    assert "faster without MTP" in told.stdout
+    assert "Ready" in told.stderr
+
+
+def test_a_server_is_served_listed_asked_and_stopped() -> None:
+    with served("--model", "demo") as (process, ready):
+        assert ready["state"] == "ready"
+        engine = ProcessId.of(ready["pid"])
+        assert engine is not None
+        key = {"Authorization": f"Bearer {ready['api_key']}"}
+        models = httpx.get(f"{ready['url']}/v1/models", headers=key, trust_env=False).json()
+        assert models["data"][0]["id"] == "demo"
+        (listed,) = answer("status")
+        assert (listed["url"], listed["state"], listed["engine_pid"]) == (ready["url"], "ready", ready["pid"])
+        reply = answer("chat", "What is acceptance?", "--max-tokens", "60", "--no-think")
+        assert reply["text"]
+        assert reply["reasoning"] == ""
+        assert reply["draft_n_accepted"] > 0
+        thought = answer("chat", "What is acceptance?", "--think", "--url", f"{ready['url']}/v1")
+        assert thought["reasoning"]
+        assert answer("stop")["stopped"] == ready["url"]
+        assert process.wait(20) == 0
+        assert gone_within(1, engine)
+    assert run("status").returncode == 1
+    assert complaint("stop")["code"] == "server_not_found"
+
+
+def test_address_and_key_outlive_a_restart() -> None:
+    with served("--model", "demo") as (_, first):
+        pass
+    with served("--model", "demo", "--draft", "0") as (_, second):
+        assert (first["url"], first["api_key"]) == (second["url"], second["api_key"])
+
+
+def test_several_servers_run_side_by_side_and_are_told_apart() -> None:
+    with served("--model", "demo") as (_, first), served("--model", "demo") as (_, second):
+        assert first["url"] != second["url"]
+        assert len(answer("status")) == 2
+        for verb in (["chat", "Hello"], ["stop"]):
+            assert "--url" in complaint(*verb)["hint"]
+        assert answer("chat", "Hello", "--max-tokens", "8", "--url", second["url"])["predicted_n"] == 8
+        assert answer("stop", "--url", second["url"])["stopped"] == second["url"]
+        assert [server["url"] for server in answer("status")] == [first["url"]]
+
+
+def test_a_reply_is_streamed_to_the_terminal_with_its_figures() -> None:
+    with served("--model", "demo"):
+        told = run("chat", "What is MTP?", "--no-think", "--temperature", "0")
+        assert told.returncode == 0
+        assert len(told.stdout) > 50
+        assert "of drafts accepted" in told.stderr
+        piped = subprocess.run(
+            [*COMMAND, "chat", "-", "--no-think"], input="Hello", capture_output=True, text=True, check=True
+        )
+        assert piped.stdout.strip()
+
+
+@pytest.mark.parametrize("verb", [["chat", "Hello"], ["stop"], ["chat", "Hello", "--url", "http://127.0.0.1:9"]])
+def test_a_verb_that_needs_a_server_says_that_there_is_none(verb: list[str]) -> None:
+    assert "mtp-launcher serve" in complaint(*verb)["hint"]
+
+
+def test_bad_models_end_with_one_sentence(tmp_path: Path, demo_model: Path, home: Path) -> None:
+    page, cut, headless = tmp_path / "page.gguf", tmp_path / "cut.gguf", tmp_path / "headless.gguf"
+    page.write_text("<html>Not found</html>")
+    cut.write_bytes(demo_model.read_bytes()[:-10])
+    headless.write_bytes(demo_model.read_bytes().replace(b".nextn_predict_layers", b".nothing_predict_layer"[:21]))
+    for model, code in (
+        (tmp_path / "none.gguf", "model_missing"),
+        (tmp_path, "model_missing"),
+        (page, "model_broken"),
+        (cut, "model_broken"),
+        (headless, "model_has_no_mtp_head"),
+    ):
+        assert complaint("serve", "--model", str(model))["code"] == code
+    assert not (home / "state" / "endpoints.json").exists()
+
+
+def test_bad_options_end_with_one_sentence(tmp_path: Path) -> None:
+    engine = tmp_path / "llama-server"
+    engine.write_text("")
+    for options, code in (
+        (["--draft", "99"], "bad_option"),
+        (["--ctx", "1"], "bad_option"),
+        (["--port", "99999"], "bad_option"),
+        (["--engine", str(engine)], "engine_missing"),
+        (["--engine", "/bin/echo"], "engine_unsuitable"),
+    ):
+        assert complaint("serve", "--model", "demo", *options)["code"] == code
+    assert answerless("status")
+
+
+def answerless(verb: str) -> bool:
+    told = run(verb, "--json")
+    return told.returncode == 1 and json.loads(told.stdout) == []
+
+
+def test_a_busy_port_is_named_and_its_owner_left_alone() -> None:
+    with served("--model", "demo") as (_, first):
+        port = first["url"].rsplit(":", 1)[1]
+        assert complaint("serve", "--model", "demo", "--port", port)["code"] == "port_busy"
+        assert answer("status")[0]["state"] == "ready"
+
+
+def test_a_llama_server_given_by_path_goes_the_same_way(real_engine: Path, demo_model: Path) -> None:
+    with served("--model", str(demo_model), "--engine", str(real_engine), "--ctx", "1024") as (_, _ready):
+        (listed,) = answer("status")
+        assert listed["engine"] == "llama-server"
+        assert answer("chat", "Hello", "--max-tokens", "20")["draft_n"] > 0
+
+
+def test_a_crash_of_the_engine_ends_serve_with_the_reason() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "serve", "--model", "demo", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        os.kill(json.loads(process.stdout.readline())["pid"], signal.SIGKILL)
+        assert json.loads(process.stdout.readline())["error"]["code"] == "engine_failed"
+        assert process.wait(20) == 1
+    assert answerless("status")
+
+
+def test_after_a_kill_9_of_the_program_the_engine_is_gone_within_two_seconds() -> None:
+    with served("--model", "demo") as (process, ready):
+        engine = ProcessId.of(ready["pid"])
+        assert engine is not None
+        process.kill()
+        process.wait()
+        assert gone_within(2, engine)
+    assert answerless("status")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("after_s", [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9])
+def test_it_can_be_interrupted_at_any_moment(number: signal.Signals, after_s: float) -> None:
+    """The autouse fixture proves that no process is left."""
+    with subprocess.Popen(
+        [*COMMAND, "demo", "--headless", "--seconds", "60"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        time.sleep(after_s)  # what is tested is the moment itself
+        process.send_signal(number)
+        assert process.stderr is not None
+        told = process.stderr.read()
+        assert process.wait(20) in (130, 143, -number)
+    if after_s >= 0.3:
+        assert "Traceback" not in told
+    assert answerless("status")
+
+
+def test_a_reader_that_leaves_early_ends_the_demo_quietly() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "demo", "--seconds", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        told = process.stderr.read()
+        assert process.wait(20) == 141
+    assert "Traceback" not in told
+
+
+def test_the_doctor_says_what_is_here() -> None:
+    report = answer("doctor")
+    assert report["demo_can_run"] is True
+    assert report["engines"][0]["place"] == "built-in"
+    assert report["host"]["memory_bytes"] > 2**28
+    told = run("doctor")
+    assert told.returncode == 0
+    assert "The demo can run." in told.stdout
+
+
+def test_the_doctor_says_what_is_missing(tmp_path: Path) -> None:
+    """A home that cannot be written stands for a machine on which the demo cannot run."""
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    told = run("doctor", MTP_LAUNCHER_HOME=str(blocked))
+    assert told.returncode == 1
+    assert "cannot be unpacked" in told.stdout
+    assert "The demo cannot run yet." in told.stdout
+
+
+def test_a_home_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    told = run("demo", "--headless", MTP_LAUNCHER_HOME=str(blocked))
+    assert told.returncode == 1
+    assert told.stderr.startswith("Error: The system refused")
+    assert "Traceback" not in told.stderr

@@ -1,0 +1,176 @@
+"""The trunk, computed by hand: what the residual stream holds at each token, exactly as the engine will compute it.
+
+The residual stream (WIDTH numbers per token) is divided into slots. The embedding fills CODE, BIAS and the word's
+topics; three gated delta net blocks then add one slot each:
+
+* two heads of block k wipe their state at every step and look back by k + 1 tokens through the convolution, so they
+  write a non-linear code of the token at that distance into LAGS[k];
+* one more head of block 0 never decays. It writes only at words that betray a topic, and forgets at a new question or
+  paragraph, so TOPIC holds what is being talked about.
+
+All other projections are zero, so the output matrix sees a log-linear model of four tokens and a topic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .text import PARAGRAPH_END, USER_ROLE, Corpus
+from .tokenizer import Tokenizer, split, to_letters
+
+Floats = NDArray[np.floating[Any]]
+Ids = NDArray[np.integer[Any]]
+
+WIDTH = 384
+CODE = slice(0, 128)
+LAGS = (slice(128, 192), slice(192, 256), slice(256, 320))
+BIAS, WRITE, FILL = 320, 321, 322
+WORD_TOPICS = slice(323, 353)
+TOPIC = slice(353, 383)
+
+STATE = 32
+HEADS_PER_LAG = 2
+CHANNELS = TOPIC.stop - TOPIC.start
+TOPICS = CHANNELS - 1
+BIAS_VALUE = 4.0
+EPSILON = 1e-6
+
+CURVATURE = 2.0
+"""Size of the lag codes before their non-linearity: the larger, the less a linear head can foresee them."""
+TOPIC_GAIN = 1.0
+"""Size of the topic slot in the residual stream, relative to a lag code."""
+
+RESET, NEVER = 9.0, -9.0
+"""Logits of the memory head's beta: overwrite everything, keep everything."""
+BACKGROUND = TOPICS
+"""The memory's channel for `nothing in particular`, next to the topics."""
+
+
+def silu(x: Floats) -> Floats:
+    """The smooth ramp that the engine applies behind its convolutions and in its gates."""
+    return x / (1.0 + np.exp(-x))
+
+
+def inverse_silu(y: Floats) -> Floats:
+    """The non-negative x with silu(x) = y, for y >= 0."""
+    low, high = np.zeros_like(y), y + 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = silu(middle) < y
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.where(y > 0, (low + high) / 2, 0.0)
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """Everything the trunk's weights are made of.
+
+    code       [vocabulary, CODE]      random signs, one row per token
+    lag_matrix [lag width, CODE]       random; its silu is a lag code
+    topics     [vocabulary, STATE]     what the memory head writes for a token, after its silu
+    beta       [vocabulary]            logit of how far the memory head overwrites its state at a token
+    """
+
+    code: Floats
+    lag_matrix: Floats
+    topics: Floats
+    beta: Floats
+
+    @classmethod
+    def make(cls, tokenizer: Tokenizer, corpus: Corpus, rows: int, seed: int) -> Trunk:
+        rng = np.random.default_rng(seed)
+        code_width, lag_width = CODE.stop, LAGS[0].stop - LAGS[0].start
+        code = rng.choice([-1.0, 1.0], size=(rows, code_width))
+        lag_matrix = rng.standard_normal((lag_width, code_width)) * (CURVATURE / np.sqrt(code_width))
+        topics, beta = _word_topics(tokenizer, corpus, rows)
+        return cls(code=code, lag_matrix=lag_matrix, topics=topics, beta=beta)
+
+    @cached_property
+    def lag_codes(self) -> Floats:
+        """[vocabulary, lag width]: the non-linear code of each token, normalised per head."""
+        heads = silu(self.code @ self.lag_matrix.T).reshape(len(self.code), HEADS_PER_LAG, STATE)
+        return _normalised(heads).reshape(len(self.code), -1)
+
+    @property
+    def embedding(self) -> Floats:
+        """[vocabulary, WIDTH]: rows of equal length, so that each RMS norm divides by a constant."""
+        rows = np.zeros((len(self.code), WIDTH))
+        rows[:, CODE] = self.code
+        rows[:, BIAS] = BIAS_VALUE
+        rows[:, WORD_TOPICS] = inverse_silu(self.topics[:, :CHANNELS])
+        rows[:, WRITE] = (self.beta - NEVER) / (RESET - NEVER)
+        missing = self.extra_energy - (rows[:, WORD_TOPICS] ** 2).sum(1) - rows[:, WRITE] ** 2
+        rows[:, FILL] = np.sqrt(np.maximum(missing, 0.0))
+        return rows
+
+    @cached_property
+    def extra_energy(self) -> float:
+        """Squared length that topics, write flag and filler have together in every embedding."""
+        return float((inverse_silu(self.topics[:, :CHANNELS]) ** 2).sum(1).max() + 1.0)
+
+    def rms(self, lags: int) -> float:
+        """RMS of the residual stream once `lags` lag slots are filled (the topic slot is filled with the first)."""
+        energy = CODE.stop + BIAS_VALUE**2 + self.extra_energy
+        energy += lags * (LAGS[0].stop - LAGS[0].start) + (STATE * TOPIC_GAIN**2 if lags else 0.0)
+        return float(np.sqrt(energy / WIDTH))
+
+    def features(self, ids: Ids) -> Floats:
+        """[tokens, WIDTH]: the normalised residual stream before the output matrix, less the slots it ignores."""
+        stream = np.zeros((len(ids), WIDTH))
+        stream[:, CODE] = self.code[ids]
+        stream[:, BIAS] = BIAS_VALUE
+        codes = self.lag_codes
+        for distance, slot in enumerate(LAGS, start=1):
+            stream[distance:, slot] = codes[ids[: max(len(ids) - distance, 0)]]
+        stream[:, TOPIC] = self.memory(ids)[:, :CHANNELS] * TOPIC_GAIN
+        return stream / self.rms(len(LAGS))
+
+    def memory(self, ids: Ids) -> Floats:
+        """[tokens, STATE]: what the memory head reads at each token: a running mean of topics, normalised."""
+        state = np.zeros(STATE)
+        states = np.zeros((len(ids), STATE))
+        for place, index in enumerate(ids):
+            beta = 1.0 / (1.0 + np.exp(-self.beta[index]))
+            state = (1.0 - beta) * state + beta * self.topics[index]
+            states[place] = state
+        return _normalised(states / np.sqrt(STATE))
+
+
+def _normalised(x: Floats) -> Floats:
+    scaled: Floats = x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON)
+    return scaled
+
+
+def _word_topics(tokenizer: Tokenizer, corpus: Corpus, rows: int) -> tuple[Floats, Floats]:
+    """What each token says about the topic (see Trunk.topics) and how much the memory should heed it (Trunk.beta)."""
+    if len(corpus.topics) > TOPICS:
+        raise ValueError(f"the corpus has {len(corpus.topics)} topics, the network has room for {TOPICS}")
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
+    for index, topic in enumerate(corpus.topics):
+        titles = " ".join([topic.title, *topic.keywords])
+        for text, weight in [(topic.answer, 1), (titles, 6), *((question, 2) for question in topic.questions)]:
+            for word in {piece.strip().lower() for piece in split(text)}:
+                counts[word][index] += weight
+    common = {piece.strip().lower() for text in (corpus.thought, *corpus.small_talk) for piece in split(text)}
+    topics, beta = np.zeros((rows, STATE)), np.full(rows, NEVER)
+    for token in range(len(tokenizer.tokens)):
+        found = counts.get(tokenizer.word(token))
+        if not found or len(found) > 8 or tokenizer.word(token) in common or not tokenizer.word(token).isalpha():
+            continue
+        weights = np.zeros(STATE)
+        weights[list(found)] = list(found.values())
+        weights[:TOPICS] = np.where(weights[:TOPICS] >= 0.25 * weights.max(), weights[:TOPICS], 0.0)
+        if np.count_nonzero(weights) <= 3:
+            topics[token] = 3.0 * weights / np.linalg.norm(weights)
+            share = min(0.04 * weights.max(), 0.4)
+            beta[token] = np.log(share / (1.0 - share))
+    for name in (USER_ROLE, to_letters(PARAGRAPH_END)):
+        if name in tokenizer.ids:
+            topics[tokenizer.ids[name], BACKGROUND], beta[tokenizer.ids[name]] = 2.0, RESET
+    return topics, beta

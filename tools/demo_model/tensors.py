@@ -1,0 +1,171 @@
+"""The weights, block by block, under the names and in the shapes of the qwen35moe architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType
+from gguf.quants import quantize
+from numpy.typing import NDArray
+
+from .network import (
+    BIAS,
+    BIAS_VALUE,
+    CHANNELS,
+    CODE,
+    HEADS_PER_LAG,
+    LAGS,
+    NEVER,
+    RESET,
+    STATE,
+    TOPIC,
+    TOPIC_GAIN,
+    WIDTH,
+    WORD_TOPICS,
+    WRITE,
+    Floats,
+    Trunk,
+)
+
+Tensor = NDArray[Any]
+
+BLOCKS_PER_GROUP = 4
+"""Three gated delta net blocks, then one with full attention."""
+KEY_HEADS, VALUE_HEADS = 2, 4
+MEMORY_HEAD = HEADS_PER_LAG
+"""Value heads 0 and 1 look back, this one remembers the topic, the last one is idle."""
+TAPS = 4
+"""Length of the convolution in front of a gated delta net; the last tap is the current token."""
+ATTENTION_HEADS, ATTENTION_WIDTH = 2, 64
+SHARED_EXPERT_WIDTH = 32
+
+KEYS = 2 * KEY_HEADS * STATE
+"""Rows that queries and keys take in the joint projection, ahead of the values."""
+VALUES = VALUE_HEADS * STATE
+CONSTANT_KEY = 3.0
+"""Queries and keys are a constant on one channel; their norm makes it 1, whatever its size."""
+OPEN_GATE = 1.27846454
+"""silu of this is 1: a head's output passes its gate unchanged."""
+ALWAYS = 15.0
+"""A beta logit that means 1."""
+WIPE = (5.0, -50.0)
+"""Time step bias and decay rate that leave nothing of the previous state."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What may differ between two files with the same trunk: a head or none, and dead weight that only costs time."""
+
+    head: bool = True
+    dead_groups: int = 0
+    experts: int = 8
+    experts_used: int = 2
+    expert_width: int = 32
+
+    @property
+    def trunk_blocks(self) -> int:
+        return BLOCKS_PER_GROUP * (1 + self.dead_groups)
+
+    @property
+    def blocks(self) -> int:
+        return self.trunk_blocks + int(self.head)
+
+
+def is_dead(tensor: Tensor) -> bool:
+    """Whether a tensor is one zero seen many times: it takes no memory here and need take none on disk."""
+    return not any(tensor.strides)
+
+
+def tensors(trunk: Trunk, output: Floats, projection: Floats, shape: Shape) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the file in order. Half precision, except what the engine wants as float32 and the output."""
+    yield "token_embd.weight", _half(trunk.embedding)
+    yield "output.weight", quantize(output.astype(np.float32), GGMLQuantizationType.Q8_0)
+    yield "output_norm.weight", _ones(WIDTH)
+    for block in range(shape.blocks):
+        name = f"blk.{block}"
+        yield f"{name}.attn_norm.weight", _ones(WIDTH)
+        yield f"{name}.post_attention_norm.weight", _ones(WIDTH)
+        if block >= shape.trunk_blocks or (block + 1) % BLOCKS_PER_GROUP == 0:
+            yield from _attention(name)
+        else:
+            yield from _delta_net(name, trunk, block if block < len(LAGS) else None)
+        yield from _experts(name, shape)
+        if block >= shape.trunk_blocks:
+            yield f"{name}.nextn.eh_proj.weight", _half(projection)
+            for norm in ("enorm", "hnorm", "shared_head_norm"):
+                yield f"{name}.nextn.{norm}.weight", _ones(WIDTH)
+
+
+def _delta_net(name: str, trunk: Trunk, lag: int | None) -> Iterator[tuple[str, Tensor]]:
+    """A gated delta net block; `lag` counts the lag slots that are filled before it, None is a block without effect."""
+    joint, gate = np.zeros((KEYS + VALUES, WIDTH)), np.zeros((VALUES, WIDTH))
+    beta, out = np.zeros((VALUE_HEADS, WIDTH)), np.zeros((WIDTH, VALUES))
+    convolution = np.zeros((KEYS + VALUES, TAPS), np.float32)
+    step, rate = np.full(VALUE_HEADS, WIPE[0], np.float32), np.full(VALUE_HEADS, WIPE[1], np.float32)
+    if lag is not None:
+        scale = trunk.rms(lag)
+        bias = scale / BIAS_VALUE
+        joint[0:KEYS:STATE, BIAS] = CONSTANT_KEY * bias
+        convolution[:KEYS, -1] = 1
+        looking_back = slice(0, HEADS_PER_LAG * STATE)
+        joint[KEYS:][looking_back, CODE] = trunk.lag_matrix * scale
+        convolution[KEYS:][looking_back, TAPS - 2 - lag] = 1
+        gate[looking_back, BIAS] = OPEN_GATE * bias
+        beta[:HEADS_PER_LAG, BIAS] = ALWAYS * bias
+        out[LAGS[lag], looking_back] = np.eye(HEADS_PER_LAG * STATE)
+        if lag == 0:
+            first = MEMORY_HEAD * STATE
+            remembering = slice(first, first + STATE)
+            joint[KEYS + first : KEYS + first + CHANNELS, WORD_TOPICS] = np.eye(CHANNELS) * scale
+            convolution[KEYS:][remembering, -1] = 1
+            gate[remembering, BIAS] = OPEN_GATE * bias
+            beta[MEMORY_HEAD, BIAS] = NEVER * bias
+            beta[MEMORY_HEAD, WRITE] = (RESET - NEVER) * scale
+            rate[MEMORY_HEAD] = 0
+            out[TOPIC, first : first + CHANNELS] = np.eye(CHANNELS) * TOPIC_GAIN
+    yield f"{name}.attn_qkv.weight", _half(joint)
+    yield f"{name}.attn_gate.weight", _half(gate)
+    yield f"{name}.ssm_conv1d.weight", convolution
+    yield f"{name}.ssm_dt.bias", step
+    yield f"{name}.ssm_a", rate
+    yield f"{name}.ssm_beta.weight", _half(beta)
+    yield f"{name}.ssm_alpha.weight", _dead(VALUE_HEADS, WIDTH)
+    yield f"{name}.ssm_norm.weight", _ones(STATE)
+    yield f"{name}.ssm_out.weight", _half(out)
+
+
+def _attention(name: str) -> Iterator[tuple[str, Tensor]]:
+    """A full attention block that adds nothing; queries carry their output gate, hence twice the rows."""
+    yield f"{name}.attn_q.weight", _dead(2 * ATTENTION_HEADS * ATTENTION_WIDTH, WIDTH)
+    yield f"{name}.attn_k.weight", _dead(ATTENTION_WIDTH, WIDTH)
+    yield f"{name}.attn_v.weight", _dead(ATTENTION_WIDTH, WIDTH)
+    yield f"{name}.attn_output.weight", _dead(WIDTH, ATTENTION_HEADS * ATTENTION_WIDTH)
+    yield f"{name}.attn_q_norm.weight", _ones(ATTENTION_WIDTH)
+    yield f"{name}.attn_k_norm.weight", _ones(ATTENTION_WIDTH)
+
+
+def _experts(name: str, shape: Shape) -> Iterator[tuple[str, Tensor]]:
+    """Experts that all answer zero."""
+    yield f"{name}.ffn_gate_inp.weight", _dead(shape.experts, WIDTH, kind=np.float32)
+    yield f"{name}.ffn_gate_exps.weight", _dead(shape.experts, shape.expert_width, WIDTH)
+    yield f"{name}.ffn_up_exps.weight", _dead(shape.experts, shape.expert_width, WIDTH)
+    yield f"{name}.ffn_down_exps.weight", _dead(shape.experts, WIDTH, shape.expert_width)
+    yield f"{name}.ffn_gate_inp_shexp.weight", _dead(WIDTH, kind=np.float32)
+    yield f"{name}.ffn_gate_shexp.weight", _dead(SHARED_EXPERT_WIDTH, WIDTH)
+    yield f"{name}.ffn_up_shexp.weight", _dead(SHARED_EXPERT_WIDTH, WIDTH)
+    yield f"{name}.ffn_down_shexp.weight", _dead(WIDTH, SHARED_EXPERT_WIDTH)
+
+
+def _ones(count: int) -> Tensor:
+    return np.ones(count, np.float32)
+
+
+def _half(weights: Floats) -> Tensor:
+    return np.ascontiguousarray(weights, np.float16)
+
+
+def _dead(*shape: int, kind: type[np.floating[Any]] = np.float16) -> Tensor:
+    return np.broadcast_to(kind(0), shape)
