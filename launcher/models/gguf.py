@@ -16,6 +16,8 @@ _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<
 _STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 _MAX_STRING_BYTES = 2**24
+_MAX_ENTRIES = 2**18  # keys, or tensors; the largest models have some ten thousand
+_MAX_STRINGS = 2**22  # in one array; the largest vocabularies have some three hundred thousand
 _DEFAULT_ALIGNMENT = 32
 
 _QUANTS: Mapping[int, tuple[str, int, int]] = {
@@ -179,6 +181,8 @@ class _Reader:
         if version not in (2, 3):
             raise self._broken(f"its GGUF version is {version}")
         n_tensors, n_keys = self._number("<Q"), self._number("<Q")
+        if max(n_tensors, n_keys) > _MAX_ENTRIES:
+            raise self._broken(f"it claims {n_tensors:,} tensors and {n_keys:,} keys")
         metadata: dict[str, object] = {}
         for _ in range(n_keys):
             key, value = self._string(), self._value(self._number("<I"))
@@ -203,6 +207,8 @@ class _Reader:
         if element in _SCALARS:
             self._skip(count * struct.calcsize(_SCALARS[element]))
         elif element == _STRING:
+            if count > _MAX_STRINGS:
+                raise self._broken(f"it claims a list of {count:,} texts")
             for _ in range(count):
                 self._skip(self._number("<Q"))
         else:
