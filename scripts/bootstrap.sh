@@ -22,7 +22,9 @@ missing_packages() {
         printf 'python3 python3-venv '
     fi
     for purpose in "$@"; do
-        if [ "$purpose" = test ] && ! command -v xvfb-run >/dev/null; then printf 'xvfb xauth '; fi
+        [ "$purpose" = test ] || continue
+        command -v xvfb-run >/dev/null || printf 'xvfb xauth '
+        command -v cc >/dev/null || printf 'gcc libc6-dev ' # a stand-in for NVIDIA's library is compiled
     done
 }
 

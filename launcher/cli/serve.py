@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,8 @@ def _announce(server: Server, *, as_json: bool) -> None:
     supervisor = server.supervisor
     endpoint, launch = supervisor.endpoint, supervisor.launch
     if as_json:
-        print_json({"state": "ready", "url": endpoint.url, "api_key": endpoint.api_key, "pid": supervisor.engine_pid})
+        ready = {"state": "ready", "url": endpoint.url, "api_key": endpoint.api_key, "pid": supervisor.engine_pid}
+        print_json({**ready, "launcher_pid": os.getpid()})
         return
     if launch is None:
         return

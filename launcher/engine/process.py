@@ -100,12 +100,10 @@ async def read_lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
 class Pumps:
     """The tasks that read an engine's output until it ends."""
 
-    def __init__(self, process: asyncio.subprocess.Process, on_line: OnLine) -> None:
-        assert process.stdout is not None  # noqa: S101 -- started with pipes
-        assert process.stderr is not None  # noqa: S101
+    def __init__(self, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader, on_line: OnLine) -> None:
         self._tasks = [
-            asyncio.create_task(self._pump("stdout", process.stdout, on_line)),
-            asyncio.create_task(self._pump("stderr", process.stderr, on_line)),
+            asyncio.create_task(self._pump("stdout", stdout, on_line)),
+            asyncio.create_task(self._pump("stderr", stderr, on_line)),
         ]
 
     @staticmethod

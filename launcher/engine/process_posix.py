@@ -3,10 +3,12 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from launcher.base.identity import ProcessId
 from launcher.engine.process import STOP_PATIENCE_S, Command, Exit, OnLine, Pumps, cannot_start
@@ -17,25 +19,27 @@ _ORPHAN_S = 5.0
 
 
 class KeptProcess:
-    """An engine behind its keeper."""
+    """An engine behind its keeper.
 
-    def __init__(
-        self, identity: ProcessId, keeper: asyncio.subprocess.Process, status: asyncio.StreamReader, pumps: Pumps
-    ) -> None:
+    The keeper is a plain Popen: an asyncio subprocess would kill it when the loop is torn down, and then nobody
+    would be left to end the engine.
+    """
+
+    def __init__(self, identity: ProcessId, keeper: "subprocess.Popen[bytes]", pipes: "_Pipes", pumps: Pumps) -> None:
         self.identity = identity
         self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._keeper = keeper
-        self._watching = asyncio.create_task(self._watch(status, pumps))
+        self._watching = asyncio.create_task(self._watch(pipes, pumps))
 
-    async def _watch(self, status: asyncio.StreamReader, pumps: Pumps) -> None:
-        words = (await status.readline()).split()
+    async def _watch(self, pipes: "_Pipes", pumps: Pumps) -> None:
+        words = (await pipes.status.readline()).split()
         if words[:1] == [b"exited"]:
             code = int(words[1])
         else:  # somebody killed the keeper: nobody else looks after the engine now
             code = -signal.SIGKILL
             await self._kill_orphan()
         await pumps.drain()
-        await self._keeper.wait()
+        await pipes.close()
         self.exited.set_result(Exit(code))
 
     async def _kill_orphan(self) -> None:
@@ -58,24 +62,21 @@ class KeptProcess:
         return await asyncio.shield(self.exited)
 
     def _tell(self, request: str) -> None:
-        if self._keeper.stdin is not None and not self._keeper.stdin.is_closing():
-            self._keeper.stdin.write(f"{request}\n".encode())
+        if self._keeper.stdin is not None and not self._keeper.stdin.closed:
+            with suppress(BrokenPipeError):
+                self._keeper.stdin.write(f"{request}\n".encode())
 
 
 async def start_kept(command: Command, on_line: OnLine) -> KeptProcess:
     """Start `command` behind a keeper. See process.start."""
     read_fd, write_fd = os.pipe()
-    status = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(status), os.fdopen(read_fd, "rb", 0)
-    )
     try:
-        keeper = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(write_fd)),
-            *command.arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+        keeper = subprocess.Popen(  # noqa: ASYNC220 -- a spawn of a millisecond; see KeptProcess
+            (sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(write_fd), *command.arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
             pass_fds=(write_fd,),
             env=dict(command.environment),
             cwd=command.folder,
@@ -83,12 +84,43 @@ async def start_kept(command: Command, on_line: OnLine) -> KeptProcess:
         )
     finally:
         os.close(write_fd)
-    pumps = Pumps(keeper, on_line)
-    words = (await status.readline()).split()
+    assert keeper.stdout is not None  # noqa: S101 -- started with pipes
+    assert keeper.stderr is not None  # noqa: S101
+    pipes = _Pipes(keeper)
+    pipes.status = await pipes.reader(os.fdopen(read_fd, "rb", 0))
+    pumps = Pumps(await pipes.reader(keeper.stdout), await pipes.reader(keeper.stderr), on_line)
+    words = (await pipes.status.readline()).split()
     if words[:1] != [b"started"]:
-        await keeper.wait()
         await pumps.drain()
+        await pipes.close()
         reason = os.strerror(int(words[1])) if words[:1] == [b"failed"] else "its keeper process ended"
         raise cannot_start(command, reason)
     pid = int(words[1])
-    return KeptProcess(ProcessId.of(pid) or ProcessId(pid, 0.0), keeper, status, pumps)
+    return KeptProcess(ProcessId.of(pid) or ProcessId(pid, 0.0), keeper, pipes, pumps)
+
+
+class _Pipes:
+    """The launcher's ends of a keeper's pipes."""
+
+    status: asyncio.StreamReader
+
+    def __init__(self, keeper: "subprocess.Popen[bytes]") -> None:
+        self._keeper = keeper
+        self._transports: list[asyncio.ReadTransport] = []
+
+    async def reader(self, pipe: IO[bytes]) -> asyncio.StreamReader:
+        """Return a stream that reads `pipe`."""
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+        self._transports.append(transport)
+        return reader
+
+    async def close(self) -> None:
+        """Collect the keeper, which has said its last word and is about to leave, and close every pipe."""
+        await asyncio.to_thread(self._keeper.wait)
+        for transport in self._transports:
+            transport.close()
+        if self._keeper.stdin is not None:
+            self._keeper.stdin.close()

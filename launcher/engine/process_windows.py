@@ -120,10 +120,12 @@ async def start_in_job(command: Command, on_line: OnLine) -> JobProcess:
         )
     except OSError as error:
         raise cannot_start(command, error.strerror or str(error)) from error
+    assert process.stdout is not None  # noqa: S101 -- started with pipes
+    assert process.stderr is not None  # noqa: S101
     job = _Job()
     try:
         job.add(process.pid)
     except OSError:
         process.kill()
         raise
-    return JobProcess(process, job, Pumps(process, on_line))
+    return JobProcess(process, job, Pumps(process.stdout, process.stderr, on_line))

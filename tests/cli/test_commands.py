@@ -258,6 +258,23 @@ def test_it_can_be_interrupted_at_any_moment(number: signal.Signals, after_s: fl
     assert answerless("status")
 
 
+def test_a_second_interrupt_does_not_wait_and_the_engine_ends_all_the_same(fake_engine: Path, demo_model: Path) -> None:
+    serve = [*COMMAND, "serve", "--model", str(demo_model), "--engine", str(fake_engine), "--json"]
+    environment = os.environ | {"FAKE_FAULTS": "ignores-term"}
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        engine = ProcessId.of(json.loads(process.stdout.readline())["pid"])
+        assert engine is not None
+        process.send_signal(signal.SIGINT)
+        (listed,) = answer("status")
+        assert listed["state"] == "stopping"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(3) == 130
+        assert gone_within(2, engine)
+    assert answerless("status")
+
+
 def test_a_reader_that_leaves_early_ends_the_demo_quietly() -> None:
     with subprocess.Popen(
         [*COMMAND, "demo", "--seconds", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
