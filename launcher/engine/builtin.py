@@ -175,7 +175,10 @@ def _load_engine() -> Any:  # noqa: ANN401 -- untyped extension module
     try:
         import xllamacpp
     except ImportError as error:
-        print(f"error: the built-in engine cannot be loaded: {error}", file=sys.stderr, flush=True)
+        reason = str(error).rstrip(".")
+        if sys.platform == "win32":
+            reason += " (it needs the Microsoft Visual C++ Redistributable for x64)"
+        print(f"error: the built-in engine cannot be loaded: {reason}", file=sys.stderr, flush=True)
         sys.exit(1)
     return xllamacpp
 

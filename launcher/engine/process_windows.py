@@ -6,6 +6,8 @@ import sys
 from contextlib import suppress
 from ctypes import wintypes
 
+import psutil
+
 from launcher.base.identity import ProcessId
 from launcher.engine.process import STOP_PATIENCE_S, Command, Exit, OnLine, Pumps, cannot_start
 
@@ -15,7 +17,7 @@ _EXIT_LINE = b"cmd_router_to_child:exit\n"
 _EXTENDED_LIMIT_INFORMATION = 9
 _KILL_ON_JOB_CLOSE = 0x2000
 _SET_QUOTA_AND_TERMINATE = 0x0101
-_CREATE_NO_WINDOW, _CREATE_NEW_PROCESS_GROUP = 0x08000000, 0x00000200
+_CREATE_NO_WINDOW, _CREATE_NEW_PROCESS_GROUP, _CREATE_SUSPENDED = 0x08000000, 0x00000200, 0x00000004
 
 
 class _BasicLimits(ctypes.Structure):
@@ -91,8 +93,8 @@ class JobProcess:
     async def _watch(self, pumps: Pumps) -> None:
         code = await self._process.wait()
         self._job.end()
-        self._job.close()
         await pumps.drain()
+        self._job.close()  # not before: stop() may still end the job
         self.exited.set_result(Exit(code))
 
     async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> Exit:
@@ -116,16 +118,18 @@ async def start_in_job(command: Command, on_line: OnLine) -> JobProcess:
             stderr=asyncio.subprocess.PIPE,
             env=dict(command.environment),
             cwd=command.folder,
-            creationflags=_CREATE_NO_WINDOW | _CREATE_NEW_PROCESS_GROUP,
+            creationflags=_CREATE_NO_WINDOW | _CREATE_NEW_PROCESS_GROUP | _CREATE_SUSPENDED,
         )
     except OSError as error:
         raise cannot_start(command, error.strerror or str(error)) from error
     assert process.stdout is not None  # noqa: S101 -- started with pipes
     assert process.stderr is not None  # noqa: S101
-    job = _Job()
-    try:
+    try:  # it runs only once it is in the job: before that it could end, or start others outside it
+        job = _Job()
         job.add(process.pid)
-    except OSError:
+        psutil.Process(process.pid).resume()
+    except (OSError, psutil.Error) as error:
         process.kill()
-        raise
+        await process.wait()
+        raise cannot_start(command, str(error)) from error
     return JobProcess(process, job, Pumps(process.stdout, process.stderr, on_line))

@@ -90,7 +90,7 @@ def _wsl(proc: Path) -> int | None:
         release = (proc / "sys/kernel/osrelease").read_text("utf-8").lower()
     except OSError:
         return None
-    if "wsl2" in release:
+    if "wsl2" in release or "microsoft-standard" in release:  # the first kernels of WSL 2 named only the latter
         return 2
     return 1 if "microsoft" in release else None
 

@@ -28,6 +28,7 @@ class Nvml:
 
         self._nvml: Any = pynvml
         self._handles: dict[int, Any] = {}
+        self._open = False
         self.absent: str | None = None
         self.gpus: tuple[Gpu, ...] = ()
         try:
@@ -35,20 +36,25 @@ class Nvml:
         except pynvml.NVMLError as error:
             self.absent = _why(pynvml, error)
             return
-        count = self._ask(pynvml.nvmlDeviceGetCount)[0] or 0
-        self.gpus = tuple(gpu for gpu in map(self._gpu, range(count)) if gpu)
-        if not self.gpus:
+        self._open = True
+        count, self.absent = self._ask(pynvml.nvmlDeviceGetCount)
+        self.gpus = tuple(gpu for gpu in map(self._gpu, range(count or 0)) if gpu)
+        if self.gpus:
+            self.absent = None
+        elif self.absent is None:
             self.absent = "The NVIDIA driver lists no GPU."
 
     def close(self) -> None:
         """Let the library go."""
-        if self.absent is None or self._handles:
+        if self._open:
+            self._open = False
             self._ask(self._nvml.nvmlShutdown)
 
     def _gpu(self, index: int) -> Gpu | None:
         nvml = self._nvml
-        handle, _ = self._ask(nvml.nvmlDeviceGetHandleByIndex, index)
+        handle, absent = self._ask(nvml.nvmlDeviceGetHandleByIndex, index)
         if handle is None:
+            self.absent = absent
             return None
         self._handles[index] = handle
         memory, _ = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)

@@ -34,6 +34,9 @@ class HostSensors:
         if self._process is None:
             return Reading.unknown("No engine is running.")
         try:
-            return Reading(self._process.memory_info().rss / _MIB)
+            resident = self._process.memory_info().rss
         except psutil.Error:
+            resident = 0
+        if not resident:  # a zombie's is 0
             return Reading.unknown("The engine has ended.")
+        return Reading(resident / _MIB)

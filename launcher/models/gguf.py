@@ -139,12 +139,13 @@ def read_header(path: Path) -> GgufHeader:
     its bytes were seen.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for, a device read without end
+            kind = "a folder" if path.is_dir() else "not an ordinary file"
+            raise ModelMissing(f"{path} is {kind}.", "Name a .gguf file.", path=str(path))
         with path.open("rb") as file:
             return _Reader(file, path).header()
     except FileNotFoundError as error:
         raise ModelMissing(f"There is no model file {path}.", "Check the path.", path=str(path)) from error
-    except IsADirectoryError as error:
-        raise ModelMissing(f"{path} is a folder.", "Name the .gguf file inside it.", path=str(path)) from error
     except OSError as error:
         reason = error.strerror or error
         raise ModelMissing(f"{path} cannot be read: {reason}.", "Check the file's permissions.") from error

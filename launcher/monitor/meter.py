@@ -53,9 +53,13 @@ class ReplyMeter:
         """Take in the timings of one event."""
         before = self.last
         self.last = timings
+        moment = (timings.predicted_n, timings.predicted_ms)
         if before is not None and timings.predicted_ms == before.predicted_ms:
+            if self._window:
+                self._window[-1] = moment
             return
-        self._window.append((timings.predicted_n, timings.predicted_ms))
+        if timings.predicted_n:  # the engine's clock starts with the first token
+            self._window.append(moment)
         while len(self._window) > 2 and self._window[1][1] < timings.predicted_ms - _WINDOW_MS:
             self._window.popleft()
         drafted = (timings.draft_n or 0) - ((before and before.draft_n) or 0)
@@ -66,11 +70,14 @@ class ReplyMeter:
     @property
     def tokens_per_second(self) -> float | None:
         """The rate over the last second of the engine's time; None while there are too few tokens to tell."""
-        if self.last is None or self.last.tokens_per_second is None:
+        if self.last is None:
             return None
+        average = self.last.tokens_per_second
+        if average is None or len(self._window) < 2:
+            return average
         (first_n, first_ms), (last_n, last_ms) = self._window[0], self._window[-1]
         if last_ms <= first_ms:
-            return self.last.tokens_per_second
+            return average
         return 1_000.0 * (last_n - first_n) / (last_ms - first_ms)
 
     @property

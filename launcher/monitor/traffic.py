@@ -35,6 +35,13 @@ class Traffic:
 
 def read_counters(text: str) -> Counters:
     """Parse the text of /metrics; a metric that this build lacks counts as 0. Raises ValueError on other text."""
+    try:
+        return _counters(text)
+    except (KeyError, OverflowError) as error:  # a counter without its label, or infinite
+        raise ValueError(f"No counters: {error}.") from error
+
+
+def _counters(text: str) -> Counters:
     values: dict[str, float] = {}
     by_position: dict[int, int] = {}
     for family in text_string_to_metric_families(text):
@@ -63,16 +70,18 @@ def between(before: Counters, after: Counters) -> Traffic | None:
     tokens = after.predicted_n - before.predicted_n
     seconds = after.predicted_s - before.predicted_s
     drafts = after.drafts - before.drafts
-    if tokens <= 0 or drafts < 0 or seconds < 0:
-        return None
+    drafted = after.drafted - before.drafted
+    accepted = after.accepted - before.accepted
     earlier = before.accepted_by_position + (0,) * len(after.accepted_by_position)
     accepted_by_position = tuple(now - then for now, then in zip(after.accepted_by_position, earlier, strict=False))
+    if tokens <= 0 or min(seconds, drafts, drafted, accepted, *accepted_by_position) < 0:
+        return None
     return Traffic(
         predicted_n=int(tokens),
         tokens_per_second=tokens / seconds if seconds > 0 else None,
         acceptance=Acceptance(
-            drafted=after.drafted - before.drafted,
-            accepted=after.accepted - before.accepted,
+            drafted=drafted,
+            accepted=accepted,
             drafted_by_position=(drafts,) * len(accepted_by_position) if drafts else (),
             accepted_by_position=accepted_by_position if drafts else (),
         ),

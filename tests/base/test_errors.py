@@ -1,0 +1,41 @@
+"""Errors as a user and a script meet them."""
+
+import inspect
+
+import pytest
+
+from launcher.base import errors
+from launcher.base.errors import LauncherError, PortBusy, Refused
+
+KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, LauncherError)]
+
+
+def test_it_says_what_happened_and_then_what_to_do() -> None:
+    assert str(PortBusy("Port 8080 is taken.", "Choose another.")) == "Port 8080 is taken. Choose another."
+
+
+def test_without_a_next_step_nothing_trails() -> None:
+    assert str(PortBusy("Port 8080 is taken.")) == "Port 8080 is taken."
+
+
+def test_the_figures_are_kept_apart_from_the_sentence() -> None:
+    error = PortBusy("Port 8080 is taken.", port=8080)
+    assert error.facts == {"port": 8080}
+    assert "{" not in str(error)
+
+
+def test_a_refusal_knows_the_http_status() -> None:
+    error = Refused("No.", status=404, where="/nope")
+    assert error.status == 404
+    assert error.facts == {"status": 404, "where": "/nope"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_can_be_caught_as_one_and_keeps_its_words(kind: type[LauncherError]) -> None:
+    with pytest.raises(LauncherError, match=r"^It happened\. Do this\.$"):
+        raise kind("It happened.", "Do this.")
+
+
+def test_no_two_kinds_share_a_code() -> None:
+    codes = [kind.code for kind in KINDS]
+    assert len(set(codes)) == len(codes) > 10

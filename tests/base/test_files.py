@@ -1,0 +1,109 @@
+"""Files written whole or not at all, with real failures: no permission, a full disk, a folder in the way."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.base.files import write_atomically
+
+PROLOGUE = "import ctypes, resource, signal, struct, sys; from pathlib import Path; from launcher.base.files import *; "
+WITHOUT_ROOTS_PRIVILEGE = (
+    "libc = ctypes.CDLL(None, use_errno=True); "
+    "assert libc.capset(struct.pack('Ii', 0x20080522, 0), struct.pack('6I', *[0] * 6)) == 0; "
+)
+ON_A_DISK_THAT_IS_FULL_AFTER_4_KIB = (
+    "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); "
+)
+
+
+def write_elsewhere(circumstance: str, path: Path, size: int) -> str:
+    """Write `size` bytes in a process of its own and return the name of the error that ended it."""
+    script = PROLOGUE + circumstance + "write_atomically(Path(sys.argv[1]), b'n' * int(sys.argv[2]))"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path), str(size)], capture_output=True, text=True, check=False, timeout=20
+    )
+    return done.stderr.strip().rpartition("\n")[2].partition(":")[0]
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A file that is there already, alone in its folder."""
+    path = tmp_path / "settings" / "server.json"
+    path.parent.mkdir()
+    path.write_bytes(b"old")
+    return path
+
+
+def test_a_new_file_and_its_folders_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "key"
+    write_atomically(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+    assert names_in(path.parent) == ["key"]
+
+
+def test_an_old_file_is_replaced_whole(old: Path) -> None:
+    write_atomically(old, b"n")
+    assert old.read_bytes() == b"n"
+    assert names_in(old.parent) == [old.name]
+
+
+def test_who_has_the_old_file_open_still_reads_the_old(old: Path) -> None:
+    with old.open("rb") as reader:
+        write_atomically(old, b"new")
+        assert reader.read() == b"old"
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+def test_only_the_owner_may_read_it_whatever_the_umask(old: Path, mask: int) -> None:
+    old.chmod(0o666)
+    before = os.umask(mask)
+    try:
+        write_atomically(old, b"secret")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(old.stat().st_mode) == 0o600
+
+
+def test_another_mode_can_be_asked_for(old: Path) -> None:
+    write_atomically(old, b"program", mode=0o755)
+    assert stat.S_IMODE(old.stat().st_mode) == 0o755
+
+
+def test_a_full_disk_leaves_the_old_content_and_no_draft(old: Path) -> None:
+    assert write_elsewhere(ON_A_DISK_THAT_IS_FULL_AFTER_4_KIB, old, 4096) == ""
+    assert old.read_bytes() == b"n" * 4096
+    assert write_elsewhere(ON_A_DISK_THAT_IS_FULL_AFTER_4_KIB, old, 4097) == "OSError"
+    assert old.read_bytes() == b"n" * 4096
+    assert names_in(old.parent) == [old.name]
+
+
+def test_a_read_only_folder_leaves_the_old_content(old: Path) -> None:
+    old.parent.chmod(0o555)
+    try:
+        assert write_elsewhere(WITHOUT_ROOTS_PRIVILEGE, old, 3) == "PermissionError"
+    finally:
+        old.parent.chmod(0o755)
+    assert write_elsewhere(WITHOUT_ROOTS_PRIVILEGE, old.with_name("other"), 3) == ""
+    assert old.read_bytes() == b"old"
+    assert names_in(old.parent) == ["other", old.name]
+
+
+def test_a_folder_in_the_files_place_is_left_alone(old: Path) -> None:
+    with pytest.raises(OSError, match="directory"):
+        write_atomically(old.parent, b"new")
+    assert old.read_bytes() == b"old"
+    assert names_in(old.parent.parent) == [old.parent.name]
+
+
+def test_a_file_in_the_folders_place_is_left_alone(old: Path) -> None:
+    with pytest.raises(OSError):
+        write_atomically(old / "inner", b"new")
+    assert old.read_bytes() == b"old"

@@ -1,0 +1,353 @@
+"""The client for loopback servers, against small servers on real sockets."""
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from launcher.base.errors import Refused, Unreachable
+from launcher.base.http import LoopbackClient
+
+PATIENCE_S = 5.0
+DONE = b"data: [DONE]\n\n"
+CONTEXT_EXCEEDED = {
+    "error": {
+        "code": 400,
+        "message": "request (9017 tokens) exceeds the available context size (4096 tokens), try increasing it",
+        "type": "exceed_context_size_error",
+        "n_prompt_tokens": 9017,
+        "n_ctx": 4096,
+    }
+}
+
+
+class Server:
+    """Gives every request the same bytes; then closes, or `stays` until the client has gone."""
+
+    def __init__(self, answer: tuple[bytes, ...], *, stays: bool) -> None:
+        self.url = ""
+        self.head = ""
+        self.body = b""
+        self.client_gone = asyncio.Event()
+        self.connections: set[asyncio.Task[None] | None] = set()
+        self._answer = answer
+        self._stays = stays
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.add(asyncio.current_task())
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            self.head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            length = re.search(r"(?i)content-length: (\d+)", self.head)
+            self.body = await reader.readexactly(int(length[1])) if length else b""
+            for part in self._answer:
+                writer.write(part)
+                await writer.drain()
+            if self._stays:
+                await reader.read()
+                self.client_gone.set()
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@asynccontextmanager
+async def serving(*answer: bytes, stays: bool = False) -> AsyncIterator[Server]:
+    server = Server(answer, stays=stays)
+    async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        server.url = f"http://127.0.0.1:{port}"
+        yield server
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*filter(None, server.connections))
+
+
+@asynccontextmanager
+async def talking(*answer: bytes, stays: bool = False) -> AsyncIterator[tuple[Server, LoopbackClient]]:
+    async with serving(*answer, stays=stays) as server, LoopbackClient(server.url) as client:
+        yield server, client
+
+
+def reply(body: str, status: str = "200 OK", kind: str = "application/json; charset=utf-8") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nServer: llama.cpp\r\nContent-Type: {kind}\r\nConnection: close\r\n"
+    return f"{head}Content-Length: {len(body.encode())}\r\n\r\n{body}".encode()
+
+
+def chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+def event(data: object) -> bytes:
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+STREAM_END = chunk(b"")
+
+
+def whole_stream(*parts: bytes) -> tuple[bytes, ...]:
+    return (STREAM_HEAD, *map(chunk, parts), STREAM_END)
+
+
+async def received(client: LoopbackClient, seen: list[Any] | None = None) -> list[Any]:
+    seen = [] if seen is None else seen
+    async with client.events("/v1/chat/completions", {}) as events:
+        async for data in events:
+            seen.append(data)
+    return seen
+
+
+@pytest.fixture
+def dead_url() -> Iterator[str]:
+    """A port that nobody listens on and nobody else can take."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+class TestAnswers:
+    async def test_a_json_body_is_parsed(self) -> None:
+        async with talking(reply('[{"id":0,"speculative":true}]')) as (server, client):
+            assert await client.json("/slots") == [{"id": 0, "speculative": True}]
+            assert server.head.startswith("GET /slots HTTP/1.1\r\n")
+
+    async def test_a_text_body_is_left_as_it_is(self) -> None:
+        text = "# HELP llamacpp:tokens_predicted_total Füße\n"
+        async with talking(reply(text, kind="text/plain; version=0.0.4")) as (_, client):
+            assert await client.text("/metrics") == text
+
+    async def test_the_key_travels_with_every_request(self) -> None:
+        async with serving(reply("{}")) as server, LoopbackClient(server.url, api_key="s3cret") as client:
+            await client.json("/props")
+            assert "authorization: bearer s3cret\r\n" in server.head.lower()
+
+    async def test_without_a_key_nothing_is_said_about_one(self) -> None:
+        async with talking(reply("{}")) as (server, client):
+            await client.json("/props")
+            assert "authorization" not in server.head.lower()
+
+    async def test_the_key_is_not_shown_to_a_server_that_is_only_asked_how_it_is(self) -> None:
+        async with serving(reply("{}")) as server, LoopbackClient(server.url, api_key="s3cret") as client:
+            assert await client.status("/health", timeout_s=PATIENCE_S) == 200
+            assert "s3cret" not in server.head
+
+    @pytest.mark.parametrize("status", ["200 OK", "503 Service Unavailable", "401 Unauthorized"])
+    async def test_the_status_is_told_whatever_it_is(self, status: str) -> None:
+        async with talking(reply("{}", status)) as (_, client):
+            assert await client.status("/health", timeout_s=PATIENCE_S) == int(status[:3])
+
+    async def test_proxies_in_the_environment_are_ignored(self, dead_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("HTTP_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, dead_url)
+            monkeypatch.setenv(name.lower(), dead_url)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        async with talking(reply('{"status":"ok"}')) as (_, client):
+            assert await client.json("/health") == {"status": "ok"}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("status", "message", "hint"),
+        [
+            ("404 Not Found", "File Not Found", ""),
+            ("401 Unauthorized", "Invalid API Key", "mtp-launcher status --json"),
+            ("503 Service Unavailable", "Loading model", "still loading"),
+        ],
+    )
+    async def test_the_servers_own_words_are_passed_on_with_a_next_step(
+        self, status: str, message: str, hint: str
+    ) -> None:
+        error = {"error": {"message": message, "type": "some_error", "code": int(status[:3])}}
+        async with talking(reply(json.dumps(error), status)) as (server, client):
+            with pytest.raises(Refused) as refused:
+                await client.json("/v1/models")
+            assert refused.value.title == f"The server refused the request: {message}."
+            assert hint in refused.value.hint
+            assert bool(hint) == bool(refused.value.hint)
+            assert refused.value.status == refused.value.facts["status"] == int(status[:3])
+            assert refused.value.facts["where"] == f"{server.url}/v1/models"
+
+    @pytest.mark.parametrize("body", ["<html>Bad Gateway</html>", "", '"oops"', '{"error":{}}'])
+    async def test_an_error_without_the_servers_words_is_named_by_its_status(self, body: str) -> None:
+        async with talking(reply(body, "502 Bad Gateway")) as (_, client):
+            with pytest.raises(Refused, match="HTTP status 502") as refused:
+                await client.text("/metrics")
+            assert refused.value.status == 502
+
+    async def test_an_error_that_is_only_a_text_is_told(self) -> None:
+        async with talking(reply('{"error":"oops"}', "502 Bad Gateway")) as (_, client):
+            with pytest.raises(Refused, match="refused the request: oops"):
+                await client.text("/metrics")
+
+    async def test_a_page_where_json_was_expected_is_refused(self) -> None:
+        async with talking(reply("<html>Welcome</html>", kind="text/html")) as (server, client):
+            with pytest.raises(Refused) as refused:
+                await client.json("/slots")
+            assert refused.value.title == f"{server.url}/slots sent something that is not JSON."
+
+
+class TestSilence:
+    async def test_nothing_listens(self, dead_url: str) -> None:
+        async with LoopbackClient(dead_url) as client:
+            assert await client.status("/health", timeout_s=PATIENCE_S) is None
+            with pytest.raises(Unreachable, match=f"Nothing answers at {dead_url}"):
+                await client.json("/slots")
+            with pytest.raises(Unreachable, match=f"Nothing answers at {dead_url}"):
+                await received(client)
+
+    async def test_a_server_that_never_answers_has_no_status(self) -> None:
+        async with talking(stays=True) as (server, client):
+            async with asyncio.timeout(PATIENCE_S):
+                assert await client.status("/health", timeout_s=0.05) is None
+                await server.client_gone.wait()
+
+    async def test_a_server_that_never_answers_is_given_up(self) -> None:
+        async with talking(stays=True) as (server, client):
+            client._client.timeout = 0.05
+            with pytest.raises(Unreachable, match=f"{server.url} did not answer in time"):
+                await client.text("/metrics")
+
+    async def test_a_body_that_breaks_off(self) -> None:
+        async with talking(reply('{"status":"ok"}')[:-5]) as (_, client):
+            with pytest.raises(Unreachable, match="broke off"):
+                await client.json("/health")
+
+    async def test_something_that_does_not_speak_http(self) -> None:
+        async with talking(b"SSH-2.0-OpenSSH_9.2\r\n\r\n") as (_, client):
+            assert await client.status("/health", timeout_s=PATIENCE_S) is None
+            with pytest.raises(Unreachable, match="broke off"):
+                await client.text("/metrics")
+
+
+class TestEvents:
+    async def test_the_request_is_posted_as_json(self) -> None:
+        async with talking(*whole_stream(DONE)) as (server, client):
+            async with client.events("/v1/chat/completions", {"stream": True, "max_tokens": 14}):
+                pass
+            assert server.head.startswith("POST /v1/chat/completions HTTP/1.1\r\n")
+            assert json.loads(server.body) == {"stream": True, "max_tokens": 14}
+
+    async def test_they_arrive_parsed_and_in_order(self) -> None:
+        async with talking(*whole_stream(event({"n": 1}), event({"n": 2}) + event([3]), DONE)) as (_, client):
+            assert await received(client) == [{"n": 1}, {"n": 2}, [3]]
+
+    async def test_the_key_travels_along_and_a_later_request_is_an_ordinary_one(self) -> None:
+        async with serving(*whole_stream(DONE)) as server, LoopbackClient(server.url, api_key="s3cret") as client:
+            await received(client)
+            assert "authorization: bearer s3cret\r\n" in server.head.lower()
+            assert "accept: text/event-stream\r\n" in server.head.lower()
+            await client.text("/metrics")
+            assert "event-stream" not in server.head
+
+    async def test_pings_and_comments_are_skipped(self) -> None:
+        parts = (b":\n\n", event({"n": 1}), b": ping\n\n", b"\n\n", event({"n": 2}), b":\n\n", DONE)
+        async with talking(*whole_stream(*parts)) as (_, client):
+            assert await received(client) == [{"n": 1}, {"n": 2}]
+
+    async def test_done_is_the_end_even_of_a_connection_that_stays(self) -> None:
+        stays = (STREAM_HEAD, chunk(event({"n": 1}) + DONE + event({"n": 2})))
+        async with talking(*stays, stays=True) as (server, client), asyncio.timeout(PATIENCE_S):
+            assert await received(client) == [{"n": 1}]
+            await server.client_gone.wait()
+
+    async def test_a_stream_may_end_without_done(self) -> None:
+        async with talking(*whole_stream(event({"n": 1}))) as (_, client):
+            assert await received(client) == [{"n": 1}]
+
+    @pytest.mark.parametrize("token", ["\u2028", "\x85", "\x0b", "日本", "🦙"])
+    async def test_a_token_survives_whatever_characters_it_has_and_wherever_it_is_cut(self, token: str) -> None:
+        data = event({"content": token}) + DONE
+        async with talking(*whole_stream(*(data[i : i + 1] for i in range(len(data))))) as (_, client):
+            assert await received(client) == [{"content": token}]
+
+    async def test_a_refusal_before_the_stream_is_the_servers_own(self) -> None:
+        async with talking(reply(json.dumps(CONTEXT_EXCEEDED), "400 Bad Request")) as (_, client):
+            with pytest.raises(Refused, match="9017 tokens") as refused:
+                await received(client)
+            assert refused.value.status == 400
+            assert "--ctx" in refused.value.hint
+
+    async def test_an_error_in_midstream_is_the_servers_own(self) -> None:
+        error = {"error": {"code": 500, "message": "Compute error.", "type": "server_error"}}
+        seen: list[Any] = []
+        async with talking(*whole_stream(event({"n": 1}), event(error), event({"n": 2}))) as (_, client):
+            with pytest.raises(Refused, match=r"refused the request: Compute error\.$"):
+                await received(client, seen)
+        assert seen == [{"n": 1}]
+
+    async def test_a_server_that_ends_in_midstream_is_noticed(self) -> None:
+        seen: list[Any] = []
+        async with talking(STREAM_HEAD, chunk(event({"n": 1}))) as (server, client):
+            with pytest.raises(Unreachable, match=f"The connection to {server.url} broke off"):
+                await received(client, seen)
+        assert seen == [{"n": 1}]
+
+    async def test_an_event_that_is_not_json_is_refused(self) -> None:
+        async with talking(*whole_stream(b"data: {cut\n\n")) as (_, client):
+            with pytest.raises(Refused, match="not JSON"):
+                await received(client)
+
+    async def test_an_answer_that_is_no_event_stream_is_not_read_as_one(self) -> None:
+        async with talking(reply('{"choices":[]}')) as (_, client):
+            with pytest.raises(Unreachable, match="text/event-stream"):
+                await received(client)
+
+
+class TestHangingUp:
+    OPEN_STREAM = (STREAM_HEAD, chunk(event({"n": 1})))
+
+    async def test_leaving_the_block_early_closes_the_connection(self) -> None:
+        async with talking(*self.OPEN_STREAM, stays=True) as (server, client), asyncio.timeout(PATIENCE_S):
+            async with client.events("/completion", {}) as events:
+                assert await anext(events) == {"n": 1}
+                assert not server.client_gone.is_set()
+            await server.client_gone.wait()
+
+    async def test_an_error_of_the_reader_closes_the_connection_and_stays_itself(self) -> None:
+        async with talking(*self.OPEN_STREAM, stays=True) as (server, client), asyncio.timeout(PATIENCE_S):
+
+            async def stumble() -> None:
+                async with client.events("/completion", {}) as events:
+                    async for data in events:
+                        data["missing"]
+
+            with pytest.raises(KeyError, match="missing"):
+                await stumble()
+            await server.client_gone.wait()
+
+    async def test_cancelling_the_reader_closes_the_connection(self) -> None:
+        async with talking(*self.OPEN_STREAM, stays=True) as (server, client), asyncio.timeout(PATIENCE_S):
+            first = asyncio.Event()
+
+            async def read() -> None:
+                async with client.events("/completion", {}) as events:
+                    async for _ in events:
+                        first.set()
+
+            reading = asyncio.create_task(read())
+            await first.wait()
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            await server.client_gone.wait()
+
+    async def test_closing_the_client_ends_an_open_stream(self) -> None:
+        async with talking(*self.OPEN_STREAM, stays=True) as (server, client), asyncio.timeout(PATIENCE_S):
+            first = asyncio.Event()
+
+            async def read() -> None:
+                async with client.events("/completion", {}) as events:
+                    async for _ in events:
+                        first.set()
+
+            reading = asyncio.create_task(read())
+            await first.wait()
+            await client.close()
+            with pytest.raises(Unreachable, match="broke off"):
+                await reading
+            await server.client_gone.wait()

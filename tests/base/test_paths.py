@@ -1,0 +1,88 @@
+"""Where files are looked for and written, in a checkout and in an installed wheel."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.base.age import process_age_s
+from launcher.base.paths import HOME_VARIABLE, cache_dir, runtime_dir, shipped, state_dir
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_variable_moves_everything_that_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "stick"))
+    assert cache_dir() == tmp_path / "stick" / "cache"
+    assert state_dir() == tmp_path / "stick" / "state"
+    assert runtime_dir() == tmp_path / "stick" / "state" / "run" / platform.node()
+
+
+def test_a_relative_home_is_taken_from_where_the_program_was_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(HOME_VARIABLE, "portable")
+    assert state_dir() == tmp_path / "portable" / "state"
+
+
+def test_a_tilde_is_the_users_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(HOME_VARIABLE, "~/launcher")
+    assert cache_dir() == tmp_path / "launcher" / "cache"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the XDG folders are Linux's")
+@pytest.mark.parametrize("value", [None, ""], ids=["unset", "empty"])
+def test_without_the_variable_the_systems_own_folders_are_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str | None
+) -> None:
+    monkeypatch.delenv(HOME_VARIABLE)
+    if value is not None:
+        monkeypatch.setenv(HOME_VARIABLE, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "states"))
+    assert cache_dir() == tmp_path / "caches" / "mtp-launcher"
+    assert state_dir() == tmp_path / "states" / "mtp-launcher"
+
+
+def test_asking_for_a_folder_does_not_make_it(home: Path) -> None:
+    runtime_dir()
+    assert not home.exists()
+
+
+def test_in_a_checkout_the_shipped_files_lie_beside_the_package() -> None:
+    assert shipped("resources", "system-libraries.txt") == ROOT / "resources" / "system-libraries.txt"
+    assert shipped("resources", "system-libraries.txt").is_file()
+
+
+def test_in_a_wheel_the_shipped_files_lie_inside_the_package(tmp_path: Path) -> None:
+    package = tmp_path / "launcher"
+    (package / "base").mkdir(parents=True)
+    (package / "_data").mkdir()
+    for name in ("__init__.py", "base/__init__.py", "base/paths.py"):
+        shutil.copy(ROOT / "launcher" / name, package / name)
+    script = "from launcher.base.paths import shipped; print(shipped('presets', 'demo.toml'))"
+    said = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=20
+    )
+    assert said.stdout.strip() == str(package / "_data" / "presets" / "demo.toml")
+
+
+def test_a_process_knows_its_age() -> None:
+    script = "from launcher.base.age import process_age_s as age; print(age()); input(); print(age())"
+    pipe = subprocess.PIPE
+    before_s = process_age_s()
+    with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        young_s = float(child.stdout.readline())
+        lived_s = process_age_s() - before_s
+        child.stdin.write(os.linesep)
+        child.stdin.flush()
+        assert 0 < young_s <= lived_s + 0.02
+        assert float(child.stdout.readline()) > young_s

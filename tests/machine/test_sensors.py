@@ -1,0 +1,82 @@
+"""What is sampled of this host and of a process, by the real psutil."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from launcher.machine.reading import Reading
+from launcher.machine.sensors import HostSensors
+
+MIB = 2**20
+ENDED = Reading(None, "The engine has ended.")
+NONE = Reading(None, "No engine is running.")
+
+
+@pytest.fixture
+def engine() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends when its standard input does."""
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as process:
+        yield process
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Let it end without reaping it."""
+    assert process.stdin is not None
+    process.stdin.close()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
+def engine_memory(sensors: HostSensors) -> Reading:
+    return sensors.sample()["engine_memory_mib"]
+
+
+def test_the_host_is_sampled_in_the_units_that_the_names_carry() -> None:
+    readings = HostSensors().sample()
+    use, memory = readings["host_cpu_percent"].value, readings["host_memory_used_mib"].value
+    assert use is not None
+    assert 0 <= use <= 100
+    assert memory is not None
+    assert 1 < memory <= psutil.virtual_memory().total / MIB
+
+
+def test_without_an_engine_its_memory_is_unknown() -> None:
+    assert engine_memory(HostSensors()) == NONE
+
+
+def test_a_watched_process_is_measured() -> None:
+    sensors = HostSensors()
+    sensors.watch(os.getpid())
+    value = engine_memory(sensors).value
+    assert value == pytest.approx(psutil.Process().memory_info().rss / MIB, rel=0.2)
+
+
+def test_watching_can_stop() -> None:
+    sensors = HostSensors()
+    sensors.watch(os.getpid())
+    sensors.watch(None)
+    assert engine_memory(sensors) == NONE
+
+
+def test_an_engine_that_has_ended_uses_an_unknown_amount_and_not_nothing(engine: subprocess.Popen[bytes]) -> None:
+    sensors = HostSensors()
+    sensors.watch(engine.pid)
+    assert (engine_memory(sensors).value or 0) > 0
+    end(engine)
+    assert engine_memory(sensors) == ENDED  # its keeper has not reaped it yet
+    engine.wait()
+    assert engine_memory(sensors) == ENDED
+
+
+def test_a_process_that_is_already_gone_is_no_engine(engine: subprocess.Popen[bytes]) -> None:
+    end(engine)
+    engine.wait()
+    sensors = HostSensors()
+    sensors.watch(engine.pid)
+    assert engine_memory(sensors) == NONE
+
+
+def test_an_unknown_reading_carries_its_reason() -> None:
+    assert Reading.unknown("Why not.") == (None, "Why not.")

@@ -1,0 +1,256 @@
+"""The header reader against the gguf package: both must see the same file."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.base.errors import ModelBroken, ModelMissing
+from launcher.models.gguf import GgufHeader, check_complete, read_header
+
+Fill = Callable[[GGUFWriter], None]
+QUANTS = [GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_K]
+
+
+def write(path: Path, fill: Fill, architecture: str = "qwen35moe") -> Path:
+    writer = GGUFWriter(path, architecture)
+    fill(writer)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_tensor(
+    writer: GGUFWriter, name: str, quant: GGMLQuantizationType = GGMLQuantizationType.F32, rows: tuple[int, ...] = (2,)
+) -> None:
+    """Add a tensor whose innermost dimension is 256."""
+    per_block, block_bytes = gguf.GGML_QUANT_SIZES[quant]
+    data = np.zeros((*rows, 256 // per_block * block_bytes), dtype=np.uint8)
+    writer.add_tensor(name, data, raw_dtype=quant)
+
+
+def add_every_kind_of_value(writer: GGUFWriter) -> None:
+    writer.add_name("Tiny 日本")
+    writer.add_uint8("test.uint8", 255)
+    writer.add_int8("test.int8", -128)
+    writer.add_uint16("test.uint16", 65535)
+    writer.add_int16("test.int16", -32768)
+    writer.add_uint32("test.uint32", 2**32 - 1)
+    writer.add_int32("test.int32", -(2**31))
+    writer.add_uint64("test.uint64", 2**64 - 1)
+    writer.add_int64("test.int64", -(2**63))
+    writer.add_float32("test.float32", 0.1)
+    writer.add_float64("test.float64", 0.1)
+    writer.add_bool("test.true", True)
+    writer.add_bool("test.false", False)
+    writer.add_array("test.words", ["a", "", "日本", "x" * 300])
+    writer.add_array("test.numbers", [1, -2, 3])
+    writer.add_array("test.floats", [0.5, 1.5])
+    writer.add_array("test.switches", [True, False, True])
+    writer.add_array("test.bytes", b"\x00\xff")
+    writer.add_string("test.last", "still in step")
+
+
+def scalars(reader: GGUFReader) -> dict[str, object]:
+    return {
+        name: field.contents()
+        for name, field in reader.fields.items()
+        if not name.startswith("GGUF.") and field.types[0] is not GGUFValueType.ARRAY
+    }
+
+
+def tensors_seen_by(reader: GGUFReader) -> list[tuple[str, tuple[int, ...], str, int, int]]:
+    return [
+        (t.name, tuple(map(int, t.shape)), t.tensor_type.name, int(t.data_offset - reader.data_offset), int(t.n_bytes))
+        for t in reader.tensors
+    ]
+
+
+def assert_same(path: Path) -> GgufHeader:
+    header, reader = read_header(path), GGUFReader(path)
+    assert header.metadata == scalars(reader)
+    assert {key: type(value) for key, value in header.metadata.items()} == {
+        key: type(value) for key, value in scalars(reader).items()
+    }
+    assert [(t.name, t.dimensions, t.quant, t.offset, t.n_bytes) for t in header.tensors] == tensors_seen_by(reader)
+    assert header.data_offset == reader.data_offset
+    assert header.file_bytes == path.stat().st_size
+    check_complete(header)
+    return header
+
+
+class TestTheSameFile:
+    def test_the_demo_model(self, demo_model: Path) -> None:
+        header = assert_same(demo_model)
+        assert header.has_mtp_head
+        assert len(header.tensors) > 50
+
+    def test_every_kind_of_value(self, tmp_path: Path) -> None:
+        header = assert_same(write(tmp_path / "values.gguf", add_every_kind_of_value))
+        assert header.metadata["test.uint64"] == 2**64 - 1
+        assert "test.words" not in header.metadata
+
+    def test_every_quant_type_of_the_gguf_package(self, tmp_path: Path) -> None:
+        def fill(writer: GGUFWriter) -> None:
+            for quant in GGMLQuantizationType:
+                add_tensor(writer, f"of.{quant.name}", quant, (3, 2))
+
+        header = assert_same(write(tmp_path / "quants.gguf", fill))
+        assert {tensor.quant for tensor in header.tensors} == {quant.name for quant in GGMLQuantizationType}
+
+    @pytest.mark.parametrize("dimensions", [(), (5,), (2, 5), (3, 2, 5)])
+    def test_every_number_of_dimensions(self, tmp_path: Path, dimensions: tuple[int, ...]) -> None:
+        header = assert_same(write(tmp_path / "t.gguf", lambda writer: add_tensor(writer, "t", rows=dimensions)))
+        assert header.tensors[0].dimensions == (256, *reversed(dimensions))
+
+    @pytest.mark.parametrize("alignment", [1, 8, 64, 4096])
+    def test_an_alignment_of_its_own(self, tmp_path: Path, alignment: int) -> None:
+        def fill(writer: GGUFWriter) -> None:
+            writer.add_custom_alignment(alignment)
+            add_tensor(writer, "first")
+            add_tensor(writer, "second")
+
+        assert assert_same(write(tmp_path / "aligned.gguf", fill)).data_offset % alignment == 0
+
+    def test_a_file_without_tensors(self, tmp_path: Path) -> None:
+        assert assert_same(write(tmp_path / "vocabulary.gguf", lambda _: None)).tensors == ()
+
+    @settings(deadline=None)
+    @given(
+        values=st.dictionaries(
+            st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map("x.".__add__),
+            st.one_of(
+                st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+                st.booleans(),
+                st.integers(-(2**31), 2**31 - 1),
+                st.floats(width=32, allow_nan=False),
+                st.lists(st.text(max_size=5), min_size=1),
+                st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1),
+            ),
+        ),
+        quants=st.lists(st.sampled_from(QUANTS), max_size=4),
+    )
+    def test_any_file_that_the_package_writes(
+        self,
+        tmp_path_factory: pytest.TempPathFactory,
+        values: dict[str, str | bool | int | float | list[str] | list[int]],
+        quants: list[GGMLQuantizationType],
+    ) -> None:
+        def fill(writer: GGUFWriter) -> None:
+            for key, value in values.items():
+                writer.add_key_value(key, value, GGUFValueType.get_type(value))
+            for number, quant in enumerate(quants):
+                add_tensor(writer, f"blk.{number}.weight", quant)
+
+        assert_same(write(tmp_path_factory.getbasetemp() / "any.gguf", fill))
+
+
+class TestWhatTheHeaderTells:
+    def test_names_and_context(self, tmp_path: Path) -> None:
+        def fill(writer: GGUFWriter) -> None:
+            writer.add_name("Tiny")
+            writer.add_context_length(4096)
+
+        header = read_header(write(tmp_path / "file.gguf", fill))
+        assert (header.architecture, header.name, header.trained_context) == ("qwen35moe", "Tiny", 4096)
+
+    def test_a_file_that_says_nothing_is_named_after_itself(self, tmp_path: Path) -> None:
+        header = read_header(write(tmp_path / "file.gguf", lambda _: None))
+        assert (header.name, header.trained_context, header.promised_heads) == ("file", None, 0)
+        assert (header.split_count, header.has_mtp_head) == (1, False)
+
+    def test_a_count_that_is_no_number_counts_as_unknown(self, tmp_path: Path) -> None:
+        def fill(writer: GGUFWriter) -> None:
+            writer.add_string("qwen35moe.context_length", "4096")
+            writer.add_bool("qwen35moe.nextn_predict_layers", True)
+            writer.add_int32("split.count", -1)
+
+        header = read_header(write(tmp_path / "file.gguf", fill))
+        assert (header.trained_context, header.promised_heads, header.split_count) == (None, 0, 1)
+
+
+class TestTheMtpHead:
+    @staticmethod
+    def model(path: Path, *, blocks: int = 5, heads: int, tensor: str | None, split: int = 1) -> GgufHeader:
+        def fill(writer: GGUFWriter) -> None:
+            writer.add_block_count(blocks)
+            writer.add_uint32("qwen35moe.nextn_predict_layers", heads)
+            writer.add_uint16("split.count", split)
+            if tensor:
+                add_tensor(writer, tensor)
+
+        return read_header(write(path / "model.gguf", fill))
+
+    def test_it_is_there_when_promised_and_among_the_tensors(self, tmp_path: Path) -> None:
+        assert self.model(tmp_path, heads=1, tensor="blk.4.nextn.eh_proj.weight").has_mtp_head
+
+    def test_two_heads_begin_two_blocks_before_the_end(self, tmp_path: Path) -> None:
+        assert self.model(tmp_path, heads=2, tensor="blk.3.nextn.eh_proj.weight").has_mtp_head
+        assert not self.model(tmp_path, heads=2, tensor="blk.4.nextn.eh_proj.weight").has_mtp_head
+
+    def test_a_promise_without_tensors_is_not_enough(self, tmp_path: Path) -> None:
+        header = self.model(tmp_path, heads=1, tensor="blk.4.attn_q.weight")
+        assert header.promised_heads == 1
+        assert not header.has_mtp_head
+
+    def test_tensors_without_a_promise_are_not_enough(self, tmp_path: Path) -> None:
+        assert not self.model(tmp_path, heads=0, tensor="blk.4.nextn.eh_proj.weight").has_mtp_head
+
+    def test_in_a_split_model_the_promise_must_do(self, tmp_path: Path) -> None:
+        assert self.model(tmp_path, heads=1, tensor=None, split=3).has_mtp_head
+
+
+class TestCompleteness:
+    @pytest.fixture
+    def whole(self, tmp_path: Path) -> Path:
+        return write(tmp_path / "whole.gguf", lambda writer: add_tensor(writer, "t", rows=(1000,)))
+
+    def test_a_whole_file_passes(self, whole: Path) -> None:
+        check_complete(read_header(whole))
+
+    @pytest.mark.parametrize("missing", [1, 1_000_000])
+    def test_a_cut_file_is_told_with_what_is_missing(self, whole: Path, missing: int) -> None:
+        needed = read_header(whole).needed_bytes
+        with whole.open("r+b") as file:
+            file.truncate(needed - missing)
+        with pytest.raises(ModelBroken, match=rf"whole\.gguf is cut short: {missing:,} of {needed:,}") as broken:
+            check_complete(read_header(whole))
+        assert broken.value.facts["missing_bytes"] == missing
+
+
+class TestFilesThatAreNoModels:
+    def test_a_missing_file(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelMissing, match="There is no model file"):
+            read_header(tmp_path / "none.gguf")
+
+    def test_a_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelMissing, match="is a folder") as missing:
+            read_header(tmp_path)
+        assert ".gguf" in missing.value.hint
+
+    def test_a_path_through_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(ModelMissing, match="cannot be read: Not a directory"):
+            read_header(tmp_path / "file" / "model.gguf")
+
+    @pytest.mark.parametrize("content", [b"", b"GGU", b"<html><body>Sign in</body></html>", b"ggjt\x03\x00\x00\x00"])
+    def test_something_else(self, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "page.gguf"
+        path.write_bytes(content)
+        with pytest.raises(ModelBroken, match=r"page\.gguf is not a GGUF file") as broken:
+            read_header(path)
+        assert repr(content[:4]) in broken.value.title
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(ModelMissing, match="not an ordinary file"):
+        read_header(tmp_path / "pipe.gguf")

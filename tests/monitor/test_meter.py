@@ -1,0 +1,194 @@
+"""Tokens/s and draft acceptance, from replies recorded from llama-server and from made-up ones."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.engine.client import Timings
+from launcher.monitor.meter import Acceptance, ReplyMeter, total
+
+DATA = Path(__file__).parent / "data"
+FIRST_TOKEN_MS = 0.001
+"""What the engine reports for the token that the prompt yielded."""
+
+
+class Step(NamedTuple):
+    """One verification step: drafts, how many of them were accepted, and its time."""
+
+    drafted: int
+    accepted: int
+    milliseconds: float = 20.0
+
+
+STEPS = st.lists(
+    st.integers(0, 8).flatmap(
+        lambda drafted: st.builds(Step, st.just(drafted), st.integers(0, drafted), st.floats(0.5, 3_000))
+    ),
+    max_size=40,
+)
+
+
+def recorded(name: str) -> list[Timings]:
+    return [Timings.parse(json.loads(line)) for line in (DATA / name).read_text().splitlines()]
+
+
+def timings(n: int, ms: float, draft_n: int | None = None, accepted: int | None = None) -> Timings:
+    rate = 1_000 * (n - 1) / ms if n > 1 else 0.0
+    return Timings(0, 0, 0.0, n, ms, rate, draft_n, accepted)
+
+
+def reply(steps: Iterable[Step]) -> Iterator[Timings]:
+    """The events of a reply: the first token, then one event for each token of each step."""
+    n, ms, drafted, accepted = 1, FIRST_TOKEN_MS, 0, 0
+    yield timings(n, ms)
+    for step in steps:
+        ms, drafted, accepted = ms + step.milliseconds, drafted + step.drafted, accepted + step.accepted
+        for _ in range(step.accepted + 1):
+            n += 1
+            yield timings(n, ms, drafted or None, accepted if drafted else None)
+
+
+def metered(events: Iterable[Timings]) -> ReplyMeter:
+    meter = ReplyMeter()
+    for event in events:
+        meter.add(event)
+    return meter
+
+
+class TestRecordedReplies:
+    def test_drafts_are_counted_by_position(self) -> None:
+        acceptance = metered(recorded("long_reply.jsonl")).acceptance
+        assert acceptance == Acceptance(46, 35, (23, 23), (22, 13))
+        assert acceptance.rate == 35 / 46
+        assert acceptance.rates_by_position == (22 / 23, 13 / 23)
+        assert acceptance.mean_length == 1 + 35 / 23
+
+    def test_events_before_the_first_token_and_after_the_last_count_for_nothing(self) -> None:
+        events = recorded("short_reply.jsonl")
+        assert [event.predicted_n for event in events][:3] == [0, 0, 1]
+        assert events[-1] == events[-2]
+        assert metered(events).acceptance == Acceptance(10, 8, (5, 5), (4, 4))
+
+    @pytest.mark.parametrize("name", ["short_reply.jsonl", "long_reply.jsonl"])
+    def test_up_to_a_second_the_rate_is_the_engines_own(self, name: str) -> None:
+        meter = ReplyMeter()
+        for event in recorded(name):
+            meter.add(event)
+            if event.predicted_n >= 5:
+                assert meter.tokens_per_second == pytest.approx(event.predicted_per_second, rel=1e-3)
+
+    @pytest.mark.parametrize("name", ["short_reply.jsonl", "long_reply.jsonl"])
+    def test_before_five_tokens_no_rate_is_claimed(self, name: str) -> None:
+        meter = ReplyMeter()
+        assert meter.tokens_per_second is None
+        for event in recorded(name):
+            meter.add(event)
+            assert (meter.tokens_per_second is None) == (event.predicted_n < 5)
+
+    def test_the_last_event_is_kept_as_it_came(self) -> None:
+        events = recorded("long_reply.jsonl")
+        assert metered(events).last == events[-1]
+
+
+class TestRate:
+    def test_it_is_that_of_the_last_second_and_not_of_the_whole_reply(self) -> None:
+        slow, fast = [Step(0, 0, 100.0)] * 30, [Step(0, 0, 10.0)] * 101
+        meter = metered(reply(slow))
+        assert meter.tokens_per_second == pytest.approx(10)
+        meter = metered(reply(slow + fast))
+        assert meter.tokens_per_second == pytest.approx(100)
+        assert meter.last is not None
+        assert meter.last.predicted_per_second < 35
+
+    def test_accepted_drafts_count_as_tokens(self) -> None:
+        assert metered(reply([Step(3, 3, 40.0)] * 100)).tokens_per_second == pytest.approx(100)
+
+    def test_a_step_longer_than_a_second_still_has_a_rate(self) -> None:
+        assert metered(reply([Step(0, 0, 2_000.0)] * 10)).tokens_per_second == pytest.approx(0.5)
+
+    def test_the_window_does_not_grow_with_the_reply(self) -> None:
+        assert len(metered(reply([Step(1, 1, 10.0)] * 1_000))._window) < 110
+
+    @pytest.mark.parametrize("n", [5, 6])
+    def test_a_clock_that_stands_still_yields_the_engines_own_number(self, n: int) -> None:
+        still = [Timings(0, 0, 0.0, n, 0.0, 123.0, None, None) for n in range(n + 1)]
+        assert metered(still).tokens_per_second == 123.0
+
+    @settings(deadline=None)
+    @given(STEPS)
+    def test_it_lies_between_the_slowest_and_the_fastest_step(self, steps: list[Step]) -> None:
+        rate = metered(reply(steps)).tokens_per_second
+        rates = [1_000 * (step.accepted + 1) / step.milliseconds for step in steps]
+        if 1 + sum(step.accepted + 1 for step in steps) < 5:
+            assert rate is None
+        else:
+            assert rate is not None
+            assert min(rates) * 0.999 <= rate <= max(rates) * 1.001
+
+
+class TestAcceptance:
+    def test_nothing_is_claimed_before_a_draft(self) -> None:
+        acceptance = metered(reply([Step(0, 0)] * 10)).acceptance
+        assert acceptance == Acceptance(0, 0, (), ())
+        assert (acceptance.rate, acceptance.rates_by_position, acceptance.mean_length) == (None, (), None)
+
+    def test_a_meter_without_events_has_none(self) -> None:
+        assert ReplyMeter().acceptance == Acceptance(0, 0, (), ())
+
+    def test_drafts_that_are_all_refused_are_counted(self) -> None:
+        acceptance = metered(reply([Step(3, 0)] * 4)).acceptance
+        assert acceptance == Acceptance(12, 0, (4, 4, 4), (0, 0, 0))
+        assert (acceptance.rate, acceptance.mean_length) == (0, 1)
+
+    def test_a_short_draft_does_not_count_at_later_positions(self) -> None:
+        acceptance = metered(reply([Step(3, 3), Step(1, 1), Step(0, 0), Step(2, 0)])).acceptance
+        assert acceptance.drafted_by_position == (3, 2, 1)
+        assert acceptance.accepted_by_position == (2, 1, 1)
+
+    @settings(deadline=None)
+    @given(STEPS)
+    def test_by_position_they_add_up_to_the_engines_totals(self, steps: list[Step]) -> None:
+        acceptance = metered(reply(steps)).acceptance
+        longest = max((step.drafted for step in steps), default=0)
+        assert acceptance.drafted == sum(acceptance.drafted_by_position) == sum(step.drafted for step in steps)
+        assert acceptance.accepted == sum(acceptance.accepted_by_position) == sum(step.accepted for step in steps)
+        assert acceptance.accepted_by_position == tuple(
+            sum(step.accepted > position for step in steps) for position in range(longest)
+        )
+
+    @settings(deadline=None)
+    @given(STEPS)
+    def test_every_rate_lies_between_0_and_1(self, steps: list[Step]) -> None:
+        acceptance = metered(reply(steps)).acceptance
+        assert all(0 <= rate <= 1 for rate in acceptance.rates_by_position)
+        assert acceptance.rate is None or 0 <= acceptance.rate <= 1
+        drafting = [step for step in steps if step.drafted]
+        if drafting:
+            mean = sum(step.accepted + 1 for step in drafting) / len(drafting)
+            assert acceptance.mean_length == pytest.approx(mean)
+        else:
+            assert acceptance.mean_length is None
+
+
+class TestTotal:
+    def test_of_no_reply_there_is_none(self) -> None:
+        assert total([]) == Acceptance(0, 0, (), ())
+
+    def test_replies_with_drafts_of_different_length_add_up(self) -> None:
+        parts: Sequence[Acceptance] = [
+            Acceptance(5, 3, (2, 2, 1), (2, 1, 0)),
+            Acceptance(4, 2, (4,), (2,)),
+            Acceptance(0, 0, (), ()),
+        ]
+        assert total(parts) == Acceptance(9, 5, (6, 2, 1), (4, 1, 0))
+
+    @settings(deadline=None)
+    @given(STEPS, STEPS)
+    def test_two_replies_count_like_one_with_the_steps_of_both(self, first: list[Step], second: list[Step]) -> None:
+        both = total([metered(reply(first)).acceptance, metered(reply(second)).acceptance])
+        assert both == metered(reply(first + second)).acceptance

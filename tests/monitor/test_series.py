@@ -1,0 +1,61 @@
+"""Bounded series of samples."""
+
+import pytest
+
+from launcher.machine.reading import Reading
+from launcher.monitor.series import CAPACITY, Sample, Series
+
+
+def filled(times: range, capacity: int = CAPACITY) -> Series:
+    series = Series("gpu_power_w", capacity)
+    for time_s in times:
+        series.add(time_s, Reading(10.0 * time_s))
+    return series
+
+
+def test_a_new_series_is_empty_and_says_why() -> None:
+    series = Series("gpu_power_w")
+    assert (len(series), list(series), series.last, series.absent) == (0, [], None, "Not sampled yet.")
+    assert series.since(0) == []
+
+
+def test_samples_keep_their_order() -> None:
+    assert list(filled(range(3))) == [Sample(0, 0.0), Sample(1, 10.0), Sample(2, 20.0)]
+
+
+def test_a_full_series_forgets_the_oldest() -> None:
+    series = filled(range(10), capacity=4)
+    assert [sample.time_s for sample in series] == [6, 7, 8, 9]
+    assert len(series) == 4
+
+
+def test_an_hour_at_ten_a_second_fits_and_no_more() -> None:
+    assert len(filled(range(60 * 60 * 10 + 5))) == 60 * 60 * 10
+
+
+@pytest.mark.parametrize(
+    ("time_s", "expected"), [(-1, [0, 1, 2, 3]), (0, [0, 1, 2, 3]), (1.5, [2, 3]), (2, [2, 3]), (3.5, [])]
+)
+def test_since_includes_its_own_moment_and_goes_on_oldest_first(time_s: float, expected: list[int]) -> None:
+    assert [sample.time_s for sample in filled(range(4)).since(time_s)] == expected
+
+
+def test_an_unknown_value_is_a_gap_with_a_reason_and_not_zero() -> None:
+    series = filled(range(1))
+    series.add(1, Reading.unknown("The GPU stopped answering."))
+    assert (series.last, series.absent) == (None, "The GPU stopped answering.")
+    assert list(series) == [Sample(0, 0.0), Sample(1, None)]
+
+
+def test_a_value_takes_the_reason_back() -> None:
+    series = Series("gpu_power_w")
+    series.add(0, Reading.unknown("Too few tokens."))
+    series.add(1, Reading(0.0, "ignored beside a value"))
+    assert (series.last, series.absent) == (0.0, None)
+
+
+@pytest.mark.parametrize("reason", [None, ""])
+def test_a_gap_without_a_reason_is_not_known(reason: str | None) -> None:
+    series = Series("gpu_power_w")
+    series.add(0, Reading(None, reason))
+    assert series.absent == "Not known."
