@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from launcher.base.age import process_age_s
-from launcher.base.errors import DraftsInert, EngineFailed
+from launcher.base.errors import DraftsInert, EngineFailed, ServerNotFound
 from launcher.base.identity import ProcessId
 from launcher.engine import registry
 from launcher.engine.build import BUILT_IN
@@ -19,7 +19,7 @@ from launcher.engine.client import ChatRequest, Delta, EngineClient, Timings
 from launcher.engine.demo import DEMO, DemoPreset, demo_preset, unpack_demo_model
 from launcher.engine.launch import ServeOptions, check_model, check_options
 from launcher.engine.logs import LogBook
-from launcher.engine.registry import Entry
+from launcher.engine.registry import Entry, Registration
 from launcher.engine.supervisor import Event, State, Status, Supervisor
 from launcher.monitor.meter import Acceptance, ReplyMeter, total
 from launcher.monitor.monitor import Monitor, Sampled
@@ -46,12 +46,47 @@ class Reply:
     finish_reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A server that we run: its supervisor and its monitor."""
+class Session:
+    """One server for as long as a face wants one: started, restarted, asked and stopped as often as it likes.
 
-    supervisor: Supervisor
-    monitor: Monitor
+    The address stays the same while the session lasts. Belongs to one asyncio loop; the listeners are called there.
+    """
+
+    def __init__(
+        self, *, port: int | None = None, on_event: "OnEvent | None" = None, on_sample: "OnSample | None" = None
+    ) -> None:
+        self.monitor = Monitor(on_sample)
+        self._port = port
+        self._on_event = on_event
+        self._supervisor: Supervisor | None = None
+        self._registration: Registration | None = None
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """The server's supervisor. Raises ServerNotFound before the first start and after the last stop."""
+        if self._supervisor is None:
+            raise ServerNotFound("The server is not running.", "Start it first.")
+        return self._supervisor
+
+    async def start(self, options: ServeOptions) -> None:
+        """Serve `options`, in place of what is served now. See Supervisor.become."""
+        check_options(options)
+        check_model(options)
+        supervisor = self._supervisor or self._open(options)
+        self.monitor.begin(supervisor)
+        try:
+            await supervisor.become(options)
+        except BaseException:
+            await self._settle()
+            raise
+
+    async def stop(self) -> None:
+        """Stop the server, if one runs."""
+        if self._supervisor is not None:
+            try:
+                await self._supervisor.become(None)
+            finally:
+                await self._settle()
 
     async def ask(self, request: ChatRequest, on_delta: "OnDelta | None" = None) -> Reply:
         """Ask for a reply and return it whole; the monitor follows it. See Supervisor.chat for the errors."""
@@ -61,6 +96,48 @@ class Server:
                 return await _read(deltas, meter, on_delta)
         finally:
             self.monitor.reply_ended(meter)
+
+    def _open(self, options: ServeOptions) -> Supervisor:
+        endpoint, registration = registry.register(
+            self._port, model=_name(options), engine=_engine(options), draft=options.draft
+        )
+
+        def listen(event: Event) -> None:
+            if isinstance(event, Status) and event.state not in (State(registration.entry.state), State.BUSY):
+                launch = supervisor.launch
+                registration.update(
+                    state=event.state.value,
+                    engine_pid=supervisor.engine_pid,
+                    engine=launch.build.name if launch else _engine(options),
+                    model=_name(launch.options if launch else options),
+                    draft=launch.options.draft if launch else options.draft,
+                )
+            if self._on_event is not None:
+                self._on_event(event)
+
+        self._registration = registration
+        self._supervisor = supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), listen)
+        self._port = endpoint.port
+        return supervisor
+
+    async def _settle(self) -> None:
+        """Put everything away, unless a newer start is under way."""
+        supervisor = self._supervisor
+        if supervisor is None or supervisor.status.state not in (State.STOPPED, State.FAILED):
+            return
+        self._supervisor = None
+        if self._registration is not None:
+            self._registration.remove()
+        supervisor.log.close()
+        await self.monitor.end()
+
+
+def _name(options: ServeOptions) -> str:
+    return options.alias or options.model.stem
+
+
+def _engine(options: ServeOptions) -> str:
+    return BUILT_IN if options.engine is None else options.engine.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +158,7 @@ class DemoReport:
 
 OnEvent = Callable[[Event], None]
 OnDelta = Callable[[Delta], None]
+OnSample = Callable[[Sampled], None]
 
 
 @asynccontextmanager
@@ -89,42 +167,18 @@ async def serve(
     *,
     port: int | None = None,
     on_event: OnEvent | None = None,
-    on_sample: Callable[[Sampled], None] | None = None,
-) -> AsyncIterator[Server]:
+    on_sample: OnSample | None = None,
+) -> AsyncIterator[Session]:
     """Run a server for as long as the block lasts; leaving it, however, leaves no process.
 
     Raises the LauncherError that says why it could not be served.
     """
-    check_options(options)
-    check_model(options)
-    engine = BUILT_IN if options.engine is None else options.engine.name
-    endpoint, registration = registry.register(
-        port, model=options.alias or options.model.stem, engine=engine, draft=options.draft
-    )
-    log = LogBook.for_port(endpoint.port)
-
-    def listen(event: Event) -> None:
-        if isinstance(event, Status) and event.state not in (State(registration.entry.state), State.BUSY):
-            build = supervisor.launch.build.name if supervisor.launch else engine
-            registration.update(state=event.state.value, engine_pid=supervisor.engine_pid, engine=build)
-        if on_event is not None:
-            on_event(event)
-
-    supervisor = Supervisor(endpoint, log, listen)
-    monitor = Monitor(supervisor, on_sample)
+    session = Session(port=port, on_event=on_event, on_sample=on_sample)
     try:
-        monitor.begin()
-        await supervisor.become(options)
-        yield Server(supervisor, monitor)
+        await session.start(options)
+        yield session
     finally:
-        try:
-            await monitor.end()
-        finally:
-            try:
-                await supervisor.become(None)
-            finally:
-                registration.remove()
-                log.close()
+        await session.stop()
 
 
 def options_for(model: str, options: Callable[[Path], ServeOptions], *, draft: int | None) -> ServeOptions:
@@ -184,9 +238,9 @@ async def demo(
     preset = demo_preset()
     options = options_for(DEMO, lambda path: ServeOptions(model=path), draft=None)
     replies: list[Reply] = []
-    async with serve(options, on_event=on_event) as server:
+    async with serve(options, on_event=on_event) as session:
         ready_s = process_age_s()
-        process, launch = server.supervisor.process, server.supervisor.launch
+        process, launch = session.supervisor.process, session.supervisor.launch
         if process is None or launch is None:
             raise EngineFailed("The engine ended as soon as it was ready.", "See its log.")
         began_s = time.monotonic()
@@ -194,7 +248,7 @@ async def demo(
             first_round = len(replies) < len(_DEMO_PROMPTS)
             if first_round and on_prompt is not None:
                 on_prompt(prompt)
-            replies.append(await server.ask(_demo_request(prompt, preset), on_delta if first_round else None))
+            replies.append(await session.ask(_demo_request(prompt, preset), on_delta if first_round else None))
             if first_round and on_reply is not None:
                 on_reply(replies[-1])
             if seconds is None and len(replies) == len(_DEMO_PROMPTS):
@@ -219,7 +273,7 @@ async def demo(
         tokens_per_second=1_000.0 * (tokens - len(timed)) / milliseconds if milliseconds else None,
         acceptance=acceptance,
         text=replies[0].text,
-        samples=server.monitor.samples,
+        samples=session.monitor.samples,
         speed_note=preset.speed_note,
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from launcher.cli.output import print_json
 
 if TYPE_CHECKING:
-    from launcher.app import Server
+    from launcher.app import Session
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +60,7 @@ async def run(options: argparse.Namespace) -> int:
         return 0  # SIGINT and SIGTERM are the ordinary end
 
 
-def _announce(server: Server, *, as_json: bool) -> None:
+def _announce(server: Session, *, as_json: bool) -> None:
     supervisor = server.supervisor
     endpoint, launch = supervisor.endpoint, supervisor.launch
     if as_json:

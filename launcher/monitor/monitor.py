@@ -38,15 +38,11 @@ class Monitor:
     """Samples while it runs; the series stay. Belongs to the loop of its supervisor."""
 
     def __init__(
-        self,
-        supervisor: Supervisor,
-        listener: Callable[[Sampled], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, listener: Callable[[Sampled], None] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.series: dict[str, Series] = {}
         self.samples = 0
         self.traffic: Traffic | None = None
-        self._supervisor = supervisor
         self._listener = listener
         self._clock = clock
         self._host = HostSensors()
@@ -55,9 +51,10 @@ class Monitor:
         self._counters: Counters | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        """Start sampling."""
-        self._task = asyncio.create_task(self._run())
+    def begin(self, supervisor: Supervisor) -> None:
+        """Start sampling `supervisor` and the machine, unless that is being done."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(supervisor))
 
     async def end(self) -> None:
         """Stop sampling."""
@@ -77,18 +74,18 @@ class Monitor:
         if self._meter is meter:
             self._meter = None
 
-    async def _run(self) -> None:
+    async def _run(self, supervisor: Supervisor) -> None:
         self._nvml = await asyncio.to_thread(Nvml)
         next_s = self._clock()
         next_metrics_s = next_s
         try:
             while True:
-                self._host.watch(self._supervisor.engine_pid)
+                self._host.watch(supervisor.engine_pid)
                 readings = await asyncio.to_thread(self._read_machine)
                 self._add(next_s, {**readings, **self._engine_readings()})
                 if self._clock() >= next_metrics_s:
                     next_metrics_s = self._clock() + METRICS_PERIOD_S
-                    await self._read_metrics()
+                    await self._read_metrics(supervisor)
                 next_s = max(next_s + PERIOD_S, self._clock())
                 await asyncio.sleep(max(0.0, next_s - self._clock()))
         finally:
@@ -120,15 +117,15 @@ class Monitor:
         if self._listener is not None:
             self._listener(Sampled(time_s, readings, self._meter.acceptance if self._meter else None))
 
-    async def _read_metrics(self) -> None:
-        if self._supervisor.status.state not in (State.READY, State.BUSY):
+    async def _read_metrics(self, supervisor: Supervisor) -> None:
+        if supervisor.status.state not in (State.READY, State.BUSY):
             self._counters = None
             return
         try:
-            counters = read_counters(await self._supervisor.client.metrics())
+            counters = read_counters(await supervisor.client.metrics())
         except (LauncherError, ValueError):
             return  # the supervisor learns of a dead engine by itself
-        self._supervisor.note_requests(counters.processing)
+        supervisor.note_requests(counters.processing)
         if self._counters is not None:
             self.traffic = between(self._counters, counters) or self.traffic
         self._counters = counters

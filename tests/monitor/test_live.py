@@ -21,7 +21,7 @@ QUESTION = ChatRequest(
 
 
 @asynccontextmanager
-async def serving(model: Path, samples: list[Sampled] | None = None) -> AsyncIterator[app.Server]:
+async def serving(model: Path, samples: list[Sampled] | None = None) -> AsyncIterator[app.Session]:
     listen = None if samples is None else samples.append
     async with app.serve(ServeOptions(model=model, built_in=True, threads=1), on_sample=listen) as server:
         yield server
