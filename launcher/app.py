@@ -20,7 +20,8 @@ from launcher.engine.demo import DEMO, DemoPreset, demo_preset, unpack_demo_mode
 from launcher.engine.launch import ServeOptions, check_model, check_options
 from launcher.engine.logs import LogBook
 from launcher.engine.registry import Entry, Registration
-from launcher.engine.supervisor import Event, State, Status, Supervisor
+from launcher.engine.state import Event, State, Status
+from launcher.engine.supervisor import Supervisor
 from launcher.monitor.meter import Acceptance, ReplyMeter, total
 from launcher.monitor.monitor import Monitor, Sampled
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from launcher.engine.supervisor import Event, State, Status
+from launcher.engine.state import Event, State, Status
 
 _WORDS = {
     State.PREPARING: "Preparing",

@@ -30,7 +30,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher import app
     from launcher.cli.progress import StateLine
     from launcher.engine.launch import DEFAULT_DRAFT, ServeOptions
-    from launcher.engine.supervisor import Event, State
+    from launcher.engine.state import Event, State
 
     def chosen(model: Path) -> ServeOptions:
         return ServeOptions(

@@ -3,10 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, TypeVar
 
 from launcher.base.errors import DraftsInert, EngineFailed, LauncherError, ServerNotFound, Superseded, Unreachable
@@ -16,6 +14,7 @@ from launcher.engine.endpoint import Endpoint
 from launcher.engine.launch import Launch, ServeOptions, plan
 from launcher.engine.logs import LogBook
 from launcher.engine.process import EngineProcess, Stream, start
+from launcher.engine.state import Event, Listener, LogAdded, State, Status
 
 _FIRST_POLL_S, _LAST_POLL_S = 0.02, 0.25
 _SILENCE_S = 600.0
@@ -26,40 +25,6 @@ _SELF_TEST = ChatRequest(
     [{"role": "user", "content": "Hello."}], max_tokens=8, temperature=0.0, extra={"ignore_eos": True}
 )
 _T = TypeVar("_T")
-
-
-class State(StrEnum):
-    """What a server is doing."""
-
-    STOPPED = "stopped"
-    PREPARING = "preparing"
-    LOADING = "loading"
-    WARMING_UP = "warming up"
-    READY = "ready"
-    BUSY = "busy"
-    RESTARTING = "restarting"
-    STOPPING = "stopping"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """A server's state; `percent` (0 to 100) only while it loads and says so, `error` only when it failed."""
-
-    state: State = State.STOPPED
-    percent: float | None = None
-    error: LauncherError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LogAdded:
-    """A line was added to the engine's log."""
-
-    text: str
-
-
-Event = Status | LogAdded
-Listener = Callable[[Event], None]
 
 
 class Supervisor:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from launcher.base.errors import LauncherError
 from launcher.engine.client import Timings
-from launcher.engine.supervisor import State, Supervisor
+from launcher.engine.state import State
+from launcher.engine.supervisor import Supervisor
 from launcher.machine.nvidia import Nvml
 from launcher.machine.reading import Reading
 from launcher.machine.sensors import HostSensors

@@ -19,7 +19,8 @@ from launcher.engine.client import ChatRequest
 from launcher.engine.endpoint import claim
 from launcher.engine.launch import ServeOptions
 from launcher.engine.logs import LogBook
-from launcher.engine.supervisor import Event, State, Status, Supervisor, loading_percent
+from launcher.engine.state import Event, State, Status
+from launcher.engine.supervisor import Supervisor, loading_percent
 
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=64, temperature=0.0)
 

@@ -10,7 +10,7 @@ import pytest
 from launcher import app
 from launcher.engine.client import ChatRequest, EngineClient
 from launcher.engine.launch import ServeOptions
-from launcher.engine.supervisor import State
+from launcher.engine.state import State
 from launcher.monitor import monitor
 from launcher.monitor.monitor import Sampled
 from launcher.monitor.traffic import between, read_counters
