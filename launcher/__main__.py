@@ -1,5 +1,5 @@
 """`python -m launcher` is the command `mtp-launcher`."""
 
-from launcher.cli.main import run
+from launcher.entry import run
 
 run()

@@ -13,6 +13,7 @@ import psutil
 from launcher.base.age import process_age_s
 from launcher.base.errors import DraftsInert, EngineFailed, ServerNotFound
 from launcher.base.identity import ProcessId
+from launcher.base.units import percent, rate
 from launcher.engine import registry
 from launcher.engine.build import BUILT_IN
 from launcher.engine.client import ChatRequest, Delta, EngineClient, Timings
@@ -33,6 +34,7 @@ _DEMO_PROMPTS = (
 )
 _DEMO_MAX_TOKENS = 400
 _STOP_S = 12.0
+_END_WORDS = {"stop": "end", "length": "token limit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,20 @@ class Reply:
     acceptance: Acceptance
     first_token_s: float | None
     finish_reason: str | None
+
+    @property
+    def line(self) -> str:
+        """The line under a reply: rate, tokens, first token, acceptance, why it ended."""
+        parts = []
+        if self.timings is not None:
+            parts += [rate(self.timings.tokens_per_second), f"{self.timings.predicted_n} tokens"]
+        if self.first_token_s is not None:
+            parts.append(f"first token {self.first_token_s:.2f} s")
+        if self.acceptance.rate is not None:
+            parts.append(f"{percent(self.acceptance.rate)} of drafts accepted (mean {self.acceptance.mean_length:.1f})")
+        if self.finish_reason:
+            parts.append(f"stopped: {_END_WORDS.get(self.finish_reason, self.finish_reason)}")
+        return " · ".join(parts)
 
 
 class Session:

@@ -12,6 +12,8 @@ from launcher.machine.host import Host, read_host
 from launcher.machine.libraries import Library, install_line, missing_libraries
 from launcher.machine.nvidia import Gpu, Nvml
 
+_PURPOSES = ("engine", "window", "xcb", "wayland")
+
 
 @dataclass(frozen=True, slots=True)
 class EngineFound:
@@ -59,7 +61,7 @@ async def diagnose() -> Diagnosis:
     if on_path is not None:
         places.append((str(on_path), on_path))
     engines = tuple(await asyncio.gather(*(_look(place, engine) for place, engine in places)))
-    missing = (*missing_libraries("engine"), *missing_libraries("window"))
+    missing = tuple(library for purpose in _PURPOSES for library in missing_libraries(purpose))
     findings = tuple(_findings(host, nvml, engines, missing))
     return Diagnosis(host, nvml.gpus, nvml.absent, engines, missing, findings)
 
@@ -96,12 +98,12 @@ def _findings(host: Host, nvml: Nvml, engines: tuple[EngineFound, ...], missing:
                     None,
                 )
             )
-    window = tuple(library for library in missing if library.purpose == "window")
+    window = tuple(library for library in missing if library.purpose != "engine")
     if window:
         names = ", ".join(library.soname for library in window)
         findings.append(Finding(f"A window would need {names}.", f"Install: {install_line(window)}", "window"))
     if host.display is None:
-        findings.append(Finding("There is no display.", "The demo runs in the terminal.", None))
+        findings.append(Finding("There is no display.", "The demo runs in the terminal, without its window.", None))
     settings = system_settings()
     if settings is not None:
         findings.append(

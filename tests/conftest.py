@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,15 @@ def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(HOME_VARIABLE, str(tmp_path_factory.mktemp("demo")))
         return unpack_demo_model()
+
+
+@pytest.fixture(scope="session")
+def headless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model like the demo's that was made without an MTP head, hardly trained: its replies mean nothing."""
+    path = tmp_path_factory.mktemp("headless") / "headless.gguf"
+    make = [sys.executable, "-m", "tools.demo_model", "--no-mtp", "--steps", "2", "--out", str(path)]
+    subprocess.run(make, cwd=Path(__file__).parents[1], check=True, capture_output=True)
+    return path
 
 
 def _program(path: Path, *command: str) -> Path:

@@ -17,7 +17,7 @@ def test_the_demo_runs_from_the_wheel_alone(tmp_path: Path) -> None:
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     environment = os.environ | {"PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
-    code = "import launcher, sys; print(launcher.__file__, flush=True); import launcher.cli.main as m; m.run()"
+    code = "import launcher, sys; print(launcher.__file__, flush=True); import launcher.entry as m; m.run()"
     told = subprocess.run(
         [sys.executable, "-c", code, "demo", "--headless", "--json"],
         cwd=tmp_path,

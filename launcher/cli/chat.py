@@ -21,7 +21,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 async def run(options: argparse.Namespace) -> int:
     """Print the reply as it comes, then its figures on stderr; with --json one object at the end."""
     from launcher import app
-    from launcher.cli.demo import reply_line
     from launcher.engine.client import ChatRequest, Delta
 
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
@@ -58,5 +57,5 @@ async def run(options: argparse.Namespace) -> int:
         )
     else:
         print()
-        print(f"\n{reply_line(reply)}", file=sys.stderr)
+        print(f"\n{reply.line}", file=sys.stderr)
     return 0

@@ -6,10 +6,11 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from launcher.cli.output import percent, print_json, rate, rounded
+from launcher.base.units import percent, rate
+from launcher.cli.output import print_json, rounded
 
 if TYPE_CHECKING:  # the parts are imported when a verb runs, so that --help stays quick
-    from launcher.app import DemoReport, Reply
+    from launcher.app import DemoReport
 
 _TEXT_CHARACTERS = 200
 
@@ -44,7 +45,7 @@ async def run(options: argparse.Namespace) -> int:
         on_event=states.show,
         on_prompt=lambda prompt: print(f"\n> {prompt}\n"),
         on_delta=show_delta,
-        on_reply=lambda reply: print(f"\n\n  {reply_line(reply)}"),
+        on_reply=lambda reply: print(f"\n\n  {reply.line}"),
     )
     by_position = ", ".join(percent(share) for share in report.acceptance.rates_by_position)
     print(
@@ -57,20 +58,6 @@ async def run(options: argparse.Namespace) -> int:
         " `mtp-launcher serve --model FILE.gguf` serves your own model."
     )
     return 0
-
-
-def reply_line(reply: Reply) -> str:
-    """Return the line under a reply: rate, tokens, first token, acceptance, why it stopped."""
-    parts = []
-    if reply.timings is not None:
-        parts += [rate(reply.timings.tokens_per_second), f"{reply.timings.predicted_n} tokens"]
-    if reply.first_token_s is not None:
-        parts.append(f"first token {reply.first_token_s:.2f} s")
-    if reply.acceptance.rate is not None:
-        parts.append(f"{percent(reply.acceptance.rate)} of drafts accepted (mean {reply.acceptance.mean_length:.1f})")
-    if reply.finish_reason:
-        parts.append(f"stopped: {reply.finish_reason}")
-    return " · ".join(parts)
 
 
 def _as_json(report: DemoReport) -> dict[str, object]:

@@ -5,11 +5,14 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 from launcher import __version__
+from launcher.cli import gui
 
 VERBS = {
+    "gui": "open the window (also what happens without a verb)",
     "demo": "run the whole chain on the built-in demo model",
     "serve": "serve a model until Ctrl-C",
     "chat": "ask a running server",
@@ -24,13 +27,16 @@ class _Terminated(Exception):
     """SIGTERM came."""
 
 
-def run() -> NoReturn:
-    """Entry point of the command."""
+OpenWindow = Callable[[argparse.Namespace], int]
+
+
+def run(open_window: OpenWindow) -> NoReturn:
+    """Run the command line of this process; `open_window` is the other face."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        code = main(sys.argv[1:])
+        code = main(sys.argv[1:], open_window)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = _INTERRUPTED
@@ -40,13 +46,17 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], open_window: OpenWindow) -> int:
     """Run one command line and return its exit code: 0 done, 1 an error that was explained, 2 wrong usage."""
     options = _parser(arguments).parse_args(arguments)
     if options.verb is None:
-        _parser([]).print_help()
-        return 2
-    return _run_verb(options)
+        if not gui.shows():
+            _parser([]).print_help()
+            return 2
+        options = _parser(["gui"]).parse_args(["gui"])
+    if options.verb == "gui":
+        return _explained(options, lambda: gui.run(options, open_window))
+    return _explained(options, lambda: _run_verb(options))
 
 
 def _parser(arguments: list[str]) -> argparse.ArgumentParser:
@@ -61,16 +71,14 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
         if name in arguments:
             module = importlib.import_module(f"launcher.cli.{name}")
             module.configure(sub)
-            sub.add_argument("--json", action="store_true", help="print JSON for programs")
-            sub.set_defaults(run=module.run)
+            sub.set_defaults(run=module.run, json=False)
+            if name != "gui":
+                sub.add_argument("--json", action="store_true", help="print JSON for programs")
     return parser
 
 
 def _run_verb(options: argparse.Namespace) -> int:
     import asyncio
-
-    from launcher.base.errors import LauncherError
-    from launcher.cli.output import print_error
 
     async def supervised() -> int:
         verb = asyncio.ensure_future(options.run(options))
@@ -92,11 +100,20 @@ def _run_verb(options: argparse.Namespace) -> int:
 
     try:
         return asyncio.run(supervised())
+    except _Terminated:
+        return _TERMINATED
+
+
+def _explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:
+    """Run a verb; what it cannot do is told in a sentence, with exit code 1."""
+    from launcher.base.errors import LauncherError
+    from launcher.cli.output import print_error
+
+    try:
+        return verb()
     except LauncherError as error:
         print_error(error, as_json=options.json)
         return 1
-    except _Terminated:
-        return _TERMINATED
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise

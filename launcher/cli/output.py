@@ -26,13 +26,3 @@ def print_error(error: LauncherError, *, as_json: bool) -> None:
 def rounded(value: float | None, digits: int = 1) -> float | None:
     """Round a figure for --json; unknown stays None."""
     return None if value is None else round(value, digits)
-
-
-def percent(share: float | None) -> str:
-    """Return a share as "82 %", or an en dash when it is unknown."""
-    return "–" if share is None else f"{100 * share:.0f} %"  # noqa: RUF001 -- the dash that the window shows too
-
-
-def rate(tokens_per_second: float | None) -> str:
-    """Return a rate as "96.2 t/s", or an en dash when it is unknown."""
-    return "–" if tokens_per_second is None else f"{tokens_per_second:,.1f} t/s"  # noqa: RUF001

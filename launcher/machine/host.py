@@ -43,7 +43,7 @@ def read_host(proc: Path = PROC) -> Host:
         memory_bytes=psutil.virtual_memory().total,
         avx2=_avx2(flags),
         wsl=_wsl(proc),
-        display=_display(),
+        display=display(),
     )
 
 
@@ -95,7 +95,7 @@ def _wsl(proc: Path) -> int | None:
     return 1 if "microsoft" in release else None
 
 
-def _display() -> str | None:
+def display() -> str | None:
     """Return what a window could be shown on, or None."""
     if sys.platform == "linux":
         return os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY") or None

@@ -9,7 +9,7 @@ from launcher.base.paths import shipped
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A shared library by its soname, what needs it ("engine" or "window"), and its Debian package."""
+    """A shared library by its soname, what needs it ("engine", "window", "xcb", "wayland"), and its Debian package."""
 
     purpose: str
     soname: str

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from launcher.base.errors import LauncherError
-from launcher.engine.client import Timings
 from launcher.engine.state import State
 from launcher.engine.supervisor import Supervisor
 from launcher.machine.nvidia import Nvml
@@ -22,6 +21,7 @@ METRICS_PERIOD_S = 2.0
 """Each answer of /metrics wakes the engine's queue; asked more often than once a second, it would keep a
 request whose client has gone running to its end (observed with llama.cpp b11669)."""
 
+_STANDS_S = 1.0
 _NO_REPLY = "No reply is being generated."
 _NO_DRAFTS = "Nothing was drafted."
 
@@ -49,6 +49,7 @@ class Monitor:
         self._host = HostSensors()
         self._nvml: Nvml | None = None
         self._meter: ReplyMeter | None = None
+        self._earlier: tuple[ReplyMeter, float] | None = None
         self._counters: Counters | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -71,9 +72,10 @@ class Monitor:
         return self._meter
 
     def reply_ended(self, meter: ReplyMeter) -> None:
-        """Let go of a meter."""
+        """Let go of a meter. Its figures are of its last second, and stand for one second more."""
         if self._meter is meter:
             self._meter = None
+            self._earlier = meter, self._clock()
 
     async def _run(self, supervisor: Supervisor) -> None:
         self._nvml = await asyncio.to_thread(Nvml)
@@ -83,7 +85,8 @@ class Monitor:
             while True:
                 self._host.watch(supervisor.engine_pid)
                 readings = await asyncio.to_thread(self._read_machine)
-                self._add(next_s, {**readings, **self._engine_readings()})
+                meter = self._figures()
+                self._add(Sampled(next_s, readings | self._engine_readings(meter), meter.acceptance if meter else None))
                 if self._clock() >= next_metrics_s:
                     next_metrics_s = self._clock() + METRICS_PERIOD_S
                     await self._read_metrics(supervisor)
@@ -100,23 +103,30 @@ class Monitor:
             return readings | dict.fromkeys(names, Reading.unknown(self._nvml.absent))
         return readings | self._nvml.sample(self._nvml.gpus[0].index)
 
-    def _engine_readings(self) -> dict[str, Reading]:
-        last: Timings | None = self._meter.last if self._meter else None
-        if self._meter is None or last is None:
+    def _figures(self) -> ReplyMeter | None:
+        """Return the meter whose figures hold now."""
+        if self._meter is not None and self._meter.tokens_per_second is not None:
+            return self._meter
+        if self._earlier is not None and self._clock() - self._earlier[1] <= _STANDS_S:
+            return self._earlier[0]
+        return self._meter
+
+    def _engine_readings(self, meter: ReplyMeter | None) -> dict[str, Reading]:
+        if meter is None or meter.last is None:
             silent = Reading.unknown(_NO_REPLY)
             return {"tokens_per_second": silent, "acceptance_percent": silent}
-        acceptance = last.acceptance
+        acceptance = meter.last.acceptance
         return {
-            "tokens_per_second": Reading(self._meter.tokens_per_second, "Too few tokens to tell."),
+            "tokens_per_second": Reading(meter.tokens_per_second, "Too few tokens to tell."),
             "acceptance_percent": Reading(None if acceptance is None else 100 * acceptance, _NO_DRAFTS),
         }
 
-    def _add(self, time_s: float, readings: Mapping[str, Reading]) -> None:
+    def _add(self, sample: Sampled) -> None:
         self.samples += 1
-        for name, reading in readings.items():
-            self.series.setdefault(name, Series(name)).add(time_s, reading)
+        for name, reading in sample.readings.items():
+            self.series.setdefault(name, Series(name)).add(sample.time_s, reading)
         if self._listener is not None:
-            self._listener(Sampled(time_s, readings, self._meter.acceptance if self._meter else None))
+            self._listener(sample)
 
     async def _read_metrics(self, supervisor: Supervisor) -> None:
         if supervisor.status.state not in (State.READY, State.BUSY):

@@ -168,20 +168,25 @@ def test_a_verb_that_needs_a_server_says_that_there_is_none(verb: list[str]) -> 
     assert "mtp-launcher serve" in complaint(*verb)["hint"]
 
 
-def test_bad_models_end_with_one_sentence(tmp_path: Path, demo_model: Path, home: Path) -> None:
-    page, cut, headless = tmp_path / "page.gguf", tmp_path / "cut.gguf", tmp_path / "headless.gguf"
+def test_bad_models_end_with_one_sentence(tmp_path: Path, demo_model: Path, headless_model: Path, home: Path) -> None:
+    page, cut = tmp_path / "page.gguf", tmp_path / "cut.gguf"
     page.write_text("<html>Not found</html>")
     cut.write_bytes(demo_model.read_bytes()[:-10])
-    headless.write_bytes(demo_model.read_bytes().replace(b".nextn_predict_layers", b".nothing_predict_layer"[:21]))
     for model, code in (
         (tmp_path / "none.gguf", "model_missing"),
         (tmp_path, "model_missing"),
         (page, "model_broken"),
         (cut, "model_broken"),
-        (headless, "model_has_no_mtp_head"),
+        (headless_model, "model_has_no_mtp_head"),
     ):
         assert complaint("serve", "--model", str(model))["code"] == code
     assert not (home / "state" / "endpoints.json").exists()
+
+
+def test_a_model_without_a_head_is_served_when_mtp_is_off(headless_model: Path) -> None:
+    with served("--model", str(headless_model), "--draft", "0"):
+        reply = answer("chat", "Hello", "--max-tokens", "8")
+        assert (reply["predicted_n"], reply["draft_n"], reply["acceptance"]) == (8, 0, None)
 
 
 def test_bad_options_end_with_one_sentence(tmp_path: Path) -> None:

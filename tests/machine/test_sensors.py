@@ -34,10 +34,12 @@ def engine_memory(sensors: HostSensors) -> Reading:
 
 
 def test_the_host_is_sampled_in_the_units_that_the_names_carry() -> None:
-    readings = HostSensors().sample()
+    sensors = HostSensors()
+    while (readings := sensors.sample())["host_cpu_percent"].value is None:
+        assert readings["host_cpu_percent"].absent == "Not measured for long enough yet."
     use, memory = readings["host_cpu_percent"].value, readings["host_memory_used_mib"].value
     assert use is not None
-    assert 0 <= use <= 100
+    assert 50 / (psutil.cpu_count() or 1) <= use <= 100  # this loop kept one processor busy
     assert memory is not None
     assert 1 < memory <= psutil.virtual_memory().total / MIB
 

@@ -1,0 +1,58 @@
+"""`mtp-launcher gui`: open the window, or say why that cannot be."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from launcher.base.errors import LauncherError, LibraryMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PLATFORM = "QT_QPA_PLATFORM"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a .gguf file to serve")
+    parser.add_argument("--demo", action="store_true", help="start the demo at once")
+    parser.add_argument("--theme", choices=("light", "dark"), help="hold to a theme (default: the system's)")
+    parser.add_argument("--page", choices=("cockpit",), default="cockpit", help="the page to open on")
+    parser.add_argument("--size", type=_size, metavar="WxH", help="size of the window in pixels")
+    parser.add_argument("--screenshot", metavar="FILE", help="save a picture of the window and leave")
+
+
+def _size(text: str) -> str:
+    if not re.fullmatch(r"[1-9]\d{2,3}x[1-9]\d{2,3}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 1280x800")
+    return text
+
+
+def shows() -> bool:
+    """Return whether there is something that a window could be shown on."""
+    from launcher.machine.host import display
+
+    return display() is not None or os.environ.get(_PLATFORM) is not None
+
+
+def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace], int]) -> int:
+    """Open the window. Raises LibraryMissing before Qt is touched, for Qt aborts without telling much."""
+    from launcher.machine.libraries import install_line, missing_libraries
+
+    platform = os.environ.get(_PLATFORM)
+    if not shows():
+        if options.screenshot is None:
+            raise LauncherError("There is no display to open a window on.", "Run `mtp-launcher demo` in the terminal.")
+        os.environ[_PLATFORM] = platform = "offscreen"
+    purposes = ["window"]
+    if sys.platform == "linux" and platform != "offscreen":
+        purposes += ["wayland"] if platform == "wayland" else ["xcb"]
+    missing = tuple(library for purpose in purposes for library in missing_libraries(purpose))
+    if missing:
+        names = ", ".join(library.soname for library in missing)
+        raise LibraryMissing(f"The window needs {names}.", f"Install it: {install_line(missing)}")
+    return open_window(options)

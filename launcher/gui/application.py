@@ -1,0 +1,136 @@
+"""From the command to the first paint, and to the end."""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from PySide6.QtCore import QEvent, QObject, QSocketNotifier, Qt, QTimer
+from PySide6.QtWidgets import QApplication
+
+from launcher.base.age import process_age_s
+from launcher.base.paths import state_dir
+from launcher.gui import theme
+from launcher.gui.single import SingleInstance
+from launcher.gui.window import Window
+from launcher.machine.host import read_host
+
+
+class FirstPaint(QObject):
+    """Waits for a window's first paint, and then calls."""
+
+    def __init__(self, window: Window, then: Callable[[], None]) -> None:
+        super().__init__(window)
+        self._then: Callable[[], None] | None = then
+        window.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
+        """Look for the paint."""
+        if event.type() == QEvent.Type.Paint and self._then is not None:
+            then, self._then = self._then, None
+            QTimer.singleShot(0, self, then)
+        return super().eventFilter(watched, event)
+
+
+def run_window(options: argparse.Namespace) -> int:
+    """Open the window and return the exit code when it has closed."""
+    if read_host().wsl == 2:
+        os.environ.setdefault("QT_QPA_PLATFORM", "xcb")  # Qt's Wayland plugin fails in WSLg (WSL issue 12616)
+    QApplication.setHighDpiScaleFactorRoundingPolicy(Qt.HighDpiScaleFactorRoundingPolicy.PassThrough)
+    application = QApplication(sys.argv[:1])
+    application.setApplicationName("mtp-launcher")
+    application.setApplicationDisplayName("MTP Launcher")
+    application.setOrganizationName("mtp-launcher")
+    application.setDesktopFileName("mtp-launcher")
+    application.setStyle("Fusion")
+    theme.choose(options.theme)
+    theme.apply(application, theme.current())
+    picture = Path(options.screenshot) if options.screenshot else None
+    file = Path(options.file).absolute() if options.file else None
+    single = None if picture else SingleInstance()
+    if single is not None and not single.first:
+        if single.raise_first(file):
+            return 0
+        print("Error: another window of MTP Launcher is open but does not answer.", file=sys.stderr)
+        print("       End that process and start again.", file=sys.stderr)
+        return 1
+    window = Window(remember=picture is None)
+    _show_what_slots_raise(window)
+    _follow_scheme(application, window)
+    if options.size:
+        width, _, height = options.size.partition("x")
+        window.resize(int(width), int(height))
+    FirstPaint(window, lambda: _painted(window, options, file, picture))
+    if single is not None:
+        single.listen(lambda asked: _asked_for(window, asked))
+    window.show()
+    _let_signals_in(window)
+    code = application.exec()
+    if not window.controller.bridge.close():
+        print("Error: the engine did not end in time; its keeper ends it now.", file=sys.stderr)
+        return 1
+    return window.exit_code or code
+
+
+def _painted(window: Window, options: argparse.Namespace, file: Path | None, picture: Path | None) -> None:
+    painted_s = process_age_s()
+    import pyqtgraph
+
+    window.cockpit.attach_plots(pyqtgraph)
+    if options.demo:
+        window._start_demo()  # noqa: SLF001
+    elif file is not None:
+        window.open_file(file)
+    if picture is not None:
+        from launcher.gui.screenshot import Photographer
+
+        Photographer(window, picture, painted_s, live=options.demo)
+
+
+def _asked_for(window: Window, file: Path | None) -> None:
+    window.raise_up()
+    if file is not None:
+        window.open_file(file)
+
+
+def _follow_scheme(application: QApplication, window: Window) -> None:
+    def changed(*_: object) -> None:
+        theme.apply(application, theme.current())
+        window.retheme()
+
+    application.styleHints().colorSchemeChanged.connect(changed)
+
+
+def _let_signals_in(window: Window) -> None:
+    """Make Ctrl-C and SIGTERM close the window. Python's handlers run only when Python code does: a byte wakes it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: window.close())
+    read, write = socket.socketpair()
+    write.setblocking(False)
+    signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+    notifier = QSocketNotifier(read.fileno(), QSocketNotifier.Type.Read, window)
+    notifier.activated.connect(lambda *_: read.recv(64))
+    window.destroyed.connect(write.close)
+
+
+def _show_what_slots_raise(window: Window) -> None:
+    """PySide hands what a slot raises to sys.excepthook and goes on: show it and keep it."""
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        text = "".join(traceback.format_exception(kind, error, trace))
+        sys.stderr.write(text)
+        try:
+            path = state_dir() / "logs" / "window.log"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as log:
+                log.write(text)
+        except OSError:
+            pass
+        window.show_problem(f"Something went wrong in the window: {error}. The details are in {path}.")
+
+    sys.excepthook = hook

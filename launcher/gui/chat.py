@@ -1,0 +1,263 @@
+"""The chat pane: ask, watch the reply stream, stop it; under each reply its figures."""
+
+from PySide6.QtCore import QSizeF, Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QKeyEvent, QTextCursor
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPlainTextEdit,
+    QPushButton,
+    QScrollArea,
+    QSizePolicy,
+    QTextEdit,
+    QVBoxLayout,
+    QWidget,
+)
+
+from launcher.gui import theme
+
+_PROMPT_HEIGHT = 76
+_SHORT_BUBBLE = 300
+
+
+class Prompt(QPlainTextEdit):
+    """Where the user writes: Enter sends, Shift+Enter breaks the line, Esc stops the reply."""
+
+    sent = Signal()
+    stopped = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("prompt")
+        self.setAccessibleName("Your message")
+        self.setTabChangesFocus(True)
+        self.setFixedHeight(_PROMPT_HEIGHT)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
+        """Send, stop, or write."""
+        enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
+        if enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
+            self.sent.emit()
+        elif event.key() == Qt.Key.Key_Escape:
+            self.stopped.emit()
+        else:
+            super().keyPressEvent(event)
+
+
+class Text(QTextEdit):
+    """Read-only text that is as high as what it holds, and is appended to without laying out all of it again."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__()
+        self.setObjectName("reply")
+        self.setReadOnly(True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setTextInteractionFlags(
+            Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
+        )
+        self.setFont(theme.font(theme.CAPTION_PX if quiet else theme.BODY_PX))
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.document().setDocumentMargin(0)
+        self.document().documentLayout().documentSizeChanged.connect(self._fit)
+        self._fit(self.document().size())
+
+    def add(self, text: str) -> None:
+        """Append text."""
+        cursor = QTextCursor(self.document())
+        cursor.movePosition(QTextCursor.MoveOperation.End)
+        cursor.insertText(text)
+
+    @Slot(QSizeF)
+    def _fit(self, size: QSizeF) -> None:
+        height = max(int(size.height()) + 4, self.fontMetrics().height() + 4)
+        if height != self.height():
+            self.setFixedHeight(height)
+
+
+class Question(QWidget):
+    """What the user asked, in a bubble at the right."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        bubble = QLabel(text)
+        bubble.setObjectName("bubble")
+        bubble.setTextFormat(Qt.TextFormat.PlainText)
+        bubble.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        bubble.setMargin(theme.GAP_M)
+        bubble.setAccessibleName(f"You asked: {text}")
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(theme.GAP_XL, 0, 0, 0)
+        short = "\n" not in text and bubble.fontMetrics().horizontalAdvance(text) < _SHORT_BUBBLE
+        bubble.setWordWrap(not short)
+        layout.addStretch(1)
+        layout.addWidget(bubble, 0 if short else 12)
+
+
+class Answer(QWidget):
+    """A reply: its thoughts folded, its text, its figures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setAccessibleName("Reply")
+        self._thoughts = Text(quiet=True)
+        self._thoughts.hide()
+        self._fold = QPushButton()
+        self._fold.setObjectName("fold")
+        self._fold.setCheckable(True)
+        self._fold.hide()
+        self._fold.toggled.connect(self._thoughts.setVisible)
+        self._text = Text()
+        self._footer = QLabel()
+        self._footer.setObjectName("secondary")
+        self._footer.setWordWrap(True)
+        self._footer.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self._footer.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(theme.GAP_S)
+        for widget in (self._fold, self._thoughts, self._text, self._footer):
+            layout.addWidget(widget)
+
+    def add(self, text: str, reasoning: str) -> None:
+        """Append what came."""
+        if reasoning:
+            self._thoughts.add(reasoning)
+            words = len(self._thoughts.toPlainText().split())
+            self._fold.setText(f"▸ Thought, {words} words")
+            self._fold.show()
+        if text:
+            self._text.add(text)
+
+    def end(self, footer: str) -> None:
+        """Show the figures, or why it ended."""
+        self._footer.setText(footer)
+
+    @property
+    def text(self) -> str:
+        """The reply so far."""
+        return self._text.toPlainText()
+
+
+class ChatPane(QFrame):
+    """The conversation and the prompt."""
+
+    asked = Signal(list)
+    stop_asked = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("card")
+        self.messages: list[dict[str, str]] = []
+        self._answer: Answer | None = None
+        self._can_ask = self._replying = False
+        title = QLabel("Chat")
+        title.setFont(theme.font(theme.SECTION_PX, bold=True))
+        self._new = QPushButton("New chat")
+        self._new.setToolTip("Forget this conversation and begin another")
+        self._new.clicked.connect(self.clear)
+        head = QHBoxLayout()
+        head.addWidget(title)
+        head.addStretch()
+        head.addWidget(self._new)
+        self._conversation = QWidget()
+        self._conversation.setObjectName("conversation")
+        self._column = QVBoxLayout(self._conversation)
+        self._column.setContentsMargins(0, 0, theme.GAP, 0)
+        self._column.setSpacing(theme.GAP_L)
+        self._column.addStretch()
+        self._area = QScrollArea()
+        self._area.setWidgetResizable(True)
+        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._area.setWidget(self._conversation)
+        self._area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self._area.verticalScrollBar().rangeChanged.connect(self._follow)
+        self._following = True
+        self._area.verticalScrollBar().valueChanged.connect(self._see_whether_to_follow)
+        self.prompt = Prompt()
+        self.prompt.sent.connect(self._send)
+        self.prompt.stopped.connect(self.stop_asked)
+        self._button = QPushButton("Send")
+        self._button.setObjectName("primary")
+        self._button.clicked.connect(self._send_or_stop)
+        below = QHBoxLayout()
+        below.addStretch()
+        below.addWidget(self._button)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(theme.GAP_L, theme.GAP_M, theme.GAP_L, theme.GAP_L)
+        layout.setSpacing(theme.GAP_M)
+        layout.addLayout(head)
+        layout.addWidget(self._area, 1)
+        layout.addWidget(self.prompt)
+        layout.addLayout(below)
+        self.show_abilities(can_ask=False, replying=False, hint="")
+
+    def show_abilities(self, *, can_ask: bool, replying: bool, hint: str) -> None:
+        """Enable what is possible now."""
+        self._can_ask = can_ask
+        self._replying = replying
+        self._button.setText("Stop reply" if replying else "Send")
+        self._button.setEnabled(can_ask or replying)
+        self._new.setEnabled(not replying)
+        self.prompt.setPlaceholderText(hint)
+
+    def ask(self, text: str) -> None:
+        """Put a question into the conversation and ask it."""
+        self.messages.append({"role": "user", "content": text})
+        self._add(Question(text))
+        self._answer = Answer()
+        self._add(self._answer)
+        self._following = True
+        self.asked.emit(list(self.messages))
+
+    def add(self, text: str, reasoning: str) -> None:
+        """Append to the reply that is under way."""
+        if self._answer is not None:
+            self._answer.add(text, reasoning)
+
+    def end(self, footer: str) -> None:
+        """End the reply that is under way; what came of it stays in the conversation."""
+        if self._answer is not None:
+            self._answer.end(footer)
+            self.messages.append({"role": "assistant", "content": self._answer.text})
+            self._answer = None
+
+    @Slot()
+    def clear(self) -> None:
+        """Begin a new conversation."""
+        self.messages.clear()
+        while self._column.count() > 1:
+            item = self._column.takeAt(0)
+            widget = item.widget() if item else None
+            if widget is not None:
+                widget.deleteLater()
+        self.prompt.setFocus()
+
+    def _add(self, widget: QWidget) -> None:
+        self._column.insertWidget(self._column.count() - 1, widget)
+
+    @Slot()
+    def _send(self) -> None:
+        text = self.prompt.toPlainText().strip()
+        if text and self._can_ask:
+            self.prompt.clear()
+            self.ask(text)
+
+    @Slot()
+    def _send_or_stop(self) -> None:
+        if self._replying:
+            self.stop_asked.emit()
+        else:
+            self._send()
+
+    @Slot()
+    def _follow(self) -> None:
+        if self._following:
+            bar = self._area.verticalScrollBar()
+            QTimer.singleShot(0, bar, lambda: bar.setValue(bar.maximum()))
+
+    @Slot(int)
+    def _see_whether_to_follow(self, value: int) -> None:
+        self._following = value >= self._area.verticalScrollBar().maximum() - 24

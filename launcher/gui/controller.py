@@ -1,0 +1,203 @@
+"""What the window asks of the core, and what comes back: runs on the GUI's thread, never waits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QObject, Signal, Slot
+
+from launcher.base.errors import LauncherError
+from launcher.engine.state import LogAdded, State, Status
+from launcher.gui.bridge import Bridge, Ended
+from launcher.gui.viewmodel import Inputs, View, ViewModel, derive
+
+if TYPE_CHECKING:
+    from launcher.app import Session
+    from launcher.engine.client import Delta
+    from launcher.runtime import Handle
+
+DEMO = "demo"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A server is ready: what it serves, and where."""
+
+    model: str
+    settings: str
+    address: str
+    note: str
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """A part of the reply came."""
+
+    delta: "Delta"
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """A reply is whole; `footer` are its figures."""
+
+    number: int
+    footer: str
+
+
+class Controller(QObject):
+    """The session behind the window."""
+
+    view_changed = Signal(object)
+    sampled = Signal(list)
+    logged = Signal(list)
+    came = Signal(str, str)
+    replied = Signal(str)
+    serving = Signal(object)
+    closed = Signal()
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.bridge = Bridge(self)
+        self.bridge.drained.connect(self._take)
+        self._model = ViewModel[Inputs, View](Inputs(), derive, self)
+        self._model.changed.connect(self.view_changed)
+        self._session: Session | None = None
+        self._what: str | None = None
+        self._draft: int | None = None
+        self._asking: Handle[object] | None = None
+        self._reply = 0
+
+    @property
+    def view(self) -> View:
+        """What the controls show now."""
+        return self._model.view
+
+    @property
+    def inputs(self) -> Inputs:
+        """What the view is derived from."""
+        return self._model.inputs
+
+    def start(self, model: str | None = None, *, draft: int | None = None) -> None:
+        """Serve a model: "demo", a path, or the last one again. `draft` None takes the usual draft length."""
+        if model is not None:
+            self._what = model
+        self._draft = draft
+        if self._what is not None:
+            name = "Demo model" if self._what == DEMO else Path(self._what).stem
+            self._model.update(model=name, settings="", address="", status=Status(State.PREPARING))
+            self.bridge.submit("start", self._start)
+
+    def stop(self) -> None:
+        """Stop the server."""
+        self.bridge.submit("stop", self._stop)
+
+    def ask(self, messages: Sequence[dict[str, str]]) -> None:
+        """Ask for a reply to a conversation; it comes by `came` and ends with `replied`."""
+        self._reply += 1
+        number = self._reply
+        self._model.update(replying=True)
+        self._asking = self.bridge.submit(f"ask {number}", lambda: self._ask(number, messages))
+
+    def stop_reply(self) -> None:
+        """Cancel the reply that is under way."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def close(self) -> None:
+        """Stop everything; `closed` comes when nothing runs any more."""
+        self.bridge.submit("close", self._stop)
+
+    async def _start(self) -> None:
+        from launcher import app
+        from launcher.engine.demo import demo_preset
+        from launcher.engine.launch import ServeOptions
+
+        session = self._session
+        if session is None:
+            session = self._session = app.Session(on_event=self.bridge.post, on_sample=self.bridge.post)
+        what = self._what or DEMO
+        options = app.options_for(what, lambda path: ServeOptions(model=path), draft=self._draft)
+        await session.start(options)
+        launch = session.supervisor.launch
+        if launch is not None:
+            draft = launch.options.draft
+            context = f"{launch.context // 1024}K" if launch.context % 1024 == 0 else f"{launch.context:,}"
+            settings = f"{context} context · " + (f"draft {draft} · MTP on" if draft else "MTP off")
+            note = demo_preset().speed_note if what == DEMO else ""
+            engine = f"{launch.build.name} engine\n{launch.build.version}"
+            address = session.supervisor.endpoint.url.removeprefix("http://")
+            self.bridge.post(Serving(launch.header.name, settings, address, note, engine))
+
+    async def _stop(self) -> None:
+        if self._session is not None:
+            await self._session.stop()
+
+    async def _ask(self, number: int, messages: Sequence[dict[str, str]]) -> None:
+        from launcher.engine.client import ChatRequest
+
+        if self._session is None:
+            return
+        reply = await self._session.ask(ChatRequest(messages), lambda delta: self.bridge.post(Came(delta)))
+        self.bridge.post(Replied(number, reply.line))
+
+    @Slot(list)
+    def _take(self, batch: list[object]) -> None:
+        """Sort a batch of events: the newest status, joined texts, joined log lines, all samples."""
+        text, reasoning, lines, samples = [], [], [], []
+        ends: list[Ended | Replied] = []
+        for event in batch:
+            match event:
+                case Came(delta):
+                    text.append(delta.content)
+                    reasoning.append(delta.reasoning)
+                case LogAdded(line):
+                    lines.append(line)
+                case Status():
+                    self._model.update(status=event)
+                case Serving():
+                    self._model.update(model=event.model, settings=event.settings, address=event.address)
+                    self.serving.emit(event)
+                case Ended() | Replied():
+                    ends.append(event)
+                case _:
+                    samples.append(event)
+        if lines:
+            self.logged.emit(lines)
+        if any(text) or any(reasoning):
+            self.came.emit("".join(text), "".join(reasoning))
+        if samples:
+            self.sampled.emit(samples)
+        for end in ends:
+            self._end(end)
+
+    def _end(self, end: "Ended | Replied") -> None:
+        if isinstance(end, Replied):
+            self._finish_reply(end.number, end.footer)
+        elif end.what == "close":
+            self.bridge.close()
+            self.closed.emit()
+        elif end.what.startswith("ask "):
+            number = int(end.what.removeprefix("ask "))
+            self._finish_reply(number, "Stopped by you." if end.error is None else str(end.error))
+        elif end.error is not None and not _superseded(end.error):
+            error = end.error if isinstance(end.error, LauncherError) else _unforeseen(end.error)
+            self._model.update(status=replace(self.inputs.status, state=State.FAILED, percent=None, error=error))
+
+    def _finish_reply(self, number: int, footer: str) -> None:
+        """End reply `number`; its work ends once more after it was whole, and then this has been done."""
+        if self.inputs.replying and number == self._reply:
+            self._asking = None
+            self.replied.emit(footer)
+            self._model.update(replying=False)
+
+
+def _superseded(error: BaseException) -> bool:
+    return isinstance(error, LauncherError) and error.code == "superseded"
+
+
+def _unforeseen(error: BaseException) -> LauncherError:
+    return LauncherError(
+        f"Something unforeseen went wrong: {type(error).__name__}: {error}.", "The log has more; please report it."
+    )

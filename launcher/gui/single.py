@@ -1,0 +1,68 @@
+"""One window per user: a second start hands over what it was asked and raises the first."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from PySide6.QtCore import QLockFile, QObject
+from PySide6.QtNetwork import QLocalServer, QLocalSocket
+
+from launcher.base.paths import state_dir
+
+_ANSWER_MS = 2_000
+
+
+class SingleInstance(QObject):
+    """The right to be the one window. `first` says whether this process has it."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        folder = state_dir()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._name = "mtp-launcher-" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+        self._lock = QLockFile(str(folder / "window.lock"))
+        self._lock.setStaleLockTime(0)
+        self._server: QLocalServer | None = None
+        self._tell: Callable[[Path | None], None] = lambda _: None
+        self.first = self._lock.tryLock(0)
+
+    def listen(self, tell: Callable[[Path | None], None]) -> None:
+        """Call `tell` when another start asks for the window, with the file that it was given, if any."""
+        self._tell = tell
+        QLocalServer.removeServer(self._name)
+        self._server = QLocalServer(self)
+        self._server.setSocketOptions(QLocalServer.SocketOption.UserAccessOption)
+        self._server.newConnection.connect(self._answer)
+        self._server.listen(self._name)
+
+    def raise_first(self, file: Path | None) -> bool:
+        """Ask the first window to come to the front; return whether it did."""
+        socket = QLocalSocket()
+        socket.connectToServer(self._name)
+        if not socket.waitForConnected(_ANSWER_MS):
+            return False
+        socket.write(json.dumps({"file": str(file) if file else None}).encode() + b"\n")
+        socket.flush()
+        return socket.waitForReadyRead(_ANSWER_MS) and bytes(socket.readLine().data()) == b"raised\n"
+
+    def _answer(self) -> None:
+        socket = self._server.nextPendingConnection() if self._server else None
+        if socket is None:
+            return
+
+        def read() -> None:
+            if not socket.canReadLine():
+                return
+            try:
+                file = json.loads(bytes(socket.readLine().data()))["file"]
+            except (ValueError, KeyError, TypeError):
+                socket.abort()
+                return
+            self._tell(Path(file) if file else None)
+            socket.write(b"raised\n")
+            socket.disconnectFromServer()
+
+        socket.readyRead.connect(read)
+        socket.disconnected.connect(socket.deleteLater)
+        read()

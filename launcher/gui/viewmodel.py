@@ -1,0 +1,114 @@
+"""What the cockpit shows, derived from frozen inputs by pure functions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from PySide6.QtCore import QObject, Signal
+
+from launcher.engine.state import State, Status
+
+_WORDS = {
+    State.STOPPED: "Stopped",
+    State.PREPARING: "Preparing",
+    State.LOADING: "Loading",
+    State.WARMING_UP: "Warming up",
+    State.READY: "Ready",
+    State.BUSY: "Busy",
+    State.RESTARTING: "Restarting",
+    State.STOPPING: "Stopping",
+    State.FAILED: "Failed",
+}
+_MEANING = {State.READY: "good", State.BUSY: "good", State.FAILED: "bad", State.STOPPED: "secondary"}
+_GLYPH = {State.READY: "●", State.BUSY: "◉", State.FAILED: "✕", State.STOPPED: "○"}
+_RUNNING = (State.READY, State.BUSY)
+_RESTING = (State.STOPPED, State.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Everything that the cockpit's controls depend on."""
+
+    status: Status = field(default_factory=Status)
+    model: str | None = None
+    settings: str = ""
+    address: str = ""
+    replying: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the cockpit's controls show. `meaning` is a role of the theme."""
+
+    word: str
+    glyph: str
+    meaning: str
+    subject: str
+    address: str
+    settings: str
+    problem: str
+    offers_without_mtp: bool
+    offers_demo: bool
+    can_start: bool
+    can_stop: bool
+    can_ask: bool
+    replying: bool
+    prompt_hint: str
+
+
+def derive(inputs: Inputs) -> View:
+    """Return what is shown for `inputs`."""
+    state = inputs.status.state
+    word = _WORDS[state]
+    if inputs.status.percent is not None:
+        word = f"{word} {inputs.status.percent:.0f} %"
+    resting = state in _RESTING
+    running = state in _RUNNING
+    return View(
+        word=word,
+        glyph=_GLYPH.get(state, "◌"),
+        meaning=_MEANING.get(state, "attention"),
+        subject=inputs.model or "No model yet",
+        address="" if resting else inputs.address,
+        settings=inputs.settings,
+        problem=str(inputs.status.error) if inputs.status.error else "",
+        offers_without_mtp=inputs.status.error is not None and inputs.status.error.code == "model_has_no_mtp_head",
+        offers_demo=resting and inputs.model is None,
+        can_start=resting and inputs.model is not None,
+        can_stop=not resting and state is not State.STOPPING,
+        can_ask=running and not inputs.replying,
+        replying=inputs.replying,
+        prompt_hint=_prompt_hint(state, running=running),
+    )
+
+
+def _prompt_hint(state: State, *, running: bool) -> str:
+    if running:
+        return "Ask something · Enter sends, Esc stops"
+    if state in _RESTING:
+        return "Start a model to ask it something"
+    return "The model is not ready yet"
+
+
+_I = TypeVar("_I")
+_V = TypeVar("_V")
+
+
+class ViewModel(QObject, Generic[_I, _V]):
+    """Holds inputs, derives the view, and tells only when the view has changed."""
+
+    changed = Signal(object)
+
+    def __init__(self, inputs: _I, derive_view: Callable[[_I], _V], parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._derive = derive_view
+        self.inputs = inputs
+        self.view = derive_view(inputs)
+
+    def update(self, **changes: object) -> None:
+        """Change some inputs; `changed` is emitted with the new view if that differs."""
+        self.inputs = replace(self.inputs, **changes)  # type: ignore[type-var]
+        view = self._derive(self.inputs)
+        if view != self.view:
+            self.view = view
+            self.changed.emit(view)

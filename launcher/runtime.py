@@ -1,0 +1,64 @@
+"""The asyncio loop of the core on its own named thread, for a face that has a loop of its own."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError as FutureCancelled
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Handle(Generic[_T]):
+    """Work that was submitted. All methods may be called from any thread."""
+
+    def __init__(self, future: "Future[_T]") -> None:
+        self._future = future
+
+    def cancel(self) -> None:
+        """Ask the work to end; it runs its own clean-up on the loop."""
+        self._future.cancel()
+
+    def done(self) -> bool:
+        """Whether it has ended, been cancelled or failed."""
+        return self._future.done()
+
+    def then(self, tell: Callable[[BaseException | None], None]) -> None:
+        """Call `tell` when it has ended, on whatever thread, with its error or None. Cancelling is no error."""
+
+        def ended(future: "Future[_T]") -> None:
+            try:
+                tell(future.exception())
+            except FutureCancelled:
+                tell(None)
+
+        self._future.add_done_callback(ended)
+
+
+class Runtime:
+    """The loop. `close` cancels what still runs, waits for its clean-up, and ends the thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="launcher-core", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, _T]) -> Handle[_T]:
+        """Run `work` on the loop; from any thread."""
+        return Handle(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call `function` on the loop soon; from any thread."""
+        self._loop.call_soon_threadsafe(function)
+
+    def close(self, timeout_s: float = 15.0) -> bool:
+        """End everything; return whether it ended within `timeout_s`."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop().run_forever()

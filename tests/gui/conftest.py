@@ -1,0 +1,50 @@
+"""A window of the real program, over the real engine, offscreen."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyqtgraph
+import pytest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from launcher.engine.state import State
+from launcher.gui import theme
+from launcher.gui.window import Window
+
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+
+
+@pytest.fixture
+def window(qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
+    """The window, painted, with its plots; closed at the end, which must leave nothing running."""
+    theme.apply(qapp, theme.current())
+    window = Window(remember=False)
+    window.show()
+    qtbot.waitExposed(window)
+    window.cockpit.attach_plots(pyqtgraph)
+    yield window
+    if window.isVisible():
+        with qtbot.waitSignal(window.controller.closed, timeout=15_000):
+            window.close()
+    assert window.controller.bridge.close()
+    window.deleteLater()
+
+
+@pytest.fixture
+def wait_for(window: Window, qtbot: QtBot) -> Callable[..., None]:
+    """Wait until the server is in one of the states."""
+
+    def wait(*states: State) -> None:
+        qtbot.waitUntil(lambda: window.controller.inputs.status.state in states, timeout=20_000)
+
+    return wait
+
+
+@pytest.fixture
+def demo(window: Window, wait_for: Callable[..., None]) -> Window:
+    """The window with the demo running."""
+    window.cockpit.demo_asked.emit()
+    wait_for(State.READY)
+    return window

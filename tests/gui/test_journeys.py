@@ -1,0 +1,202 @@
+"""What a person does with the window, from start to end, on the real engine."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from PySide6.QtCore import QMimeData, QPoint, Qt, QUrl
+from PySide6.QtGui import QDropEvent
+from PySide6.QtWidgets import QLabel, QPushButton
+from pytestqt.qtbot import QtBot
+
+from launcher.base.identity import ProcessId
+from launcher.engine.state import State
+from launcher.gui.chat import Answer
+from launcher.gui.window import Window
+
+Wait = Callable[..., None]
+
+
+def button(window: Window, text: str) -> QPushButton:
+    """Return the one visible button with a text."""
+    (found,) = [each for each in window.findChildren(QPushButton) if each.text() == text and each.isVisible()]
+    return found
+
+
+def texts(window: Window) -> str:
+    return "\n".join(label.text() for label in window.findChildren(QLabel) if label.isVisible())
+
+
+def answers(window: Window) -> list[Answer]:
+    return window.cockpit.chat.findChildren(Answer)
+
+
+def engine_of(window: Window) -> ProcessId:
+    session = window.controller._session
+    assert session is not None
+    assert session.supervisor.process is not None
+    return session.supervisor.process.identity
+
+
+def ask(window: Window, qtbot: QtBot, text: str) -> None:
+    qtbot.waitUntil(lambda: window.controller.view.can_ask, timeout=10_000)
+    window.cockpit.chat.prompt.setPlainText(text)
+    qtbot.keyClick(window.cockpit.chat.prompt, Qt.Key.Key_Return)
+
+
+def endless(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make replies go on until they are stopped."""
+    from launcher.engine import client
+
+    body = client.ChatRequest.body
+    monkeypatch.setattr(client.ChatRequest, "body", lambda self: body(self) | {"ignore_eos": True})
+
+
+def test_first_there_is_an_offer_and_what_it_cannot_show(window: Window) -> None:
+    assert window.chip.accessibleName() == "Server: Stopped, No model yet"
+    assert "not a speed-up" in texts(window)
+    assert button(window, "Start the demo").isEnabled()
+    assert not button(window, "Send").isEnabled()
+
+
+def test_one_click_starts_the_demo_and_a_question_is_answered(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
+    states: list[str] = []
+    window.controller.view_changed.connect(lambda view: states.append(view.word))
+    qtbot.mouseClick(button(window, "Start the demo"), Qt.MouseButton.LeftButton)
+    wait_for(State.READY)
+    assert states[0] == "Preparing"
+    assert {"Warming up", "Ready"} <= set(states)
+    with qtbot.waitSignal(window.controller.replied, timeout=10_000):
+        ask(window, qtbot, "What is acceptance?")
+    (answer,) = answers(window)
+    assert len(answer.text) > 50
+    assert "of drafts accepted" in texts(window)
+    assert "faster without MTP" in texts(window)
+    assert window.cockpit.chat.messages[-1] == {"role": "assistant", "content": answer.text}
+
+
+def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+        ask(demo, qtbot, "What is a draft?")
+    history = demo.cockpit.history
+    qtbot.waitUntil(lambda: history.last_known("tokens_per_second") is not None, timeout=5_000)
+    _, values = history.since("host_memory_used_mib", 0.0)
+    assert values
+    curve = demo.cockpit.plots[0]._curves["tokens_per_second"]
+    qtbot.waitUntil(lambda: len(curve.getData()[0] if curve.getData()[0] is not None else ()) > 1, timeout=5_000)
+    assert "t/s" in texts(demo)
+
+
+def test_a_reply_can_be_stopped_with_escape_and_another_asked(
+    demo: Window, wait_for: Wait, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless(demo, monkeypatch)
+    ask(demo, qtbot, "Go on for ever.")
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 200, timeout=10_000)
+    assert button(demo, "Stop reply").isEnabled()
+    with qtbot.waitSignal(demo.controller.replied, timeout=5_000):
+        qtbot.keyClick(demo.cockpit.chat.prompt, Qt.Key.Key_Escape)
+    assert "Stopped by you." in texts(demo)
+    monkeypatch.undo()
+    wait_for(State.READY)
+    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+        ask(demo, qtbot, "What is a draft?")
+    assert len(answers(demo)) == 2
+
+
+def test_stopping_and_starting_again_keeps_the_address(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
+    address, engine = demo.controller.view.address, engine_of(demo)
+    qtbot.mouseClick(button(demo, "Stop"), Qt.MouseButton.LeftButton)
+    wait_for(State.STOPPED)
+    assert not engine.running()
+    assert demo.controller.view.address == ""
+    qtbot.mouseClick(button(demo, "Start"), Qt.MouseButton.LeftButton)
+    wait_for(State.READY)
+    assert demo.controller.view.address == address
+
+
+def test_an_engine_killed_under_us_is_told_and_can_be_started_again(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
+    os.kill(engine_of(demo).pid, signal.SIGKILL)
+    wait_for(State.FAILED)
+    assert "The engine was killed while serving" in texts(demo)
+    qtbot.mouseClick(button(demo, "Start"), Qt.MouseButton.LeftButton)
+    wait_for(State.READY)
+    assert "killed" not in texts(demo)
+
+
+def test_an_engine_killed_in_the_middle_of_a_reply_ends_the_reply(
+    demo: Window, wait_for: Wait, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless(demo, monkeypatch)
+    ask(demo, qtbot, "Go on for ever.")
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 50, timeout=10_000)
+    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+        os.kill(engine_of(demo).pid, signal.SIGKILL)
+    wait_for(State.FAILED)
+    assert not demo.controller.view.replying
+
+
+def test_closing_in_the_middle_of_a_reply_leaves_no_process(
+    demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless(demo, monkeypatch)
+    ask(demo, qtbot, "Go on for ever.")
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 50, timeout=10_000)
+    engine = engine_of(demo)
+    with qtbot.waitSignal(demo.controller.closed, timeout=15_000):
+        demo.close()
+    assert not engine.running()
+    assert not psutil.Process().children(recursive=True)
+
+
+def test_a_file_that_cannot_be_served_is_explained_and_nothing_is_lost(
+    window: Window, wait_for: Wait, qtbot: QtBot, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_text("<html>")
+    window.open_file(broken)
+    wait_for(State.FAILED)
+    assert "broken.gguf is not a GGUF file" in texts(window)
+    window.cockpit.demo_asked.emit()
+    wait_for(State.READY)
+
+
+def test_a_file_without_a_head_is_served_without_mtp_by_one_click(
+    window: Window, wait_for: Wait, qtbot: QtBot, headless_model: Path
+) -> None:
+    window.open_file(headless_model)
+    wait_for(State.FAILED)
+    assert "has no MTP head" in texts(window)
+    qtbot.mouseClick(button(window, "Start without MTP"), Qt.MouseButton.LeftButton)
+    wait_for(State.READY)
+    assert "MTP off" in texts(window)
+    with qtbot.waitSignal(window.controller.replied, timeout=10_000):
+        ask(window, qtbot, "What is a draft?")
+    assert "of drafts accepted" not in texts(window)
+
+
+def test_a_dropped_file_is_served(window: Window, wait_for: Wait, demo_model: Path) -> None:
+    data = QMimeData()
+    data.setUrls([QUrl.fromLocalFile(str(demo_model))])
+    copy, left, none = Qt.DropAction.CopyAction, Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier
+    window.dropEvent(QDropEvent(QPoint(5, 5), copy, data, left, none))
+    wait_for(State.READY)
+    assert window.controller.view.subject == "MTP demo"
+
+
+def test_the_log_is_in_a_drawer(demo: Window, qtbot: QtBot) -> None:
+    assert not demo.cockpit.log.isVisible()
+    qtbot.mouseClick(button(demo, "Log"), Qt.MouseButton.LeftButton)
+    assert demo.cockpit.log.isVisible()
+    assert "draft-mtp" in demo.cockpit.log.toPlainText()
+
+
+def test_a_new_chat_forgets_the_old_one(demo: Window, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+        ask(demo, qtbot, "What is a draft?")
+    qtbot.mouseClick(button(demo, "New chat"), Qt.MouseButton.LeftButton)
+    assert demo.cockpit.chat.messages == []
+    qtbot.waitUntil(lambda: not answers(demo), timeout=2_000)
