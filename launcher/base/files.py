@@ -1,8 +1,13 @@
 """Files written whole or not at all."""
 
 import os
+import sys
 import tempfile
+import time
 from pathlib import Path
+
+_READERS_S = 1.0
+"""How long a reader may keep a file of ours from being replaced (Windows)."""
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
@@ -19,7 +24,20 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.chmod(mode)
-        draft.replace(path)
+        _replace(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _replace(draft: Path, path: Path) -> None:
+    deadline_s = time.monotonic() + _READERS_S
+    while sys.platform == "win32":  # an open file cannot be replaced there: wait for its reader to finish
+        try:
+            draft.replace(path)
+            return
+        except PermissionError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.005)
+    draft.replace(path)

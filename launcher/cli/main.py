@@ -34,10 +34,12 @@ def run(open_window: OpenWindow) -> NoReturn:
     """Run the command line of this process; `open_window` is the other face."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+            # On Windows a pipe would get the code page, in which programs do not read JSON.
+            stream.reconfigure(encoding="utf-8" if sys.platform == "win32" else None, errors="replace")
     try:
         code = main(sys.argv[1:], open_window)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # pythonw has none
+            sys.stdout.flush()
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BrokenPipeError:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
@@ -48,13 +48,15 @@ class Registration:
         """Change fields of the entry; a file that cannot be written is left as it was."""
         self.entry = self.entry.model_copy(update=changes)
         try:
-            write_atomically(self._path, self.entry.model_dump_json().encode())
+            with _locked():  # on Windows a file that is being read cannot be replaced
+                write_atomically(self._path, self.entry.model_dump_json().encode())
         except OSError:
             return
 
     def remove(self) -> None:
         """Take the entry out."""
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError), _locked():
+            self._path.unlink(missing_ok=True)
 
 
 def register(port: int | None, *, model: str, engine: str, draft: int) -> tuple[Endpoint, Registration]:

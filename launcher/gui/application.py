@@ -69,8 +69,11 @@ def run_window(options: argparse.Namespace) -> int:
     if single is not None:
         single.listen(lambda asked: _asked_for(window, asked))
     window.show()
-    _let_signals_in(window)
+    sockets = _let_signals_in(window)
     code = application.exec()
+    signal.set_wakeup_fd(-1)
+    for end in sockets:
+        end.close()
     if not window.controller.bridge.close():
         print("Error: the engine did not end in time; its keeper ends it now.", file=sys.stderr)
         return 1
@@ -106,8 +109,11 @@ def _follow_scheme(application: QApplication, window: Window) -> None:
     application.styleHints().colorSchemeChanged.connect(changed)
 
 
-def _let_signals_in(window: Window) -> None:
-    """Make Ctrl-C and SIGTERM close the window. Python's handlers run only when Python code does: a byte wakes it."""
+def _let_signals_in(window: Window) -> tuple[socket.socket, socket.socket]:
+    """Make Ctrl-C and SIGTERM close the window; what is returned must be kept.
+
+    Python's handlers run only when Python code does: a byte on a socket wakes it.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: window.close())
     read, write = socket.socketpair()
@@ -115,7 +121,7 @@ def _let_signals_in(window: Window) -> None:
     signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
     notifier = QSocketNotifier(read.fileno(), QSocketNotifier.Type.Read, window)
     notifier.activated.connect(lambda *_: read.recv(64))
-    window.destroyed.connect(write.close)
+    return read, write
 
 
 def _show_what_slots_raise(window: Window) -> None:

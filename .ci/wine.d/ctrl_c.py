@@ -1,0 +1,74 @@
+"""Ctrl-C as a user types it: the launcher in a terminal of its own, the byte 3, and what is left.
+
+python3 ctrl_c.py PROGRAM ARGUMENT ...      the Windows Python; Linux side, standard library only
+"""
+# ruff: noqa: S606, T201
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+_PATIENCE_S = 45.0
+
+
+def _typed(command: list[str], cue: bytes) -> tuple[int | None, float, str]:
+    """Start `command` in a terminal, type Ctrl-C after `cue`; return exit code, seconds to the end, all output."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvp(command[0], command)
+    output, typed_s, deadline_s = b"", 0.0, time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline_s:
+        if select.select([terminal], [], [], 0.2)[0]:
+            try:
+                data = os.read(terminal, 65_536)
+            except OSError:  # the terminal's other end is closed: it has ended
+                break
+            if not data:
+                break
+            output += data
+        if not typed_s and cue in output:
+            time.sleep(0.5)
+            os.write(terminal, b"\x03")
+            typed_s = time.monotonic()
+    text = output.decode("utf-8", "replace")
+    while time.monotonic() < deadline_s:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status), time.monotonic() - typed_s, text
+        time.sleep(0.05)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    return None, _PATIENCE_S, text
+
+
+def _left(command: list[str]) -> str:
+    """Return the Windows processes that still run Python, but for the one that asks."""
+    asks = "import os, psutil; print(*(p for p in psutil.pids() if p != os.getpid() and _python(p)), sep=',')"
+    names = "import ctypes\n"
+    names += "def _python(pid):\n k = ctypes.WinDLL('kernel32'); h = k.OpenProcess(0x1000, 0, pid)\n"
+    names += " b = ctypes.create_unicode_buffer(500); n = ctypes.c_ulong(500)\n"
+    names += " return bool(k.QueryFullProcessImageNameW(h, 0, b, ctypes.byref(n))) and 'python' in b.value\n"
+    answer = subprocess.run([*command, "-c", names + asks], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return answer.stdout.decode().strip()
+
+
+def main(command: list[str]) -> None:
+    """Type Ctrl-C at a server that is ready, and at a demo that is answering."""
+    proofs = (
+        (["serve", "--model", "demo", "--json"], b'"pid"', 0, "serve ends with exit code 0"),
+        (["demo", "--headless", "--seconds", "30"], b"first token", 130, "demo ends with exit code 130"),
+    )
+    for arguments, cue, wanted, name in proofs:
+        code, seconds, text = _typed([*command, "-m", "launcher", *arguments], cue)
+        left = _left(command)
+        if code == wanted and not left and "Traceback" not in text:
+            print(f"ok   Ctrl-C in a terminal: {name} after {seconds:.1f} s, no process is left")
+        else:
+            print(f"FAIL Ctrl-C in a terminal: {name}: exit code {code}, processes left: {left or 'none'}; {text!r}")
+    print("done ctrl_c", flush=True)
+
+
+main(sys.argv[1:])

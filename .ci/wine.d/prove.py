@@ -1,0 +1,463 @@
+"""What the Windows half must do, tried by a Windows Python (see ../wine).
+
+python.exe prove.py FAKE_ENGINE      prints a line a proof: "ok   ...", "FAIL ..." or "open ...", then "done prove"
+"""
+# ruff: noqa: S101, T201
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from launcher.base.errors import EngineMissing
+from launcher.base.identity import ProcessId
+from launcher.base.paths import HOME_VARIABLE
+from launcher.engine.demo import unpack_demo_model
+from launcher.engine.endpoint import Endpoint
+from launcher.engine.launch import ServeOptions, plan
+from launcher.engine.process import Command, Exit, start
+from launcher.engine.registry import register, running
+
+FAKE = Path(sys.argv[1]).resolve()
+NEST = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
+print(child.pid, flush=True)
+child.wait()
+"""
+"""A program that starts another; neither reads its standard input."""
+
+Proof = Callable[[], str]
+PROOFS: dict[str, Proof] = {}
+
+
+def proof(name: str) -> Callable[[Proof], Proof]:
+    """Register a proof; it returns the figures to print, or raises."""
+
+    def add(function: Proof) -> Proof:
+        PROOFS[name] = function
+        return function
+
+    return add
+
+
+def launcher(*arguments: str, **environment: str) -> tuple[int, bytes]:
+    """Run one command line as a program would; return its exit code and its standard output."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "launcher", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    errors = ended.stderr.decode("utf-8", "replace")
+    assert "Traceback" not in errors, errors
+    return ended.returncode, ended.stdout
+
+
+def asked(*arguments: str, code: int = 0, **environment: str) -> Any:  # noqa: ANN401 -- any JSON value
+    """Run one command line with --json and return what it printed."""
+    ended, output = launcher(*arguments, "--json", **environment)
+    assert ended == code, f"exit code {ended}: {output!r}"
+    return json.loads(output.decode("utf-8", "replace"))
+
+
+@contextmanager
+def serving(*arguments: str, **environment: str) -> Iterator[tuple["subprocess.Popen[bytes]", dict[str, Any]]]:
+    """Run `serve` and yield its process and its first line; end both processes, come what may."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "launcher", "serve", *arguments, "--json"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+    engine = None
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate(timeout=10)[1].decode("utf-8", "replace")
+        ready = json.loads(line)
+        assert "pid" in ready, ready
+        engine = ProcessId.of(ready["pid"])
+        yield process, ready
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+        if engine is not None:
+            gone_after_s(engine)
+
+
+def gone_after_s(*processes: ProcessId, limit_s: float = 2.0) -> float:
+    """Wait until the processes are gone and return how long it took."""
+    began_s = time.monotonic()
+    while any(process.running() for process in processes):
+        assert time.monotonic() - began_s < limit_s, f"still running after {limit_s} s: {processes}"
+        time.sleep(0.02)
+    return time.monotonic() - began_s
+
+
+def identity(pid: int) -> ProcessId:
+    """Return the identity of a process that must be running."""
+    process = ProcessId.of(pid)
+    assert process is not None, f"process {pid} does not run"
+    assert process.running()
+    return process
+
+
+def command(*arguments: str) -> Command:
+    """Return the command for a Python program."""
+    return Command((sys.executable, *arguments), dict(os.environ), Path.cwd())
+
+
+def fake_engine() -> str:
+    """Return the fake llama-server as a batch file."""
+    path = Path(os.environ[HOME_VARIABLE]).parent / "fake-llama-server.bat"
+    path.write_text(f'@"{sys.executable}" "{FAKE}" %*\n', "mbcs")
+    return str(path)
+
+
+@proof("python -m launcher --version")
+def _version() -> str:
+    code, output = launcher("--version")
+    assert code == 0
+    assert output.startswith(b"mtp-launcher "), output
+    return output.decode().strip()
+
+
+@proof("doctor --json")
+def _doctor() -> str:
+    report = asked("doctor")
+    host, engine = report["host"], report["engines"][0]
+    assert report["demo_can_run"], report
+    assert host["system"].startswith("Windows"), host
+    assert host["avx2"] and host["memory_bytes"] > 2**30 and host["wsl"] is None, host  # noqa: PT018
+    return f"{host['system']}, {host['cpu']}; {engine['place']} engine {engine['version']}; {report['no_gpu_because']}"
+
+
+@proof("demo --headless --json, on the real engine")
+def _demo() -> str:
+    report = asked("demo", "--headless")
+    assert report["draft_n_accepted"] > 0, report
+    return (
+        f"{report['predicted_n']} tokens at {report['tokens_per_second']} t/s, {report['draft_n_accepted']} of"
+        f" {report['draft_n']} drafts accepted, ready after {report['ready_s']} s, {report['samples']} samples"
+    )
+
+
+@proof("serve, chat, status, stop")
+def _verbs() -> str:
+    with serving("--model", "demo") as (process, ready):
+        engine = identity(ready["pid"])
+        [server] = asked("status")
+        assert (server["state"], server["engine_pid"], server["pid"]) == ("ready", ready["pid"], process.pid), server
+        reply = asked("chat", "What is MTP?")
+        assert reply["draft_n_accepted"] > 0, reply
+        stopped = asked("stop")
+        assert stopped["stopped"] == ready["url"], stopped
+        process.wait(5)
+        after_s = gone_after_s(engine)
+        assert asked("status", code=1) == []
+    with serving("--model", "demo") as (_, again):
+        assert (again["url"], again["api_key"]) == (ready["url"], ready["api_key"])
+    return f"a reply of {reply['predicted_n']} tokens, all gone {after_s:.2f} s after stop; port and key are kept"
+
+
+@proof("the launcher is ended hard: its engine goes with it")
+def _hard_end() -> str:
+    with serving("--model", "demo") as (process, ready):
+        engine = identity(ready["pid"])
+        process.kill()
+        after_s = gone_after_s(engine)
+        assert asked("status", code=1) == [], "a dead server is listed"
+    return f"after {after_s:.2f} s"
+
+
+ORPHAN = """
+import asyncio, os, subprocess, sys
+from pathlib import Path
+from launcher.engine.process import Command, start
+program, in_job = sys.argv[1], sys.argv[2] == "job"
+async def main():
+    said = asyncio.Queue()
+    if in_job:
+        process = await start(Command((sys.executable, "-c", program), dict(os.environ), Path.cwd()),
+                              lambda _, text: said.put_nowait(text))
+        print(process.identity.pid, await said.get(), flush=True)
+    else:
+        process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        print(process.pid, process.stdout.readline().decode(), flush=True)
+    os._exit(7)
+asyncio.run(main())
+"""
+
+
+@proof("the job alone does it: programs that read no input, and what they started")
+def _job() -> str:
+    def orphans(how: str) -> list[ProcessId]:
+        ended = subprocess.Popen([sys.executable, "-c", ORPHAN, NEST, how], stdout=subprocess.PIPE)
+        assert ended.stdout is not None
+        pids = [int(word) for word in ended.stdout.readline().split()]
+        processes = [ProcessId.of(pid) or ProcessId(pid, 0.0) for pid in pids]
+        assert ended.wait(10) == 7
+        return processes
+
+    after_s = gone_after_s(*orphans("job"))
+    without = orphans("alone")
+    time.sleep(1.0)
+    survived = [process.pid for process in without if process.running()]
+    for pid in survived:
+        psutil.Process(pid).kill()
+    assert len(survived) == 2, "the same programs ended without a job too: this proves nothing"
+    return f"both gone after {after_s:.2f} s; without a job both live on"
+
+
+@proof("stop by the exit line: the real engine")
+def _exit_line() -> str:
+    async def run() -> tuple[Exit, float]:
+        launch = await plan(ServeOptions(unpack_demo_model(), built_in=True), Endpoint(29_871, "k" * 32))
+        loaded = asyncio.Event()
+        process = await start(launch.command, lambda _, text: loaded.set() if "listening on" in text else None)
+        await asyncio.wait_for(loaded.wait(), 30)
+        began_s = time.monotonic()
+        return await process.stop(), time.monotonic() - began_s
+
+    ended, seconds = asyncio.run(run())
+    assert ended == Exit(0), ended
+    assert seconds < 3.0, seconds
+    return f"exit code 0 after {seconds:.2f} s"
+
+
+@proof("a program that ignores the exit line is ended by the job after the patience")
+def _patience() -> str:
+    async def run() -> tuple[Exit, float, ProcessId, ProcessId]:
+        said: asyncio.Queue[str] = asyncio.Queue()
+        process = await start(command("-c", NEST), lambda _, text: said.put_nowait(text))
+        child = identity(int(await said.get()))
+        began_s = time.monotonic()
+        return await process.stop((1.0, 1.0)), time.monotonic() - began_s, process.identity, child
+
+    ended, seconds, process, child = asyncio.run(run())
+    gone_after_s(process, child)
+    assert ended == Exit(1), ended
+    assert 0.9 < seconds < 3.0, seconds
+    return f"patience 1 s, ended after {seconds:.2f} s, and so is what it had started"
+
+
+@proof("a program that ends at once is reported with its own exit code")
+def _ends_at_once() -> str:
+    async def run() -> tuple[Exit, list[str]]:
+        said: list[str] = []
+        process = await start(
+            command("-c", "import os; print('last words', flush=True); os._exit(77)"), lambda _, text: said.append(text)
+        )
+        return await process.exited, said
+
+    ended, said = asyncio.run(run())
+    assert (ended, said) == (Exit(77), ["last words"]), (ended, said)
+    return str(ended)
+
+
+@proof("what cannot be started is an error with a next step")
+def _cannot_start() -> str:
+    no_program = Path(os.environ[HOME_VARIABLE]).parent / "not-a-program.exe"
+    no_program.write_bytes(b"no program")
+    titles = []
+    for path in (no_program, no_program.with_name("absent.exe")):
+        try:
+            asyncio.run(start(Command((str(path),), dict(os.environ), Path.cwd()), lambda *_: None))
+        except EngineMissing as error:
+            titles.append(error.title)
+    assert len(titles) == 2, titles
+    error = asked("serve", "--model", "demo", "--engine", str(no_program), code=1)["error"]
+    assert error["code"] == "engine_missing", error
+    return error["message"]  # type: ignore[no-any-return]
+
+
+@proof("a batch file as the engine: all it started ends with the launcher")
+def _batch() -> str:
+    with serving("--model", "demo", "--engine", fake_engine()) as (process, ready):
+        shell = psutil.Process(ready["pid"])
+        family = [identity(one.pid) for one in (shell, *shell.children(recursive=True))]
+        assert len(family) > 1, family
+        assert asked("chat", "Hello.")["text"].startswith("word")
+        process.kill()
+        after_s = gone_after_s(*family)
+    return f"{len(family)} processes gone after {after_s:.2f} s"
+
+
+@proof("an engine that dies is an error with a cause")
+def _dies() -> str:
+    loading = asked("serve", "--model", "demo", "--engine", fake_engine(), code=1, FAKE_FAULTS="dies-loading")["error"]
+    assert loading["code"] == "engine_failed", loading
+    with serving("--model", "demo") as (process, ready):
+        psutil.Process(ready["pid"]).kill()
+        assert process.stdout is not None
+        serving_ended = json.loads(process.stdout.readline())["error"]
+        assert process.wait(5) == 1
+    return f"{loading['message']} {serving_ended['message']}"
+
+
+@proof("without Microsoft's OpenMP runtime: the error names what Windows needs")
+def _no_runtime() -> str:
+    library = Path(sys.executable).with_name("vcomp140.dll")
+    hidden = library.rename(library.with_suffix(".hidden"))
+    try:
+        error = asked("serve", "--model", "demo", code=1)["error"]
+        report = asked("doctor", code=1)
+    finally:
+        hidden.rename(library)
+    assert error["code"] == "library_missing", error
+    assert "Visual C++" in error["message"], error
+    assert not report["demo_can_run"]
+    assert "Visual C++" in report["findings"][0]["title"], report["findings"]
+    return error["message"]  # type: ignore[no-any-return]
+
+
+@proof("a port that is in use is refused")
+def _port_busy() -> str:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        error = asked("serve", "--model", "demo", "--port", str(other.getsockname()[1]), code=1)["error"]
+    assert error["code"] == "port_busy", error
+    return error["message"]  # type: ignore[no-any-return]
+
+
+@proof("asyncio: Proactor loop, pipes with bytes that are no UTF-8 and a line of 200 kB")
+def _pipes() -> str:
+    async def run() -> tuple[str, list[str]]:
+        said: list[str] = []
+        program = (
+            "import sys; b = sys.stderr.buffer; b.write(b'\\xff\\xfe\\r\\n' + b'x' * 200_000 + b'\\r\\nend\\r\\n')"
+        )
+        process = await start(command("-c", program), lambda _, text: said.append(text))
+        await process.exited
+        return type(asyncio.get_running_loop()).__name__, said
+
+    loop, said = asyncio.run(run())
+    assert loop == "ProactorEventLoop", loop
+    assert [len(line) for line in said] == [2, 16_384, 3], [len(line) for line in said]
+    return loop
+
+
+INTERRUPTED = """
+import runpy, signal, threading, time
+from launcher.engine.registry import running
+def interrupt():
+    while not any(server.state in ("ready", "busy") for server in running()):
+        time.sleep(0.1)
+    time.sleep(0.5)
+    signal.raise_signal(signal.SIGINT)  # in a thread that is not Python's main one, as Windows does it
+threading.Thread(target=interrupt, daemon=True).start()
+runpy.run_module("launcher", run_name="__main__", alter_sys=True)
+"""
+
+
+@proof("SIGINT while asyncio waits: serve ends with 0, demo with 130")
+def _interrupt() -> str:
+    took = []
+    for arguments, wanted in (("serve --model demo", 0), ("demo --headless --seconds 30", 130)):
+        began_s = time.monotonic()
+        ended = subprocess.run(
+            [sys.executable, "-c", INTERRUPTED, *arguments.split()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        assert ended.returncode == wanted, (ended.returncode, ended.stderr)
+        assert b"Traceback" not in ended.stderr, ended.stderr
+        took.append(f"{time.monotonic() - began_s:.1f} s")
+        assert running() == ()
+    return ", ".join(took)
+
+
+@proof("a folder and a model with spaces and letters beyond ASCII")
+def _names() -> str:
+    model = Path(os.environ[HOME_VARIABLE]).parent / "modèle démo.gguf"
+    model.write_bytes(unpack_demo_model().read_bytes())
+    with serving("--model", str(model)) as (_, ready):
+        assert running()[0].model == "modèle démo"
+        assert asked("chat", "What is MTP?")["draft_n_accepted"] > 0
+    log = Path(os.environ[HOME_VARIABLE]) / "state" / "logs" / f"engine-{ready['url'].rpartition(':')[2]}.log"
+    assert "modèle démo.gguf" in log.read_text("utf-8"), log
+    return str(model)
+
+
+@proof("what programs read from a pipe is UTF-8")
+def _utf8() -> str:
+    code, output = launcher("demo", "--headless")
+    assert code == 0
+    assert "·" in output.decode("utf-8"), output
+    model = Path(os.environ[HOME_VARIABLE]).parent / "modèle 模型.gguf"
+    model.write_bytes(unpack_demo_model().read_bytes())
+    with serving("--model", str(model)):
+        [server] = asked("status")
+    assert server["model"] == model.stem, server
+    return server["model"]  # type: ignore[no-any-return]
+
+
+@proof("readers and writers of the registry do not disturb each other")
+def _registry() -> str:
+    _, registration = register(None, model="none", engine="none", draft=0)
+    lost = missing = rounds = 0
+    ended = threading.Event()
+
+    def write() -> None:
+        nonlocal lost, rounds
+        path = registration._path  # noqa: SLF001 -- to see whether it was written
+        while not ended.is_set():
+            rounds += 1
+            registration.update(engine_pid=rounds)
+            with suppress(OSError, ValueError):
+                lost += json.loads(path.read_bytes())["engine_pid"] != rounds
+            time.sleep(0.003)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        deadline_s = time.monotonic() + 4.0
+        while time.monotonic() < deadline_s:
+            missing += not running()
+            time.sleep(0.002)
+    finally:
+        ended.set()
+        writer.join()
+        registration.remove()
+    assert not lost, f"{lost} of {rounds} updates were lost"
+    assert not missing, f"a running server was not listed {missing} times"
+    return f"{rounds} updates"
+
+
+def main() -> None:
+    """Try every proof in a home of its own kind of name, and leave no process."""
+    with tempfile.TemporaryDirectory(prefix="wine proof é ", ignore_cleanup_errors=True) as folder:
+        os.environ[HOME_VARIABLE] = str(Path(folder) / "home")
+        for name, function in PROOFS.items():
+            try:
+                verdict, said = "ok  ", function()
+            except Exception as error:  # noqa: BLE001 -- whatever it was, the others are tried too
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                verdict, said = "FAIL", f"{type(error).__name__} in line {where.lineno} of {where.name}: {error}"
+            print(f"{verdict} {name}: {said}", flush=True)
+            for child in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    child.kill()
+    print("done prove", flush=True)
+
+
+main()

@@ -1,0 +1,155 @@
+"""`mtp-launcher gui` as a process: pictures, one window per user, signals, exceptions in slots."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from PySide6.QtGui import QImage
+
+COMMAND = [sys.executable, "-m", "launcher"]
+OFFSCREEN = {"QT_QPA_PLATFORM": "offscreen"}
+
+
+def gui(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "gui", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | OFFSCREEN | environment,
+    )
+
+
+@contextmanager
+def opened(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [*COMMAND, "gui", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | OFFSCREEN,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def wait_until_it_listens(home: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not (home / "state" / "window.lock").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_picture_is_taken_and_says_when_the_window_was_painted(tmp_path: Path, theme: str) -> None:
+    picture = tmp_path / "window.png"
+    told = gui("--screenshot", str(picture), "--theme", theme, "--size", "1000x700")
+    assert told.returncode == 0, told.stderr
+    assert 0 < json.loads(told.stdout)["painted_s"] < 30
+    image = QImage(str(picture))
+    assert (image.width(), image.height()) == (1000, 700)
+    assert (image.pixelColor(500, 2).lightness() < 128) == (theme == "dark")
+
+
+def test_a_picture_with_the_demo_has_live_data(tmp_path: Path) -> None:
+    still, live = tmp_path / "still.png", tmp_path / "live.png"
+    gui("--screenshot", str(still), "--size", "1000x700")
+    told = gui("--screenshot", str(live), "--size", "1000x700", "--demo")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "problem" not in json.loads(told.stdout)
+    assert QImage(str(live)) != QImage(str(still))
+
+
+def test_a_picture_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    told = gui("--screenshot", str(tmp_path / "no" / "such" / "folder.png"))
+    assert told.returncode == 1
+    assert "could not be written" in json.loads(told.stdout)["problem"]
+
+
+@pytest.mark.parametrize("size", ["big", "10x10", "1280"])
+def test_a_size_that_is_none_is_wrong_usage(size: str) -> None:
+    assert gui("--size", size).returncode == 2
+
+
+def test_a_second_start_raises_the_first_window_and_leaves(home: Path) -> None:
+    with opened() as first:
+        wait_until_it_listens(home)
+        second = gui()
+        assert second.returncode == 0, second.stderr
+        assert first.poll() is None
+    third = gui("--screenshot", str(home / "after.png"))
+    assert third.returncode == 0
+
+
+def test_a_file_given_to_a_second_start_is_served_by_the_first(home: Path, demo_model: Path) -> None:
+    with opened():
+        wait_until_it_listens(home)
+        assert gui(str(demo_model)).returncode == 0
+        deadline = time.monotonic() + 20
+        while not (servers := status()) or servers[0]["state"] != "ready":
+            assert time.monotonic() < deadline
+        assert servers[0]["model"] == "mtp-demo"
+    assert status() == []
+
+
+def status() -> list[dict[str, str]]:
+    told = subprocess.run([*COMMAND, "status", "--json"], capture_output=True, text=True, check=False)
+    servers: list[dict[str, str]] = json.loads(told.stdout)
+    return servers
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_closes_the_window_and_stops_the_server(number: signal.Signals) -> None:
+    with opened("--demo") as process:
+        deadline = time.monotonic() + 20
+        while not (servers := status()) or servers[0]["state"] != "ready":
+            assert time.monotonic() < deadline
+        process.send_signal(number)
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+    assert status() == []
+
+
+def test_without_a_display_it_says_what_to_do() -> None:
+    environment = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    environment.pop("QT_QPA_PLATFORM", None)
+    told = subprocess.run([*COMMAND, "gui"], capture_output=True, text=True, check=False, env=environment)
+    assert told.returncode == 1
+    assert "There is no display" in told.stderr
+    assert "mtp-launcher demo" in told.stderr
+
+
+def test_what_a_slot_raises_is_shown_and_kept(home: Path) -> None:
+    code = (
+        "import sys\n"
+        "from PySide6.QtWidgets import QApplication\n"
+        "from PySide6.QtCore import QTimer\n"
+        "from launcher.gui import application\n"
+        "from launcher.gui.window import Window\n"
+        "app = QApplication([])\n"
+        "window = Window(remember=False)\n"
+        "application._show_what_slots_raise(window)\n"
+        "window.show()\n"
+        "def slot():\n"
+        "    raise ValueError('a slot broke')\n"
+        "QTimer.singleShot(0, slot)\n"
+        "QTimer.singleShot(100, lambda: (print(window.cockpit._problem_text.text()), app.exit(0)))\n"
+        "sys.exit(app.exec())\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | OFFSCREEN
+    )
+    assert "a slot broke" in told.stdout
+    assert "Traceback" in (home / "state" / "logs" / "window.log").read_text()
