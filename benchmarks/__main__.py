@@ -1,0 +1,42 @@
+"""Command line: `python -m benchmarks [--quick] [--only NAME]`. Exit code 1 when a limit is missed."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable
+
+from benchmarks import demo_speed, monitoring, own_cpu, ready, version
+from benchmarks.report import Row, load, machine, table
+from benchmarks.workplace import own_home, slow_model
+
+BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
+    "version": version.run,
+    "ready": ready.run,
+    "own-cpu": own_cpu.run,
+    "monitoring": monitoring.run,
+    "demo-speed": demo_speed.run,
+}
+
+
+def main() -> int:
+    """Run what was asked for and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed of the program itself.")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions (2 minutes in place of 8)")
+    parser.add_argument("--only", choices=BENCHMARKS, metavar="NAME", help=f"only one of {', '.join(BENCHMARKS)}")
+    chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that nothing is left running
+    names = [chosen.only] if chosen.only else list(BENCHMARKS)
+    if {"own-cpu", "monitoring"} & set(names):
+        slow_model()
+    before = load()
+    rows: list[Row] = []
+    for name in names:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        with own_home():
+            rows += BENCHMARKS[name](quick=chosen.quick)
+    print(table(rows), machine(before), sep="\n\n")
+    return 1 if any(row.kept is False for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

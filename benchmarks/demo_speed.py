@@ -1,0 +1,36 @@
+"""How fast the demo model runs: the ground of what presets/demo.toml says of threads and of MTP."""
+
+import asyncio
+from dataclasses import replace
+
+from benchmarks.measure import summary
+from benchmarks.report import Row
+from benchmarks.workplace import request
+from launcher import app
+from launcher.engine.demo import DEMO
+from launcher.engine.launch import ServeOptions
+
+_TOKENS = 400
+
+
+def run(*, quick: bool) -> list[Row]:
+    """Serve it with MTP on and off, and on one thread and two."""
+    replies = 5 if quick else 20
+    options = app.options_for(DEMO, lambda path: ServeOptions(model=path), draft=None)
+    kinds = (
+        ("MTP on, 1 thread", replace(options, threads=1)),
+        ("MTP on, 2 threads", replace(options, threads=2)),
+        ("MTP off, 1 thread", replace(options, threads=1, draft=0)),
+    )
+    return [
+        Row(f"demo model, {kind}", "-", summary(asyncio.run(_rates(chosen, replies)), "t/s", 0), None)
+        for kind, chosen in kinds
+    ]
+
+
+async def _rates(options: ServeOptions, replies: int) -> list[float]:
+    async with app.serve(options) as session:
+        await session.ask(request(_TOKENS))
+        answers = [await session.ask(request(_TOKENS)) for _ in range(replies)]
+    timed = [reply.timings for reply in answers if reply.timings is not None]
+    return [timings.predicted_per_second for timings in timed]

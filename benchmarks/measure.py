@@ -1,0 +1,47 @@
+"""Statistics and clocks."""
+
+import math
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_Z95 = statistics.NormalDist().inv_cdf(0.975)
+
+
+def summary(values: Sequence[float], unit: str, digits: int) -> str:
+    """Return "median unit (least-most, n)"."""
+    middle, least, most = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
+    return f"{middle} {unit} ({least} to {most}, n {len(values)})"
+
+
+def process_seconds(command: Sequence[str]) -> float:
+    """Run a command that prints little, and return its seconds from start to end as seen from outside."""
+    began_s = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began_s
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate and its 95 % interval."""
+
+    estimate: float
+    lower: float
+    upper: float
+
+
+def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Interval:
+    """Return the typical ratio of pairs: the Hodges-Lehmann estimate over the logarithms.
+
+    That is the median of all pairwise means (Walsh averages), with the interval that belongs to it by Wilcoxon's
+    signed-rank test. It assumes of the noise only that it is as likely to favour either side of a pair, so one
+    disturbed run counts as one run, however large the disturbance.
+    """
+    logs = [math.log(above / below) for above, below in zip(numerators, denominators, strict=True)]
+    n = len(logs)
+    walsh = sorted((logs[i] + logs[j]) / 2 for i in range(n) for j in range(i, n))
+    spread = _Z95 * math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
+    rank = max(0, math.floor(len(walsh) / 2 - spread))
+    return Interval(*map(math.exp, (statistics.median(walsh), walsh[rank], walsh[-1 - rank])))

@@ -1,0 +1,76 @@
+"""What monitoring costs the server: its own tokens/s with the monitor against without, in pairs."""
+
+import asyncio
+import random
+import sys
+
+from benchmarks.measure import paired_ratio, summary
+from benchmarks.report import Row
+from benchmarks.workplace import request, slow_model, slow_options
+from launcher import app
+
+_LEAST_RATIO = 0.99
+_DRAFT = 2
+_TOKENS = 125
+"""Half a second. On a busy machine a pair of longer replies differs no less, so more pairs tell more."""
+_LEAST_PAIRS, _MOST_PAIRS, _QUICK_PAIRS = 120, 1_500, 60
+_STEP_PAIRS = 60
+_WIDTH = 0.005
+"""Pairs are added until the interval is this narrow on both sides. Fixed beforehand: only the width ends the
+run, never where the interval lies, and no pair is left out."""
+
+
+def run(*, quick: bool) -> list[Row]:
+    """Ask one server for the same reply again and again, the monitor on and off in random order within a pair."""
+    on, off = asyncio.run(_measure(_QUICK_PAIRS if quick else _MOST_PAIRS))
+    ratio = paired_ratio(on, off)
+    return [
+        Row(
+            "the server's tokens/s with the monitor over without (10 samples a second, /metrics in every reply)",
+            f">= {_LEAST_RATIO}, lower end of the 95 % interval",
+            f"{ratio.estimate:.4f} (95 %: {ratio.lower:.4f} to {ratio.upper:.4f}, n {len(on)} pairs)",
+            ratio.lower >= _LEAST_RATIO,
+        ),
+        Row("the server's tokens/s with the monitor", "-", summary(on, "t/s", 1), None),
+        Row("the server's tokens/s without", "-", summary(off, "t/s", 1), None),
+    ]
+
+
+async def _measure(most_pairs: int) -> tuple[list[float], list[float]]:
+    chance = random.Random(1)
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    async with app.serve(slow_options(slow_model(), _DRAFT)) as session:
+        await session.monitor.end()
+        for monitored in (True, False):
+            await _rate(session, monitored=monitored)  # warm-up: caches, the prompt, the sensors' libraries
+        while not _enough(rates[True], rates[False], most_pairs):
+            first = chance.random() < 0.5
+            for monitored in (first, not first):
+                rates[monitored].append(await _rate(session, monitored=monitored))
+    return rates[True], rates[False]
+
+
+def _enough(on: list[float], off: list[float], most_pairs: int) -> bool:
+    pairs = len(on)
+    if pairs >= most_pairs or pairs < _LEAST_PAIRS or pairs % _STEP_PAIRS:
+        return pairs >= most_pairs
+    ratio = paired_ratio(on, off)
+    width = max(ratio.upper - ratio.estimate, ratio.estimate - ratio.lower)
+    print(f"  {pairs} pairs, interval +-{width:.4f}", file=sys.stderr, flush=True)
+    return width <= _WIDTH
+
+
+async def _rate(session: app.Session, *, monitored: bool) -> float:
+    """Return the rate of one reply as the engine timed it; the client reads the stream in the same way either way.
+
+    The monitor starts with the reply, so opening its sensors and one question for /metrics fall into each.
+    """
+    if monitored:
+        session.monitor.begin(session.supervisor)
+    try:
+        reply = await session.ask(request(_TOKENS))
+    finally:
+        await session.monitor.end()
+    if reply.timings is None or reply.timings.predicted_n != _TOKENS:
+        raise RuntimeError(f"The reply was not {_TOKENS} tokens long: {reply.timings}")
+    return 1_000 * (_TOKENS - 1) / reply.timings.predicted_ms

@@ -1,0 +1,58 @@
+"""The process whose own processor time own_cpu measures: MODEL DRAFT ROUNDS SECONDS; prints one JSON object."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.workplace import request, slow_options
+from launcher import app
+
+_WARM_UP_TOKENS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a piece of work took: seconds, and the processor seconds of this process (its children not)."""
+
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.cpu_s / self.wall_s
+
+
+async def _use(work: Awaitable[object]) -> _Use:
+    wall_s, cpu_s = time.perf_counter(), time.process_time()  # user and system time of all threads
+    await work
+    return _Use(time.perf_counter() - wall_s, time.process_time() - cpu_s)
+
+
+async def measure(model: Path, draft: int, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Stream for `seconds` a round, then sit idle for as long as one round."""
+    found: dict[str, list[float]] = {"tokens_per_second": [], "cpu_percent": [], "samples_per_second": []}
+    async with app.serve(slow_options(model, draft)) as session:
+        warm_up = await _use(session.ask(request(_WARM_UP_TOKENS)))
+        tokens = int(seconds * _WARM_UP_TOKENS / warm_up.wall_s)
+        for _ in range(rounds):
+            samples = session.monitor.samples
+            use = await _use(session.ask(request(tokens)))
+            found["tokens_per_second"].append(tokens / use.wall_s)
+            found["cpu_percent"].append(use.percent)
+            found["samples_per_second"].append((session.monitor.samples - samples) / use.wall_s)
+        idle = [await _use(asyncio.sleep(seconds / rounds)) for _ in range(rounds)]
+    return found | {"idle_percent": [use.percent for use in idle]}
+
+
+def main() -> None:
+    """Read the command line and measure."""
+    model, draft, rounds, seconds = sys.argv[1:]
+    print(json.dumps(asyncio.run(measure(Path(model), int(draft), int(rounds), float(seconds)))))
+
+
+if __name__ == "__main__":
+    main()

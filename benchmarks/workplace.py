@@ -1,0 +1,80 @@
+"""What the benchmarks share: a home of their own, models, the command, one kind of request."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from launcher.base.paths import HOME_VARIABLE, cache_dir
+from launcher.engine.client import ChatRequest
+from launcher.engine.launch import ServeOptions
+
+ROOT = Path(__file__).parents[1]
+_GENERATOR = "tools.demo_model"
+_CONTEXT = 8_192
+_CACHE = cache_dir() / "benchmarks"
+"""Of the user, not of the home that a benchmark runs in."""
+
+
+def command() -> list[str]:
+    """Return the installed command `mtp-launcher` of this Python, or the same by module name."""
+    installed = shutil.which("mtp-launcher", path=str(Path(sys.executable).parent))
+    return [installed] if installed else [sys.executable, "-m", "launcher"]
+
+
+@contextmanager
+def own_home() -> Iterator[None]:
+    """Let everything the program writes go to a folder that is deleted afterwards."""
+    before = os.environ.get(HOME_VARIABLE)
+    with tempfile.TemporaryDirectory(prefix="mtp-benchmark-", ignore_cleanup_errors=True) as folder:
+        os.environ[HOME_VARIABLE] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[HOME_VARIABLE]
+            else:
+                os.environ[HOME_VARIABLE] = before
+
+
+def slow_model() -> Path:
+    """Return the demo model with dead weight, which streams at the rate of a real one; made once, then cached.
+
+    One group of dead blocks gave 250 tokens/s on one thread where two gave 165, too few for the limit at 200.
+    """
+    folder = ROOT / Path(*_GENERATOR.split("."))
+    sources = sorted(path for path in folder.iterdir() if path.is_file())
+    version = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+    path = _CACHE / f"slow-1-{version}.gguf"
+    if not path.is_file():
+        print("Making a model that is slow enough (20 s) ...", file=sys.stderr, flush=True)
+        _CACHE.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}.part")
+        try:
+            making = [sys.executable, "-m", _GENERATOR, "--slow", "1", "--out", str(draft)]
+            subprocess.run(making, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    return path
+
+
+def slow_options(model: Path, draft: int) -> ServeOptions:
+    """Serve on one thread, so that a core stays free for the program that is measured."""
+    return ServeOptions(model=model, built_in=True, context=_CONTEXT, draft=draft, threads=1)
+
+
+def request(tokens: int) -> ChatRequest:
+    """Ask for exactly `tokens` tokens, the same ones each time."""
+    return ChatRequest(
+        [{"role": "user", "content": "What is MTP?"}],
+        max_tokens=tokens,
+        temperature=0.0,
+        seed=1,
+        extra={"ignore_eos": True},
+    )
