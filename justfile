@@ -31,6 +31,12 @@ lock:
 demo-model:
     python -m tools.demo_model
 
+# pictures of the window for the README, in both themes
+screenshots:
+    mkdir -p docs/images
+    QT_QPA_PLATFORM=offscreen mtp-launcher gui --demo --theme dark --size 1280x800 --screenshot docs/images/cockpit-dark.png
+    QT_QPA_PLATFORM=offscreen mtp-launcher gui --demo --theme light --size 1280x800 --screenshot docs/images/cockpit-light.png
+
 # speed of the program itself: prints the table of docs/performance.md
 bench:
     python -m benchmarks
