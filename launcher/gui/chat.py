@@ -18,7 +18,8 @@ from PySide6.QtWidgets import (
 from launcher.gui import theme
 
 _PROMPT_HEIGHT = 76
-_SHORT_BUBBLE = 300
+_SHORT_BUBBLE = 240
+_NARROWEST = 340
 
 
 class Prompt(QPlainTextEdit):
@@ -150,6 +151,7 @@ class ChatPane(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("card")
+        self.setMinimumWidth(_NARROWEST)
         self.messages: list[dict[str, str]] = []
         self._answer: Answer | None = None
         self._can_ask = self._replying = False

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import (
     QLabel,
     QPlainTextEdit,
     QPushButton,
+    QScrollArea,
     QSplitter,
     QStackedWidget,
     QVBoxLayout,
@@ -74,7 +75,13 @@ class Cockpit(QWidget):
             column.addWidget(card, 1)
         self._middle = QStackedWidget()
         self._middle.addWidget(self._make_welcome())
-        self._middle.addWidget(plots)
+        area = QScrollArea()  # on a low window with the log open
+        area.setWidgetResizable(True)
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        plots.setObjectName("conversation")
+        area.setWidget(plots)
+        self._middle.addWidget(area)
         panes = QSplitter(Qt.Orientation.Horizontal)
         panes.setHandleWidth(theme.GAP_L)
         panes.setChildrenCollapsible(False)
@@ -88,7 +95,8 @@ class Cockpit(QWidget):
         split.addWidget(panes)
         split.addWidget(self.log)
         split.setStretchFactor(0, 1)
-        split.setSizes([600, 180])
+        split.setSizes([600, 140])
+        split.setChildrenCollapsible(False)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(theme.GAP_XL, theme.GAP_L, theme.GAP_XL, theme.GAP_XL)
         layout.setSpacing(theme.GAP_L)
@@ -206,6 +214,7 @@ class Cockpit(QWidget):
         demo = QPushButton("Start the demo")
         demo.setObjectName("primary")
         demo.clicked.connect(self.demo_asked)
+        self.first_button = demo
         file = QPushButton("Open a model …")
         file.clicked.connect(self.file_asked)
         row = QHBoxLayout()

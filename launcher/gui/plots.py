@@ -21,6 +21,7 @@ SPANS_S = (30.0, 60.0, 120.0, 300.0)
 _CAPACITY = 3_200
 _PADDING = 0.02
 _LABEL = 12
+_CARD_HEIGHT = 168
 _DASH = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 
@@ -43,23 +44,24 @@ class Quantity:
 class ReadOut(QWidget):
     """A name, a large number, its unit. Unknown is an en dash with the reason; one that has ended says since when."""
 
-    def __init__(self, quantity: Quantity, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, quantity: Quantity, pixels: int) -> None:
+        super().__init__()
         self._quantity = quantity
         self._shown: tuple[str, str, str] | None = None
         self._title = QLabel(quantity.title)
         self._title.setObjectName("secondary")
         self._title.setFont(theme.font(theme.CAPTION_PX))
         self._value = QLabel()
-        big = theme.font(theme.READOUT_PX, bold=True, tabular=True)
+        big = theme.font(pixels, bold=True, tabular=True)
         self._value.setFont(big)
         self._unit = QLabel(quantity.unit)
         self._unit.setObjectName("secondary")
-        small = theme.font(theme.SECTION_PX)
+        small = theme.font(theme.SECTION_PX if pixels == theme.READOUT_PX else theme.BODY_PX)
         self._unit.setFont(small)
         self._unit.setContentsMargins(0, QFontMetrics(big).ascent() - QFontMetrics(small).ascent(), 0, 0)
         widest = QFontMetrics(big).horizontalAdvance(quantity.widest)
-        self.setMinimumWidth(widest + 6 + QFontMetrics(small).horizontalAdvance(quantity.unit))
+        with_unit = widest + 6 + QFontMetrics(small).horizontalAdvance(quantity.unit)
+        self.setMinimumWidth(max(with_unit, QFontMetrics(self._title.font()).horizontalAdvance(quantity.title)))
         line = QHBoxLayout()
         line.setSpacing(6)
         line.addWidget(self._value)
@@ -103,19 +105,21 @@ class PlotCard(QFrame):
     def __init__(self, quantities: Sequence[Quantity], limits: tuple[float, float | None]) -> None:
         super().__init__()
         self.setObjectName("card")
+        self.setMinimumHeight(_CARD_HEIGHT)
         self._quantities = tuple(quantities)
         self._limits = limits
         self._plot: Any = None
         self._curves: dict[str, Any] = {}
         self._dots: dict[str, Any] = {}
-        self._read_outs = {quantity.name: ReadOut(quantity) for quantity in quantities}
+        pixels = theme.READOUT_PX if len(quantities) == 1 else theme.SMALL_READOUT_PX
+        self._read_outs = {quantity.name: ReadOut(quantity, pixels) for quantity in quantities}
         self._aside = QLabel()
         self._aside.setObjectName("secondary")
         self._aside.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self._aside.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self._aside.setWordWrap(True)
         head = QHBoxLayout()
-        head.setSpacing(theme.GAP_XL)
+        head.setSpacing(theme.GAP_L)
         for read_out in self._read_outs.values():
             head.addWidget(read_out)
         head.addStretch()
@@ -146,6 +150,7 @@ class PlotCard(QFrame):
             if quantity.colour is not None:
                 self._curves[quantity.name] = plot.plot([], [], connect="finite")
                 self._dots[quantity.name] = plot.plot([], [], symbol="o", symbolSize=7, pen=None)
+        self._show_range(0.0, SPANS_S[0], 0.0)
         self._layout.replaceWidget(self._space, plot)
         self._space.deleteLater()
         self.recolour(pyqtgraph, colours)
@@ -190,6 +195,9 @@ class PlotCard(QFrame):
             dotted = _dotted(values)
             self._dots[name].setData([times[i] for i in dotted], [values[i] for i in dotted])
             top = max([top, *(value for value in values if not isnan(value))])
+        self._show_range(now_s, span_s, top)
+
+    def _show_range(self, now_s: float, span_s: float, top: float) -> None:
         low, high = self._limits
         self._plot.setXRange(now_s - span_s, now_s, padding=0.0)
         self._plot.setYRange(low, high or _nice(top), padding=_PADDING)

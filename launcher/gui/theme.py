@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QApplication
 
 GAP_S, GAP, GAP_M, GAP_L, GAP_XL = 4, 8, 12, 16, 24
 CONTROL_HEIGHT = 32
-CAPTION_PX, BODY_PX, SECTION_PX, TITLE_PX, READOUT_PX = 12, 13, 15, 20, 32
+CAPTION_PX, BODY_PX, SECTION_PX, TITLE_PX, SMALL_READOUT_PX, READOUT_PX = 12, 13, 15, 20, 24, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,8 @@ def _sheet(theme: Theme) -> str:
     QPlainTextEdit#prompt {{ background: {theme.card}; border: 1px solid {theme.border}; border-radius: 8px;
         padding: 6px; }}
     QPlainTextEdit#prompt:focus {{ border: 2px solid {theme.accent}; }}
-    QPlainTextEdit#log {{ background: {theme.card}; border: none; }}
+    QPlainTextEdit#log {{ background: {theme.card}; border: 1px solid {theme.border}; border-radius: 8px;
+        padding: 4px 8px; }}
     #card QLabel#bubble {{ background: {theme.raised}; border: none; border-radius: 8px; }}
     QTextEdit#reply {{ background: transparent; border: none; }}
     QScrollArea, #conversation {{ background: transparent; border: none; }}

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 from PySide6.QtCore import QObject, Signal
 
+from launcher.base.errors import LauncherError, ModelHasNoHead
 from launcher.engine.state import State, Status
 
 _WORDS = {
@@ -71,8 +72,8 @@ def derive(inputs: Inputs) -> View:
         subject=inputs.model or "No model yet",
         address="" if resting else inputs.address,
         settings=inputs.settings,
-        problem=str(inputs.status.error) if inputs.status.error else "",
-        offers_without_mtp=inputs.status.error is not None and inputs.status.error.code == "model_has_no_mtp_head",
+        problem=_problem(inputs.status.error),
+        offers_without_mtp=isinstance(inputs.status.error, ModelHasNoHead),
         offers_demo=resting and inputs.model is None,
         can_start=resting and inputs.model is not None,
         can_stop=not resting and state is not State.STOPPING,
@@ -80,6 +81,12 @@ def derive(inputs: Inputs) -> View:
         replying=inputs.replying,
         prompt_hint=_prompt_hint(state, running=running),
     )
+
+
+def _problem(error: LauncherError | None) -> str:
+    if isinstance(error, ModelHasNoHead):  # its hint is for the command line; here there is a button
+        return f"{error.title} Start it without MTP, or open a file with the head."
+    return str(error) if error else ""
 
 
 def _prompt_hint(state: State, *, running: bool) -> str:

@@ -23,7 +23,7 @@ from launcher.gui.controller import DEMO, Controller, Serving
 from launcher.gui.viewmodel import View
 
 RAIL_WIDTH = 184
-_SHORTEST_SIZE = (880, 600)
+_SMALLEST = (1080, 640)
 
 
 class StatusChip(QFrame):
@@ -73,7 +73,7 @@ class Window(QMainWindow):
     def __init__(self, *, remember: bool = True) -> None:
         super().__init__()
         self.setWindowTitle("MTP Launcher")
-        self.setMinimumSize(*_SHORTEST_SIZE)
+        self.setMinimumSize(*_SMALLEST)
         self.resize(1280, 800)
         self.setAcceptDrops(True)
         self._remember = remember
@@ -95,6 +95,7 @@ class Window(QMainWindow):
         self.setCentralWidget(body)
         self._connect()
         self._show_view(self.controller.view)
+        self.cockpit.first_button.setFocus()
         if remember:
             geometry = QSettings().value("window/geometry")
             if geometry is not None:

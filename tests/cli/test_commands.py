@@ -71,7 +71,9 @@ def test_the_version() -> None:
     assert run("--version").stdout == f"mtp-launcher {__version__}\n"
 
 
-def test_without_a_verb_it_helps() -> None:
+def test_without_a_verb_and_without_a_display_it_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
+        monkeypatch.delenv(name, raising=False)
     told = run()
     assert told.returncode == 2
     assert "doctor" in told.stdout

@@ -54,18 +54,18 @@ def wait_until_it_listens(home: Path) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_picture_is_taken_and_says_when_the_window_was_painted(tmp_path: Path, theme: str) -> None:
     picture = tmp_path / "window.png"
-    told = gui("--screenshot", str(picture), "--theme", theme, "--size", "1000x700")
+    told = gui("--screenshot", str(picture), "--theme", theme, "--size", "1100x700")
     assert told.returncode == 0, told.stderr
     assert 0 < json.loads(told.stdout)["painted_s"] < 30
     image = QImage(str(picture))
-    assert (image.width(), image.height()) == (1000, 700)
+    assert (image.width(), image.height()) == (1100, 700)
     assert (image.pixelColor(500, 2).lightness() < 128) == (theme == "dark")
 
 
 def test_a_picture_with_the_demo_has_live_data(tmp_path: Path) -> None:
     still, live = tmp_path / "still.png", tmp_path / "live.png"
-    gui("--screenshot", str(still), "--size", "1000x700")
-    told = gui("--screenshot", str(live), "--size", "1000x700", "--demo")
+    gui("--screenshot", str(still), "--size", "1100x700")
+    told = gui("--screenshot", str(live), "--size", "1100x700", "--demo")
     assert told.returncode == 0, told.stdout + told.stderr
     assert "problem" not in json.loads(told.stdout)
     assert QImage(str(live)) != QImage(str(still))

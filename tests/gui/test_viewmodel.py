@@ -34,9 +34,10 @@ def test_the_demo_is_offered_only_while_there_is_no_model() -> None:
 def test_a_missing_head_offers_to_start_without_mtp() -> None:
     failed = Inputs(status=Status(State.FAILED, error=ModelHasNoHead("No head.", "Do this.")), model="m")
     assert derive(failed).offers_without_mtp
-    assert derive(failed).problem == "No head. Do this."
-    other = Inputs(status=Status(State.FAILED, error=EngineFailed("It broke.")), model="m")
+    assert derive(failed).problem.startswith("No head. Start it without MTP")
+    other = Inputs(status=Status(State.FAILED, error=EngineFailed("It broke.", "Do this.")), model="m")
     assert not derive(other).offers_without_mtp
+    assert derive(other).problem == "It broke. Do this."
 
 
 def test_one_reply_at_a_time() -> None:
