@@ -21,10 +21,10 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
 def main() -> int:
     """Run what was asked for and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed of the program itself.")
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions (2 minutes in place of 8)")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions (2 minutes in place of 5 to 30)")
     parser.add_argument("--only", choices=BENCHMARKS, metavar="NAME", help=f"only one of {', '.join(BENCHMARKS)}")
     chosen = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that nothing is left running
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # as Ctrl-C: nothing is left running
     names = [chosen.only] if chosen.only else list(BENCHMARKS)
     if {"own-cpu", "monitoring"} & set(names):
         slow_model()
@@ -39,4 +39,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

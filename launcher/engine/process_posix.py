@@ -29,17 +29,19 @@ class KeptProcess:
         self.identity = identity
         self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._keeper = keeper
-        self._watching = asyncio.create_task(self._watch(pipes, pumps))
+        self._pipes = pipes
+        self._pumps = pumps
+        self._watching = asyncio.create_task(self._watch())
 
-    async def _watch(self, pipes: "_Pipes", pumps: Pumps) -> None:
-        words = (await pipes.status.readline()).split()
+    async def _watch(self) -> None:
+        words = (await self._pipes.status.readline()).split()
         if words[:1] == [b"exited"]:
             code = int(words[1])
         else:  # somebody killed the keeper: nobody else looks after the engine now
             code = -signal.SIGKILL
             await self._kill_orphan()
-        await pumps.drain()
-        await pipes.close()
+        await self._pumps.drain()
+        await self._pipes.close()
         self.exited.set_result(Exit(code))
 
     async def _kill_orphan(self) -> None:
@@ -53,6 +55,8 @@ class KeptProcess:
 
     async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> Exit:
         """See EngineProcess.stop."""
+        if self._watching.cancelled():  # the loop is being torn down, and cancelled all it found
+            self._watching = asyncio.create_task(self._watch())
         for request, seconds in (("stop", patience_s[0]), (f"signal {signal.SIGTERM:d}", patience_s[1])):
             self._tell(request)
             done, _ = await asyncio.wait([self.exited], timeout=seconds)

@@ -88,17 +88,20 @@ class JobProcess:
         self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._process = process
         self._job = job
-        self._watching = asyncio.create_task(self._watch(pumps))
+        self._pumps = pumps
+        self._watching = asyncio.create_task(self._watch())
 
-    async def _watch(self, pumps: Pumps) -> None:
+    async def _watch(self) -> None:
         code = await self._process.wait()
         self._job.end()
-        await pumps.drain()
+        await self._pumps.drain()
         self._job.close()  # not before: stop() may still end the job
         self.exited.set_result(Exit(code))
 
     async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> Exit:
         """See EngineProcess.stop. There are no signals to a process without a console: exit line, then the job."""
+        if self._watching.cancelled():  # the loop is being torn down, and cancelled all it found
+            self._watching = asyncio.create_task(self._watch())
         with suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.write(_EXIT_LINE)

@@ -285,6 +285,25 @@ async def test_a_port_taken_between_our_look_and_the_engines_is_named(
             await watched.supervisor.become(options)
 
 
+def test_a_loop_that_is_torn_down_stops_the_engine_all_the_same(options: ServeOptions) -> None:
+    """As when a signal handler raises SystemExit: every task is cancelled at once, the process's own too."""
+    running: list[ProcessId] = []
+
+    async def serve() -> None:
+        async with supervised() as watched:
+            await watched.supervisor.become(options)
+            running.append(engine_of(watched))
+            asyncio.get_running_loop().call_soon(exit_now)
+            await asyncio.Event().wait()
+
+    def exit_now() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        asyncio.run(serve())
+    assert not running[0].running()
+
+
 @pytest.mark.parametrize(
     ("payload", "percent"),
     [
