@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from benchmarks import demo_speed, monitoring, own_cpu, ready, version
+from benchmarks import demo_speed, monitoring, own_cpu, ready, version, window
 from benchmarks.report import Row, load, machine, table
 from benchmarks.workplace import own_home, slow_model
 
@@ -13,6 +13,7 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "version": version.run,
     "ready": ready.run,
     "own-cpu": own_cpu.run,
+    "window": window.run,
     "monitoring": monitoring.run,
     "demo-speed": demo_speed.run,
 }
@@ -26,7 +27,7 @@ def main() -> int:
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # as Ctrl-C: nothing is left running
     names = [chosen.only] if chosen.only else list(BENCHMARKS)
-    if {"own-cpu", "monitoring"} & set(names):
+    if {"own-cpu", "monitoring", "window"} & set(names):
         slow_model()
     before = load()
     rows: list[Row] = []

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ import pytest
 
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model
+
+# A test run in the background of a script inherits SIGINT as ignored, and so would every program that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FAKES = Path(__file__).parent / "fakes"
 BUILT_IN = Path(__file__).parents[1] / "launcher" / "engine" / "builtin.py"

@@ -1,0 +1,125 @@
+"""A process with a Qt loop whose stalls are watched: `stream MODEL SECONDS`, `idle SECONDS` or `empty SECONDS`.
+
+`stream` opens the window, serves the model and asks it one question after another; `idle` opens the window only;
+`empty` is a Qt loop with nothing in it, to be run beside the others on the same noisy machine. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QObject, Qt, QTimer
+from PySide6.QtWidgets import QApplication
+
+if TYPE_CHECKING:
+    from launcher.gui.window import Window
+
+_PROBE_MS = 5
+_WARM_UP_MS = 3_000
+
+
+class Stalls(QObject):
+    """A timer of 5 ms that notes how late it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late_ms: list[float] = []
+        self._last_s = 0.0
+        self._timer = QTimer(self)
+        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
+        self._timer.setInterval(_PROBE_MS)
+        self._timer.timeout.connect(self._tick)
+
+    def begin(self) -> None:
+        self._last_s = time.perf_counter()
+        self._timer.start()
+
+    def _tick(self) -> None:
+        now_s = time.perf_counter()
+        self.late_ms.append(max(0.0, 1_000 * (now_s - self._last_s) - _PROBE_MS))
+        self._last_s = now_s
+
+
+Close = Callable[[], object]
+
+
+def main() -> None:
+    """Run one mode and print what it measured."""
+    mode, *arguments = sys.argv[1:]
+    seconds = float(arguments[-1])
+    application = QApplication([])
+    tokens: list[float] = []
+    if mode == "empty":
+        _begin(application, seconds, probe=True, tokens=tokens, closing=application.quit)
+        return
+    import pyqtgraph
+
+    from launcher.gui import theme
+    from launcher.gui.window import Window
+
+    theme.apply(application, theme.current())
+    window = Window(remember=False)
+    window.show()
+    window.cockpit.attach_plots(pyqtgraph)
+    window.controller.closed.connect(application.quit)
+    if mode == "stream":
+        _stream(window, Path(arguments[0]), tokens)
+    _begin(application, seconds, probe=mode == "stream", tokens=tokens, closing=window.close)
+
+
+def _stream(window: Window, model: Path, tokens: list[float]) -> None:
+    """Serve `model` on one thread and ask without a pause; `tokens` gets the size of each reply."""
+    from benchmarks.workplace import slow_options
+    from launcher import app
+
+    app.options_for = lambda *_a, **_k: slow_options(model, 2)  # type: ignore[assignment]
+    chat, controller = window.cockpit.chat, window.controller
+
+    def ask_again(footer: str = "") -> None:
+        if " tokens" in footer:
+            tokens.append(float(footer.split(" tokens")[0].split("· ")[-1].replace(",", "")))
+        if len(chat.messages) >= 20:
+            chat.clear()
+        QTimer.singleShot(0, chat, lambda: chat.ask("What is MTP?"))
+
+    controller.serving.connect(lambda _: ask_again())
+    controller.replied.connect(ask_again)
+    controller.start(str(model))
+
+
+def _begin(application: QApplication, seconds: float, *, probe: bool, tokens: list[float], closing: Close) -> None:
+    stalls = Stalls()
+    began: dict[str, float] = {}
+
+    def begin() -> None:
+        tokens.clear()
+        began.update(wall=time.perf_counter(), cpu=time.process_time())
+        if probe:
+            stalls.begin()
+        QTimer.singleShot(int(1_000 * seconds), end)
+
+    def end() -> None:
+        wall_s = time.perf_counter() - began["wall"]
+        told = {
+            "cpu_percent": 100 * (time.process_time() - began["cpu"]) / wall_s,
+            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024,
+            "tokens_per_second": sum(tokens) / wall_s,
+        }
+        if probe:
+            told |= {"p99_ms": statistics.quantiles(stalls.late_ms, n=100)[98], "max_ms": max(stalls.late_ms)}
+        print(json.dumps(told), flush=True)
+        closing()
+
+    QTimer.singleShot(_WARM_UP_MS, begin)
+    application.exec()
+
+
+if __name__ == "__main__":
+    main()
