@@ -79,7 +79,7 @@ def _stream(window: Window, model: Path, tokens: list[float]) -> None:
     from benchmarks.workplace import slow_options
     from launcher import app
 
-    app.options_for = lambda *_a, **_k: slow_options(model, 2)  # type: ignore[assignment]
+    app.options_for = lambda *_a, **_k: slow_options(model, 2)
     chat, controller = window.cockpit.chat, window.controller
 
     def ask_again(footer: str = "") -> None:
