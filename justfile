@@ -19,7 +19,7 @@ lint:
     ruff format .
     ruff check --fix .
     mypy
-    mypy --platform win32
+    mypy --platform win32 -p launcher
     lint-imports
 
 # the lock files anew, from pyproject.toml
