@@ -88,7 +88,7 @@ class Session:
     async def start(self, options: ServeOptions) -> None:
         """Serve `options`, in place of what is served now. See Supervisor.become."""
         check_options(options)
-        check_model(options)
+        await asyncio.to_thread(check_model, options)  # before a port is claimed
         supervisor = self._supervisor or self._open(options)
         self.monitor.begin(supervisor)
         try:
@@ -108,9 +108,10 @@ class Session:
     async def ask(self, request: ChatRequest, on_delta: "OnDelta | None" = None) -> Reply:
         """Ask for a reply and return it whole; the monitor follows it. See Supervisor.chat for the errors."""
         meter = self.monitor.reply_started()
+        began_s = time.monotonic()
         try:
             async with self.supervisor.chat(request) as deltas:
-                return await _read(deltas, meter, on_delta)
+                return await _read(deltas, began_s, meter, on_delta)
         finally:
             self.monitor.reply_ended(meter)
 
@@ -140,7 +141,8 @@ class Session:
     async def _settle(self) -> None:
         """Put everything away, unless a newer start is under way."""
         supervisor = self._supervisor
-        if supervisor is None or supervisor.status.state not in (State.STOPPED, State.FAILED):
+        resting = supervisor is not None and supervisor.status.state in (State.STOPPED, State.FAILED)
+        if supervisor is None or supervisor.changing or not resting:
             return
         self._supervisor = None
         if self._registration is not None:
@@ -218,9 +220,8 @@ def options_for(model: str, options: Callable[[Path], ServeOptions], *, draft: i
     )
 
 
-async def _read(deltas: AsyncIterator[Delta], meter: ReplyMeter, on_delta: OnDelta | None) -> Reply:
-    """Read a reply to its end."""
-    began_s = time.monotonic()
+async def _read(deltas: AsyncIterator[Delta], began_s: float, meter: ReplyMeter, on_delta: OnDelta | None) -> Reply:
+    """Read a reply to its end. `began_s` is when it was asked for: the engine may have let it wait."""
     text, reasoning = [], []
     first_token_s: float | None = None
     finish_reason: str | None = None
@@ -307,8 +308,9 @@ def _demo_request(prompt: str, preset: DemoPreset) -> ChatRequest:
 async def chat(request: ChatRequest, *, url: str | None, on_delta: OnDelta | None = None) -> Reply:
     """Ask a running server of ours: the only one, or the one at `url`."""
     entry = await asyncio.to_thread(registry.find, url)
+    began_s = time.monotonic()
     async with EngineClient(entry.url, entry.api_key) as client, client.chat(request) as deltas:
-        return await _read(deltas, ReplyMeter(), on_delta)
+        return await _read(deltas, began_s, ReplyMeter(), on_delta)
 
 
 @dataclass(frozen=True, slots=True)

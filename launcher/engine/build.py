@@ -16,7 +16,9 @@ from pydantic import BaseModel, ValidationError
 from launcher.base.errors import CpuUnsupported, EngineMissing, EngineUnsuitable, LibraryMissing
 from launcher.base.files import write_atomically
 from launcher.base.paths import cache_dir
+from launcher.engine.diagnosis import explain
 from launcher.engine.environment import engine_environment
+from launcher.engine.process import Exit
 from launcher.machine.host import Host, read_host
 from launcher.machine.libraries import install_line, missing_libraries
 
@@ -138,12 +140,12 @@ async def list_devices(build: Build) -> tuple[Device, ...]:
 
 
 def _executable(engine: Path) -> Path:
-    path = Path(shutil.which(engine) or engine).expanduser().absolute()
+    path = Path(shutil.which(str(engine)) or engine).expanduser().absolute()
     if path.is_dir():
         raise EngineMissing(f"{path} is a folder.", "Name the llama-server program inside it.")
     if not path.exists():
         raise EngineMissing(f"There is no engine {path}.", "Check the path, or leave --engine out.")
-    if shutil.which(path) is None:
+    if shutil.which(str(path)) is None:
         raise EngineMissing(f"{path} may not be executed.", f"Allow it: chmod +x {path}")
     return path
 
@@ -180,17 +182,13 @@ async def _ask(command: Sequence[str], flag: str) -> str:
         raise
     text = output.decode("utf-8", "replace")
     if process.returncode:
-        raise EngineUnsuitable(
-            f"{command[-1]} {flag} ended with exit code {process.returncode}: {_last_line(text)}",
-            "See whether it runs by itself; a library or an instruction set may be missing.",
-            exit_code=process.returncode,
+        raise explain(
+            Exit(process.returncode),
+            text.splitlines(),
+            while_doing=f"answering {flag}",
+            hint=f"See what `{command[-1]} {flag}` says by itself.",
         )
     return text
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing."
 
 
 def _probe_file(identity: list[str | int]) -> Path:

@@ -111,10 +111,11 @@ _SIGNATURES = (
 _SIGILL = {-4, 0xC000001D - 2**32, 0xC000001D}
 
 
-def explain(ended: Exit, lines: Iterable[str], *, while_doing: str) -> LauncherError:
+def explain(ended: Exit, lines: Iterable[str], *, while_doing: str, hint: str = "See its log.") -> LauncherError:
     """Return the first cause that the log names, else what can be said of the exit.
 
-    `while_doing` completes "The engine ... while ", such as "loading the model".
+    `while_doing` completes "The engine ... while ", such as "loading the model"; `hint` is what to do when the
+    log names no cause.
     """
     lines = list(lines)
     for signature in _SIGNATURES:
@@ -137,5 +138,6 @@ def explain(ended: Exit, lines: Iterable[str], *, while_doing: str) -> LauncherE
             exit_code=ended.code,
         )
     last = next((line.strip() for line in reversed(lines) if " E " in line or "error" in line.lower()), None)
-    said = f" Its last error: {last}" if last else ""
-    return EngineFailed(f"The engine {ended} while {while_doing}.{said}", "See its log.", exit_code=ended.code)
+    last = last or next((line.strip() for line in reversed(lines) if line.strip()), None)
+    said = f" The last it said: {last}" if last else ""
+    return EngineFailed(f"The engine {ended} while {while_doing}.{said}", hint, exit_code=ended.code)

@@ -1,7 +1,9 @@
 """From what a user asks to the command that is started: checks first, then arguments the build knows."""
 
+import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead
@@ -60,7 +62,7 @@ def check_options(options: ServeOptions) -> None:
 
 def check_model(options: ServeOptions) -> GgufHeader:
     """Read the model's header and raise ModelMissing, ModelBroken or ModelHasNoHead when it cannot be served."""
-    header = read_header(options.model)
+    header = _header_of(options.model)
     check_complete(header)
     if options.draft and not header.has_mtp_head:
         why = "its metadata promises one, but the tensors are not there" if header.promised_heads else "no MTP tensors"
@@ -70,6 +72,20 @@ def check_model(options: ServeOptions) -> GgufHeader:
             path=str(options.model),
         )
     return header
+
+
+def _header_of(model: Path) -> GgufHeader:
+    """Read a header, once for as long as the file does not change: a large vocabulary takes 0.3 s."""
+    try:
+        stat = model.stat()
+    except OSError:
+        return read_header(model)  # which names the reason
+    return _kept_header(model, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _kept_header(model: Path, _size: int, _modified_ns: int) -> GgufHeader:
+    return read_header(model)
 
 
 async def choose_build(options: ServeOptions) -> Build:
@@ -91,7 +107,7 @@ async def plan(options: ServeOptions, endpoint: Endpoint) -> Launch:
     Raises a LauncherError that names what is wrong; nothing is left behind.
     """
     check_options(options)
-    header = check_model(options)
+    header = await asyncio.to_thread(check_model, options)
     build = await choose_build(options)
     context = options.context or min(DEFAULT_CONTEXT, header.trained_context or DEFAULT_CONTEXT)
     arguments = _arguments(options, endpoint, build, context)

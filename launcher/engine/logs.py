@@ -2,9 +2,7 @@
 
 import logging
 import logging.handlers
-import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.paths import state_dir
@@ -14,20 +12,12 @@ _FILE_BYTES = 2 * 2**20
 _OLD_FILES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """One line of an engine's output; `time_s` is of the monotonic clock."""
-
-    time_s: float
-    text: str
-
-
 class LogBook:
     """The log of one engine, across its restarts."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._ring: deque[LogLine] = deque(maxlen=_RING_LINES)
+        self._ring: deque[str] = deque(maxlen=_RING_LINES)
         self._file = _open(path)
 
     @classmethod
@@ -37,13 +27,14 @@ class LogBook:
 
     def add(self, text: str) -> None:
         """Append one line."""
-        self._ring.append(LogLine(time.monotonic(), text))
+        self._ring.append(text)
         if self._file is not None:
             self._file.emit(logging.LogRecord("engine", logging.INFO, "", 0, text, None, None))
 
     def last(self, count: int = _RING_LINES) -> list[str]:
         """Return the texts of the last `count` lines, oldest first."""
-        return [line.text for line in self._ring][-count:]
+        lines = list(self._ring)
+        return lines[max(0, len(lines) - count) :]
 
     def close(self) -> None:
         """Close the file; the lines in memory stay."""

@@ -27,6 +27,14 @@ _SELF_TEST = ChatRequest(
 _T = TypeVar("_T")
 
 
+class _PlanFailed(Exception):
+    """Nothing was started, because the checks before it failed."""
+
+    def __init__(self, reason: LauncherError) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class Supervisor:
     """Runs one server at one endpoint. Port and key stay the same however often it is restarted.
 
@@ -45,6 +53,7 @@ class Supervisor:
         self._client: EngineClient | None = None
         self._watching: asyncio.Task[None] | None = None
         self._change: asyncio.Task[None] | None = None
+        self._turning = asyncio.Lock()
         self._streams: set[asyncio.Timeout] = set()
         self._streams_left = asyncio.Event()
         self._streams_left.set()
@@ -68,6 +77,11 @@ class Supervisor:
         return self._process
 
     @property
+    def changing(self) -> bool:
+        """Whether a call of `become` is under way."""
+        return self._change is not None and not self._change.done()
+
+    @property
     def client(self) -> EngineClient:
         """The engine's HTTP. Raises ServerNotFound unless it is ready."""
         if self._client is None or self._status.state not in (State.READY, State.BUSY):
@@ -78,8 +92,8 @@ class Supervisor:
         """Serve `options`, or stop with None; returns when it is so.
 
         A newer call takes the place of one that is under way, which then raises Superseded. Raises the
-        LauncherError that says why serving failed; the server is then in FAILED and nothing runs. Cancelling
-        the call stops the server.
+        LauncherError that says why serving failed: when the checks before the start failed, what ran before goes
+        on running, else the server is in FAILED and nothing runs. Cancelling the call stops the server.
         """
         change = asyncio.ensure_future(self._turn(options, self._change))
         self._change = change
@@ -124,38 +138,44 @@ class Supervisor:
 
     def note_requests(self, processing: int) -> None:
         """Take note of how many requests the engine works on, other clients' included."""
-        self._others = processing
+        self._others = max(0, processing - len(self._streams))
         self._show_business()
 
     async def _turn(self, options: ServeOptions | None, earlier: asyncio.Task[None] | None) -> None:
-        if earlier is not None and not earlier.done():
+        if earlier is not None:
             earlier.cancel()
-            await asyncio.wait([earlier])
-        if options is not None and options == self._options and self._status.state in (State.READY, State.BUSY):
-            return
-        if self._process is not None:
-            self._show(State.STOPPING if options is None else State.RESTARTING)
-            await self._end()
-        if options is None:
-            self._show(State.STOPPED)
-            return
-        try:
-            await self._begin(options)
-        except asyncio.CancelledError:
-            self._show(State.STOPPING)
-            await self._end()
-            self._show(State.STOPPED)
-            raise
-        except BaseException as error:
-            await self._end()
-            self._show(State.FAILED, error=error if isinstance(error, LauncherError) else None)
-            raise
+        async with self._turning:  # what was cancelled puts everything away before anything new begins
+            if options is not None and options == self._options and self._status.state in (State.READY, State.BUSY):
+                return
+            try:
+                if options is None:
+                    await self._end(State.STOPPING)
+                    self._show(State.STOPPED)
+                else:
+                    await self._begin(options)
+            except asyncio.CancelledError:
+                await self._end(State.STOPPING)
+                self._show(State.STOPPED)
+                raise
+            except _PlanFailed as failed:
+                if self._process is None:
+                    self._show(State.FAILED, error=failed.reason)
+                raise failed.reason from None
+            except BaseException as error:
+                await self._end(None)
+                self._show(State.FAILED, error=error if isinstance(error, LauncherError) else None)
+                raise
 
     async def _begin(self, options: ServeOptions) -> None:
-        self._show(State.PREPARING)
+        if self._process is None:
+            self._show(State.PREPARING)
+        try:
+            launch = await plan(options, self.endpoint)
+        except LauncherError as error:  # what runs goes on running
+            raise _PlanFailed(error) from None
+        await self._end(State.RESTARTING)
         self._lines = 0
-        self._options = options
-        self.launch = launch = await plan(options, self.endpoint)
+        self._options, self.launch = options, launch
         self._show(State.LOADING)
         self._process = process = await start(launch.command, self._on_line)
         self._client = client = EngineClient(self.endpoint.url, self.endpoint.api_key)
@@ -214,13 +234,30 @@ class Supervisor:
         error = explain(ended, self.log.last(self._lines), while_doing="serving")
         self._process = None
         self._watching = None
-        await self._close_client()
         self._show(State.FAILED, error=error)
+        await self._close_client()
 
-    async def _end(self) -> None:
+    async def _end(self, meanwhile: State | None) -> None:
+        """End the engine, showing `meanwhile`, if there is one. Cancelling it does not leave it half done."""
+        ending = asyncio.ensure_future(self._end_process(meanwhile))
+        cancelled = False
+        while not ending.done():
+            try:
+                await asyncio.shield(ending)
+            except asyncio.CancelledError:
+                if ending.cancelled():
+                    raise
+                cancelled = True
+        ending.result()
+        if cancelled:
+            raise asyncio.CancelledError
+
+    async def _end_process(self, meanwhile: State | None) -> None:
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
+        if self._process is not None and meanwhile is not None:
+            self._show(meanwhile)
         for scope in self._streams:
             with suppress(RuntimeError):  # it is being left already
                 scope.reschedule(0)

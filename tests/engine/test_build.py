@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.base.errors import CpuUnsupported, EngineMissing, EngineUnsuitable
+from launcher.base.errors import CpuUnsupported, EngineFailed, EngineMissing, EngineUnsuitable, LibraryMissing
 from launcher.engine import build
 from launcher.engine.launch import ServeOptions, choose_build
 from launcher.machine.host import read_host
@@ -81,9 +81,16 @@ async def test_a_program_that_is_no_llama_server() -> None:
         await build.probe(Path("/bin/echo"))
 
 
+async def test_a_program_whose_library_is_missing(tmp_path: Path) -> None:
+    says = "llama-server: error while loading shared libraries: libcudart.so.13: cannot open shared object file"
+    broken = program(tmp_path / "llama-server", f"#!/bin/sh\necho '{says}' >&2\nexit 127\n")
+    with pytest.raises(LibraryMissing, match=r"needs libcudart\.so\.13"):
+        await build.probe(broken)
+
+
 async def test_a_program_that_cannot_run_here(tmp_path: Path) -> None:
-    broken = program(tmp_path / "llama-server", "#!/bin/sh\necho libcuda.so.1: cannot open >&2\nexit 127\n")
-    with pytest.raises(EngineUnsuitable, match=r"exit code 127: libcuda\.so\.1"):
+    broken = program(tmp_path / "llama-server", "#!/bin/sh\necho 'something is wrong' >&2\nexit 3\n")
+    with pytest.raises(EngineFailed, match=r"exit code 3 while answering --version.*something is wrong"):
         await build.probe(broken)
 
 

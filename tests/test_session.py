@@ -1,0 +1,99 @@
+"""A session: one server for a face, started and stopped as often as it likes, at whatever moment."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher import app
+from launcher.base.errors import ModelBroken, ServerNotFound, Superseded
+from launcher.engine import registry
+from launcher.engine.client import ChatRequest
+from launcher.engine.launch import ServeOptions
+from launcher.engine.state import State
+
+QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=20)
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1)
+
+
+@asynccontextmanager
+async def session() -> AsyncIterator[app.Session]:
+    opened = app.Session()
+    try:
+        yield opened
+    finally:
+        await opened.stop()
+
+
+async def test_of_many_starts_at_once_the_last_one_counts(options: ServeOptions) -> None:
+    async with session() as mine:
+        many = [
+            asyncio.create_task(mine.start(replace(options, context=context))) for context in (512, 1024, 2048, 4096)
+        ]
+        ends = await asyncio.gather(*many, return_exceptions=True)
+        assert [type(end) for end in ends] == [Superseded, Superseded, Superseded, type(None)]
+        assert mine.supervisor.status.state is State.READY
+        assert mine.supervisor.launch is not None
+        assert mine.supervisor.launch.context == 4096
+        assert (await mine.ask(QUESTION)).text
+        assert len(registry.running()) == 1
+        await mine.stop()
+        assert registry.running() == ()
+        with pytest.raises(ServerNotFound):
+            _ = mine.supervisor
+
+
+@pytest.mark.parametrize("turns", range(0, 60, 6))
+async def test_a_start_can_be_followed_by_a_stop_or_a_start_at_any_moment(options: ServeOptions, turns: int) -> None:
+    async with session() as mine:
+        first = asyncio.create_task(mine.start(options))
+        for _ in range(turns):
+            await asyncio.sleep(0.005)
+        second = asyncio.create_task(mine.start(replace(options, draft=1)))
+        await asyncio.sleep(0.005)
+        await mine.start(replace(options, draft=3))
+        await asyncio.gather(first, second, return_exceptions=True)
+        assert mine.supervisor.status.state is State.READY
+        assert mine.supervisor.launch is not None
+        assert mine.supervisor.launch.options.draft == 3
+
+
+async def test_what_runs_goes_on_when_the_next_start_cannot_be(options: ServeOptions, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_text("<html>")
+    async with session() as mine:
+        await mine.start(options)
+        with pytest.raises(ModelBroken):
+            await mine.start(replace(options, model=broken))
+        assert mine.supervisor.status.state is State.READY
+        assert (await mine.ask(QUESTION)).text
+
+
+async def test_cancelling_a_stop_still_stops(options: ServeOptions) -> None:
+    async with session() as mine:
+        await mine.start(options)
+        process = mine.supervisor.process
+        assert process is not None
+        stopping = asyncio.create_task(mine.stop())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        assert not process.identity.running()
+
+
+async def test_the_first_token_is_counted_from_the_question_and_not_from_the_answer(options: ServeOptions) -> None:
+    async with session() as mine:
+        await mine.start(options)
+        long = replace(QUESTION, max_tokens=1_000, extra={"ignore_eos": True})
+        first, second = await asyncio.gather(mine.ask(long), mine.ask(QUESTION))
+        assert first.timings is not None
+        assert second.first_token_s is not None
+        assert second.first_token_s > 0.9 * first.timings.predicted_ms / 1_000
