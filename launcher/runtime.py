@@ -20,12 +20,11 @@ class Handle(Generic[_T]):
         """Ask the work to end; it runs its own clean-up on the loop."""
         self._future.cancel()
 
-    def done(self) -> bool:
-        """Whether it has ended, been cancelled or failed."""
-        return self._future.done()
-
     def then(self, tell: Callable[[BaseException | None], None]) -> None:
-        """Call `tell` when it has ended, on whatever thread, with its error or None. Cancelling is no error."""
+        """Call `tell` on whatever thread when it has ended, with its error or None.
+
+        Cancelling is no error, and is told at once, while the work still cleans up.
+        """
 
         def ended(future: "Future[_T]") -> None:
             try:
@@ -47,10 +46,6 @@ class Runtime:
     def submit(self, work: Coroutine[Any, Any, _T]) -> Handle[_T]:
         """Run `work` on the loop; from any thread."""
         return Handle(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-    def call(self, function: Callable[[], object]) -> None:
-        """Call `function` on the loop soon; from any thread."""
-        self._loop.call_soon_threadsafe(function)
 
     def close(self, timeout_s: float = 15.0) -> bool:
         """End everything; return whether it ended within `timeout_s`."""

@@ -52,11 +52,14 @@ pip_install() {
 }
 
 install_python() {
-    wanted=$(cat "$1" pyproject.toml scripts/bootstrap.sh | cksum)
-    [ "$(cat .venv/installed 2>/dev/null)" != "$wanted" ] || return 0
+    wanted=$({ cat "$1" pyproject.toml scripts/bootstrap.sh; pwd; } | cksum)
+    [ "$(cat ".venv/$1.installed" 2>/dev/null)" != "$wanted" ] || return 0
     say "Installing Python packages into .venv (about 120 MB the first time)"
-    [ -x .venv/bin/python ] || python3 -m venv .venv
+    if [ "$(cat .venv/folder 2>/dev/null)" != "$PWD" ]; then # a virtual environment cannot be moved
+        python3 -m venv --clear .venv
+        printf '%s' "$PWD" >.venv/folder
+    fi
     pip_install --require-hashes --only-binary :all: -r "$1"
     pip_install --no-deps --no-build-isolation --editable .
-    printf '%s' "$wanted" >.venv/installed
+    printf '%s' "$wanted" >".venv/$1.installed"
 }

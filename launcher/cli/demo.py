@@ -1,4 +1,4 @@
-"""`mtp-launcher demo`: the whole chain on the built-in model, in this terminal."""
+"""`mtp-launcher demo`: the whole chain on the built-in model; this is the part that runs in the terminal."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _TEXT_CHARACTERS = 200
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("--headless", action="store_true", help="never open a window")
-    parser.add_argument("--seconds", type=float, metavar="N", help="go on asking for N seconds (default: four prompts)")
+    parser.add_argument("--headless", action="store_true", help="stay in the terminal where there is a display")
+    parser.add_argument("--seconds", type=float, metavar="N", help="go on asking for N seconds, in the terminal")
 
 
 async def run(options: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ async def run(options: argparse.Namespace) -> int:
         print_json(_as_json(report))
         return 0 if report.demo_can_run else 1
     host = report.host
-    instructions = {True: "AVX2", False: "no AVX2", None: "AVX2 not applicable"}[host.avx2]
+    instructions = {True: "AVX2", False: "no AVX2", None: "AVX2 unknown or not applicable"}[host.avx2]
     print(f"System    {host.system}" + (f" (WSL{host.wsl})" if host.wsl else ""))
     print(f"Processor {host.cpu or host.machine}, {host.physical_cores or 'unknown'} cores, {instructions}")
     print(f"Memory    {host.memory_bytes / _MIB:,.0f} MiB")

@@ -50,7 +50,8 @@ def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace],
         os.environ[_PLATFORM] = platform = "offscreen"
     purposes = ["window"]
     if sys.platform == "linux" and platform != "offscreen":
-        purposes += ["wayland"] if platform == "wayland" else ["xcb"]
+        only_wayland = platform == "wayland" or not os.environ.get("DISPLAY")
+        purposes += ["wayland"] if only_wayland else ["xcb"]
     missing = tuple(library for purpose in purposes for library in missing_libraries(purpose))
     if missing:
         names = ", ".join(library.soname for library in missing)

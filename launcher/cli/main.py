@@ -56,6 +56,8 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
             _parser([]).print_help()
             return 2
         options = _parser(["gui"]).parse_args(["gui"])
+    if options.verb == "demo" and gui.shows() and not (options.headless or options.json or options.seconds):
+        options = _parser(["gui"]).parse_args(["gui", "--demo"])
     if options.verb == "gui":
         return _explained(options, lambda: gui.run(options, open_window))
     return _explained(options, lambda: _run_verb(options))

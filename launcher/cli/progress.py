@@ -31,9 +31,7 @@ class StateLine:
                 sys.stderr.write(f"\r{_WORDS[event.state]} {event.percent:.0f} %")
                 sys.stderr.flush()
             return
-        back_from_busy = self._last is State.READY and event.state is State.READY
         self._last = event.state
-        if not back_from_busy:
-            lead = "\r" if self._moves else ""
-            sys.stderr.write(f"{lead}{_WORDS[event.state]:<24}\n")
-            sys.stderr.flush()
+        lead = "\r" if self._moves else ""
+        sys.stderr.write(f"{lead}{_WORDS[event.state]:<24}\n")
+        sys.stderr.flush()

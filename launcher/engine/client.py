@@ -60,7 +60,6 @@ class Delta:
     reasoning: str = ""
     timings: Timings | None = None
     finish_reason: str | None = None
-    prompt_progress: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +133,9 @@ async def _deltas(events: AsyncIterator[Any]) -> AsyncIterator[Delta]:
         choices = event.get("choices") or [{}]
         delta = choices[0].get("delta") or {}
         timings = event.get("timings")
-        progress = event.get("prompt_progress")
         yield Delta(
             content=delta.get("content") or "",
             reasoning=delta.get("reasoning_content") or "",
             timings=Timings.parse(timings) if timings else None,
             finish_reason=choices[0].get("finish_reason"),
-            prompt_progress=progress["processed"] / max(progress["total"], 1) if progress else None,
         )

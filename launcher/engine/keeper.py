@@ -103,11 +103,12 @@ class _Keeper:
             pass
 
     def _ended(self) -> bool:
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        if pid:
-            self._signal(signal.SIGKILL)  # what the engine may have started itself
-            self._say(f"exited {os.waitstatus_to_exitcode(status)}")
-        return bool(pid)
+        if os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+        self._signal(signal.SIGKILL)  # what it may have started itself; while it is not reaped its pid is not recycled
+        _, status = os.waitpid(self._pid, 0)
+        self._say(f"exited {os.waitstatus_to_exitcode(status)}")
+        return True
 
     def _end(self) -> int:
         self._signal(signal.SIGTERM)

@@ -86,6 +86,9 @@ async def start_kept(command: Command, on_line: OnLine) -> KeptProcess:
             cwd=command.folder,
             start_new_session=True,
         )
+    except OSError as error:
+        os.close(read_fd)
+        raise cannot_start(command, error.strerror or str(error)) from error
     finally:
         os.close(write_fd)
     assert keeper.stdout is not None  # noqa: S101 -- started with pipes

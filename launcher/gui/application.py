@@ -14,6 +14,7 @@ from PySide6.QtCore import QEvent, QObject, QSocketNotifier, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
 from launcher.base.age import process_age_s
+from launcher.base.errors import LauncherError
 from launcher.base.paths import state_dir
 from launcher.gui import theme
 from launcher.gui.single import SingleInstance
@@ -59,6 +60,8 @@ def run_window(options: argparse.Namespace) -> int:
         print("Error: another window of MTP Launcher is open but does not answer.", file=sys.stderr)
         print("       End that process and start again.", file=sys.stderr)
         return 1
+    if single is not None:
+        single.listen()
     window = Window(remember=picture is None)
     _show_what_slots_raise(window)
     _follow_scheme(application, window)
@@ -67,7 +70,7 @@ def run_window(options: argparse.Namespace) -> int:
         window.resize(int(width), int(height))
     FirstPaint(window, lambda: _painted(window, options, file, picture))
     if single is not None:
-        single.listen(lambda asked: _asked_for(window, asked))
+        single.tell(lambda asked: _asked_for(window, asked))
     window.show()
     sockets = _let_signals_in(window)
     code = application.exec()
@@ -86,7 +89,7 @@ def _painted(window: Window, options: argparse.Namespace, file: Path | None, pic
 
     window.cockpit.attach_plots(pyqtgraph)
     if options.demo:
-        window._start_demo()  # noqa: SLF001
+        window.start_demo()
     elif file is not None:
         window.open_file(file)
     if picture is not None:
@@ -129,14 +132,16 @@ def _show_what_slots_raise(window: Window) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         text = "".join(traceback.format_exception(kind, error, trace))
-        sys.stderr.write(text)
+        if sys.stderr is not None:  # pythonw has none
+            sys.stderr.write(text)
+        path = state_dir() / "logs" / "window.log"
         try:
-            path = state_dir() / "logs" / "window.log"
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as log:
                 log.write(text)
+            hint = f"The details are in {path}."
         except OSError:
-            pass
-        window.show_problem(f"Something went wrong in the window: {error}. The details are in {path}.")
+            hint = ""
+        window.controller.show_problem(LauncherError(f"Something went wrong in the window: {error}.", hint))
 
     sys.excepthook = hook

@@ -1,7 +1,7 @@
 """The chat pane: ask, watch the reply stream, stop it; under each reply its figures."""
 
 from PySide6.QtCore import QSizeF, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QKeyEvent, QTextCursor
+from PySide6.QtGui import QKeyEvent, QKeySequence, QShortcut, QTextCursor
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -19,14 +19,13 @@ from launcher.gui import theme
 
 _PROMPT_HEIGHT = 76
 _SHORT_BUBBLE = 240
-_NARROWEST = 340
+_NARROWEST = 300
 
 
 class Prompt(QPlainTextEdit):
-    """Where the user writes: Enter sends, Shift+Enter breaks the line, Esc stops the reply."""
+    """Where the user writes: Enter sends, Shift+Enter breaks the line."""
 
     sent = Signal()
-    stopped = Signal()
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,12 +35,10 @@ class Prompt(QPlainTextEdit):
         self.setFixedHeight(_PROMPT_HEIGHT)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
-        """Send, stop, or write."""
+        """Send, or write."""
         enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
         if enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
             self.sent.emit()
-        elif event.key() == Qt.Key.Key_Escape:
-            self.stopped.emit()
         else:
             super().keyPressEvent(event)
 
@@ -56,9 +53,8 @@ class Text(QTextEdit):
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setTextInteractionFlags(
-            Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
-        )
+        self.setAccessibleName("Thoughts" if quiet else "Reply")
+        self.setTextInteractionFlags(theme.SELECTABLE)
         self.setFont(theme.font(theme.CAPTION_PX if quiet else theme.BODY_PX))
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.document().setDocumentMargin(0)
@@ -86,7 +82,7 @@ class Question(QWidget):
         bubble = QLabel(text)
         bubble.setObjectName("bubble")
         bubble.setTextFormat(Qt.TextFormat.PlainText)
-        bubble.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        bubble.setTextInteractionFlags(theme.SELECTABLE)
         bubble.setMargin(theme.GAP_M)
         bubble.setAccessibleName(f"You asked: {text}")
         layout = QHBoxLayout(self)
@@ -115,7 +111,7 @@ class Answer(QWidget):
         self._footer.setObjectName("secondary")
         self._footer.setWordWrap(True)
         self._footer.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-        self._footer.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._footer.setTextInteractionFlags(theme.SELECTABLE)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.GAP_S)
@@ -180,7 +176,9 @@ class ChatPane(QFrame):
         self._area.verticalScrollBar().valueChanged.connect(self._see_whether_to_follow)
         self.prompt = Prompt()
         self.prompt.sent.connect(self._send)
-        self.prompt.stopped.connect(self.stop_asked)
+        stop = QShortcut(QKeySequence(Qt.Key.Key_Escape), self)
+        stop.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+        stop.activated.connect(self.stop_asked)
         self._button = QPushButton("Send")
         self._button.setObjectName("primary")
         self._button.clicked.connect(self._send_or_stop)
@@ -223,7 +221,10 @@ class ChatPane(QFrame):
         """End the reply that is under way; what came of it stays in the conversation."""
         if self._answer is not None:
             self._answer.end(footer)
-            self.messages.append({"role": "assistant", "content": self._answer.text})
+            if self._answer.text:
+                self.messages.append({"role": "assistant", "content": self._answer.text})
+            else:  # a question that got no answer, as one that was too long, is not asked again with the next
+                self.messages.pop()
             self._answer = None
 
     @Slot()

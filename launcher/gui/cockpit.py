@@ -110,15 +110,11 @@ class Cockpit(QWidget):
         self._start.setVisible(view.can_start)
         self._stop.setVisible(not (view.can_start or view.offers_demo))
         self._stop.setEnabled(view.can_stop)
-        self.show_problem(view.problem)
+        self._problem_text.setText(view.problem)
+        self._problem.setVisible(bool(view.problem))
         self._without_mtp.setVisible(view.offers_without_mtp)
         self._middle.setCurrentIndex(0 if view.offers_demo else 1)
         self.chat.show_abilities(can_ask=view.can_ask, replying=view.replying, hint=view.prompt_hint)
-
-    def show_problem(self, text: str) -> None:
-        """Show an error under the title."""
-        self._problem_text.setText(text)
-        self._problem.setVisible(bool(text))
 
     def show_note(self, text: str) -> None:
         """Show what must be said beside the figures."""
@@ -193,7 +189,7 @@ class Cockpit(QWidget):
         self._problem_text = QLabel()
         self._problem_text.setObjectName("problem")
         self._problem_text.setWordWrap(True)
-        self._problem_text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._problem_text.setTextInteractionFlags(theme.SELECTABLE)
         self._without_mtp = QPushButton("Start without MTP")
         self._without_mtp.clicked.connect(self.without_mtp_asked)
         row = QHBoxLayout(self._problem)

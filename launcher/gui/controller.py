@@ -1,13 +1,13 @@
 """What the window asks of the core, and what comes back: runs on the GUI's thread, never waits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal, Slot
 
-from launcher.base.errors import LauncherError
+from launcher.base.errors import LauncherError, Superseded
 from launcher.engine.state import LogAdded, State, Status
 from launcher.gui.bridge import Bridge, Ended
 from launcher.gui.viewmodel import Inputs, View, ViewModel, derive
@@ -80,14 +80,22 @@ class Controller(QObject):
         return self._model.inputs
 
     def start(self, model: str | None = None, *, draft: int | None = None) -> None:
-        """Serve a model: "demo", a path, or the last one again. `draft` None takes the usual draft length."""
+        """Serve a model: "demo", a path, or the last one again as it was.
+
+        `draft` None takes the usual draft length, or that of the last time.
+        """
         if model is not None:
-            self._what = model
-        self._draft = draft
-        if self._what is not None:
-            name = "Demo model" if self._what == DEMO else Path(self._what).stem
+            self._what, self._draft = model, None
+        if draft is not None:
+            self._draft = draft
+        if self._what is None:
+            return
+        what, chosen = self._what, self._draft
+        if self._model.view.resting:
+            name = "Demo model" if what == DEMO else Path(what).stem
             self._model.update(model=name, settings="", address="", status=Status(State.PREPARING))
-            self.bridge.submit("start", self._start)
+        self._model.update(problem=None)
+        self.bridge.submit("start", lambda: self._start(what, chosen))
 
     def stop(self) -> None:
         """Stop the server."""
@@ -109,7 +117,7 @@ class Controller(QObject):
         """Stop everything; `closed` comes when nothing runs any more."""
         self.bridge.submit("close", self._stop)
 
-    async def _start(self) -> None:
+    async def _start(self, what: str, draft: int | None) -> None:
         from launcher import app
         from launcher.engine.demo import demo_preset
         from launcher.engine.launch import ServeOptions
@@ -117,9 +125,9 @@ class Controller(QObject):
         session = self._session
         if session is None:
             session = self._session = app.Session(on_event=self.bridge.post, on_sample=self.bridge.post)
-        what = self._what or DEMO
-        options = app.options_for(what, lambda path: ServeOptions(model=path), draft=self._draft)
+        options = app.options_for(what, lambda path: ServeOptions(model=path), draft=draft)
         await session.start(options)
+        self.bridge.post(session.supervisor.status)  # it may have been so before
         launch = session.supervisor.launch
         if launch is not None:
             draft = launch.options.draft
@@ -181,9 +189,19 @@ class Controller(QObject):
         elif end.what.startswith("ask "):
             number = int(end.what.removeprefix("ask "))
             self._finish_reply(number, "Stopped by you." if end.error is None else str(end.error))
-        elif end.error is not None and not _superseded(end.error):
-            error = end.error if isinstance(end.error, LauncherError) else _unforeseen(end.error)
-            self._model.update(status=replace(self.inputs.status, state=State.FAILED, percent=None, error=error))
+        elif end.error is not None and not isinstance(end.error, Superseded):
+            self._fail(end.error if isinstance(end.error, LauncherError) else _unforeseen(end.error))
+
+    def _fail(self, error: LauncherError) -> None:
+        """Show why something could not be; what runs goes on."""
+        if self.inputs.status.state is State.PREPARING:
+            self._model.update(status=Status(State.FAILED, error=error))
+        elif self.inputs.status.error is not error:
+            self._model.update(problem=error)
+
+    def show_problem(self, error: LauncherError) -> None:
+        """Show an error that belongs to no server."""
+        self._model.update(problem=error)
 
     def _finish_reply(self, number: int, footer: str) -> None:
         """End reply `number`; its work ends once more after it was whole, and then this has been done."""
@@ -191,10 +209,6 @@ class Controller(QObject):
             self._asking = None
             self.replied.emit(footer)
             self._model.update(replying=False)
-
-
-def _superseded(error: BaseException) -> bool:
-    return isinstance(error, LauncherError) and error.code == "superseded"
 
 
 def _unforeseen(error: BaseException) -> LauncherError:

@@ -5,12 +5,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from PySide6.QtCore import QLockFile, QObject
+from PySide6.QtCore import QDeadlineTimer, QLockFile, QObject, QThread
 from PySide6.QtNetwork import QLocalServer, QLocalSocket
 
 from launcher.base.paths import state_dir
 
-_ANSWER_MS = 2_000
+_ANSWER_MS = 5_000
 
 
 class SingleInstance(QObject):
@@ -27,21 +27,31 @@ class SingleInstance(QObject):
         self._tell: Callable[[Path | None], None] = lambda _: None
         self.first = self._lock.tryLock(0)
 
-    def listen(self, tell: Callable[[Path | None], None]) -> None:
-        """Call `tell` when another start asks for the window, with the file that it was given, if any."""
-        self._tell = tell
+    def listen(self) -> None:
+        """Hear other starts from now on; they are answered once `tell` says how."""
         QLocalServer.removeServer(self._name)
         self._server = QLocalServer(self)
         self._server.setSocketOptions(QLocalServer.SocketOption.UserAccessOption)
-        self._server.newConnection.connect(self._answer)
         self._server.listen(self._name)
+
+    def tell(self, asked: Callable[[Path | None], None]) -> None:
+        """Call `asked` when another start asks for the window, with the file that it was given, if any."""
+        self._tell = asked
+        if self._server is not None:
+            self._server.newConnection.connect(self._answer)
+            while self._server.hasPendingConnections():
+                self._answer()
 
     def raise_first(self, file: Path | None) -> bool:
         """Ask the first window to come to the front; return whether it did."""
         socket = QLocalSocket()
+        deadline = QDeadlineTimer(_ANSWER_MS)
         socket.connectToServer(self._name)
-        if not socket.waitForConnected(_ANSWER_MS):
-            return False
+        while not socket.waitForConnected(_ANSWER_MS):
+            if deadline.hasExpired():
+                return False
+            QThread.msleep(20)  # it has the lock and is about to listen
+            socket.connectToServer(self._name)
         socket.write(json.dumps({"file": str(file) if file else None}).encode() + b"\n")
         socket.flush()
         return socket.waitForReadyRead(_ANSWER_MS) and bytes(socket.readLine().data()) == b"raised\n"

@@ -8,12 +8,13 @@ from PySide6.QtWidgets import QApplication
 
 GAP_S, GAP, GAP_M, GAP_L, GAP_XL = 4, 8, 12, 16, 24
 CONTROL_HEIGHT = 32
+SELECTABLE = Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
 CAPTION_PX, BODY_PX, SECTION_PX, TITLE_PX, SMALL_READOUT_PX, READOUT_PX = 12, 13, 15, 20, 24, 32
 
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Colours by role. Text roles are at least 4.5:1 on their surfaces, lines and glyphs at least 3:1.
+    """Colours by role. Text roles are at least 4.5:1 on their surfaces, curves and glyphs at least 3:1.
 
     The meanings are the Okabe-Ito set, a step darker or lighter where a theme needs it.
     """
@@ -29,17 +30,10 @@ class Theme:
     good: str
     attention: str
     bad: str
-    information: str
     rate: str
     acceptance: str
     temperature: str
-    power: str
     clock: str
-
-    @property
-    def dark(self) -> bool:
-        """Whether it is a dark theme."""
-        return QColor(self.window).lightness() < 128
 
 
 LIGHT = Theme(
@@ -54,11 +48,9 @@ LIGHT = Theme(
     good="#008560",
     attention="#B57400",
     bad="#C85200",
-    information="#2A86BD",
     rate="#0072B2",
     acceptance="#008560",
     temperature="#C85200",
-    power="#AB5080",
     clock="#55616D",
 )
 DARK = Theme(
@@ -73,11 +65,9 @@ DARK = Theme(
     good="#1DBE90",
     attention="#E69F00",
     bad="#F07A2B",
-    information="#56B4E9",
     rate="#56B4E9",
     acceptance="#1DBE90",
     temperature="#F07A2B",
-    power="#CC79A7",
     clock="#A5B0BA",
 )
 
@@ -165,7 +155,9 @@ def _sheet(theme: Theme) -> str:
         padding: 0; min-height: 20px; }}
     QPushButton#page:checked {{ background: {theme.raised}; font-weight: 600; }}
     QPushButton:focus, QPlainTextEdit:focus, QTextEdit:focus {{ border: 2px solid {theme.accent}; }}
-    QPushButton#page:focus {{ border: 2px solid {theme.accent}; }}
+    QPushButton#page:focus, QPushButton#fold:focus, QTextEdit#reply:focus, QLabel:focus {{
+        border: 2px solid {theme.accent}; border-radius: 6px; }}
+    QPushButton#primary:focus {{ border: 2px solid {theme.text}; }}
     QPlainTextEdit#prompt {{ background: {theme.card}; border: 1px solid {theme.border}; border-radius: 8px;
         padding: 6px; }}
     QPlainTextEdit#prompt:focus {{ border: 2px solid {theme.accent}; }}

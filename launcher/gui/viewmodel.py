@@ -22,6 +22,14 @@ _WORDS = {
 }
 _MEANING = {State.READY: "good", State.BUSY: "good", State.FAILED: "bad", State.STOPPED: "secondary"}
 _GLYPH = {State.READY: "●", State.BUSY: "◉", State.FAILED: "✕", State.STOPPED: "○"}
+_FLAGS = {
+    "Start it with --draft 0": "Start it without MTP",
+    "set --draft 0": "start without MTP",
+    "Choose another one with --port, or leave --port out.": "Close that program, or start again.",
+    "a lower --ctx": "a shorter context",
+    "--ctx": "the context",
+    "--engine": "the engine",
+}
 _RUNNING = (State.READY, State.BUSY)
 _RESTING = (State.STOPPED, State.FAILED)
 
@@ -35,6 +43,7 @@ class Inputs:
     settings: str = ""
     address: str = ""
     replying: bool = False
+    problem: LauncherError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,7 @@ class View:
     address: str
     settings: str
     problem: str
+    resting: bool
     offers_without_mtp: bool
     offers_demo: bool
     can_start: bool
@@ -63,6 +73,7 @@ def derive(inputs: Inputs) -> View:
     word = _WORDS[state]
     if inputs.status.percent is not None:
         word = f"{word} {inputs.status.percent:.0f} %"
+    error = inputs.problem or inputs.status.error
     resting = state in _RESTING
     running = state in _RUNNING
     return View(
@@ -72,8 +83,9 @@ def derive(inputs: Inputs) -> View:
         subject=inputs.model or "No model yet",
         address="" if resting else inputs.address,
         settings=inputs.settings,
-        problem=_problem(inputs.status.error),
-        offers_without_mtp=isinstance(inputs.status.error, ModelHasNoHead),
+        problem=_words(error) if error else "",
+        resting=resting,
+        offers_without_mtp=isinstance(error, ModelHasNoHead),
         offers_demo=resting and inputs.model is None,
         can_start=resting and inputs.model is not None,
         can_stop=not resting and state is not State.STOPPING,
@@ -83,10 +95,12 @@ def derive(inputs: Inputs) -> View:
     )
 
 
-def _problem(error: LauncherError | None) -> str:
-    if isinstance(error, ModelHasNoHead):  # its hint is for the command line; here there is a button
-        return f"{error.title} Start it without MTP, or open a file with the head."
-    return str(error) if error else ""
+def _words(error: LauncherError) -> str:
+    """Return an error in the window's words: its hints are written for the command line."""
+    text = str(error)
+    for flag, words in _FLAGS.items():
+        text = text.replace(flag, words)
+    return text
 
 
 def _prompt_hint(state: State, *, running: bool) -> str:

@@ -17,13 +17,15 @@ from PySide6.QtWidgets import (
 )
 
 from launcher import __version__
+from launcher.base.paths import state_dir
 from launcher.gui import theme
 from launcher.gui.cockpit import Cockpit
 from launcher.gui.controller import DEMO, Controller, Serving
 from launcher.gui.viewmodel import View
 
 RAIL_WIDTH = 184
-_SMALLEST = (1080, 640)
+_SMALLEST = (940, 520)
+"""Fits a screen of 1920 x 1080 at a scale of 200 %."""
 
 
 class StatusChip(QFrame):
@@ -38,7 +40,7 @@ class StatusChip(QFrame):
             label.setObjectName("secondary")
             label.setFont(theme.font(theme.CAPTION_PX, tabular=True))
             label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        self._address.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._address.setTextInteractionFlags(theme.SELECTABLE)
         self._address.setToolTip("Address of the server on this computer")
         first = QHBoxLayout()
         first.setSpacing(6)
@@ -97,13 +99,9 @@ class Window(QMainWindow):
         self._show_view(self.controller.view)
         self.cockpit.first_button.setFocus()
         if remember:
-            geometry = QSettings().value("window/geometry")
+            geometry = _settings().value("window/geometry")
             if geometry is not None:
                 self.restoreGeometry(geometry)
-
-    def show_problem(self, text: str) -> None:
-        """Show an error that belongs to no server, under the title."""
-        self.cockpit.show_problem(text)
 
     def open_file(self, path: Path) -> None:
         """Serve a GGUF file."""
@@ -132,7 +130,7 @@ class Window(QMainWindow):
             return
         event.ignore()
         if self._remember:
-            QSettings().setValue("window/geometry", self.saveGeometry())
+            _settings().setValue("window/geometry", self.saveGeometry())
         self.setEnabled(False)
         self.controller.close()
 
@@ -175,7 +173,7 @@ class Window(QMainWindow):
         controller.replied.connect(chat.end)
         controller.serving.connect(self._show_serving)
         controller.closed.connect(self._close_now)
-        cockpit.demo_asked.connect(self._start_demo)
+        cockpit.demo_asked.connect(self.start_demo)
         cockpit.start_asked.connect(controller.start)
         cockpit.without_mtp_asked.connect(self._start_without_mtp)
         cockpit.stop_asked.connect(controller.stop)
@@ -195,7 +193,8 @@ class Window(QMainWindow):
         QTimer.singleShot(0, self.cockpit.chat.prompt, self.cockpit.chat.prompt.setFocus)
 
     @Slot()
-    def _start_demo(self) -> None:
+    def start_demo(self) -> None:
+        """Start the demo."""
         self.controller.start(DEMO)
 
     @Slot()
@@ -212,6 +211,11 @@ class Window(QMainWindow):
     def _close_now(self) -> None:
         self._may_close = True
         self.close()
+
+
+def _settings() -> QSettings:
+    """Return where the window keeps its size."""
+    return QSettings(str(state_dir() / "window.ini"), QSettings.Format.IniFormat)
 
 
 def _gguf_of(event: QDropEvent) -> Path | None:

@@ -7,6 +7,15 @@ from typing import Any
 from launcher.machine.reading import Reading
 
 _MIB = 2**20
+READINGS = (
+    "gpu_temperature_c",
+    "gpu_power_w",
+    "gpu_clock_mhz",
+    "gpu_memory_clock_mhz",
+    "vram_used_mib",
+    "gpu_use_percent",
+)
+"""The names of what a card is sampled for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +75,14 @@ class Nvml:
             driver=self._ask(nvml.nvmlSystemGetDriverVersion)[0],
         )
 
-    def sample(self, index: int) -> dict[str, Reading]:
-        """Return the card's readings by name; the name ends in the unit."""
-        handle = self._handles[index]
+    def sample(self, index: int | None = None) -> dict[str, Reading]:
+        """Return a card's readings by name, the first card's by default; the name ends in the unit.
+
+        Without a card each is unknown, with the reason.
+        """
+        if self.absent is not None:
+            return dict.fromkeys(READINGS, Reading.unknown(self.absent))
+        handle = self._handles[self.gpus[0].index if index is None else index]
         nvml = self._nvml
         memory, memory_absent = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
         use, use_absent = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)

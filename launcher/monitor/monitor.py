@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from launcher.base.errors import LauncherError
@@ -44,27 +43,29 @@ class Monitor:
         self.series: dict[str, Series] = {}
         self.samples = 0
         self.traffic: Traffic | None = None
+        self._traffic_s = 0.0
         self._listener = listener
         self._clock = clock
         self._host = HostSensors()
-        self._nvml: Nvml | None = None
         self._meter: ReplyMeter | None = None
         self._earlier: tuple[ReplyMeter, float] | None = None
         self._counters: Counters | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self, supervisor: Supervisor) -> None:
         """Start sampling `supervisor` and the machine, unless that is being done."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(supervisor))
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._sample(supervisor)), asyncio.create_task(self._follow(supervisor))]
+            for task in self._tasks:
+                task.add_done_callback(_tell_failure)
 
     async def end(self) -> None:
         """Stop sampling."""
-        if self._task is not None:
-            task, self._task = self._task, None
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        if tasks:
+            await asyncio.wait(tasks)
 
     def reply_started(self) -> ReplyMeter:
         """Return a meter for a reply of ours; until it ends the engine's numbers are taken from it."""
@@ -77,49 +78,47 @@ class Monitor:
             self._meter = None
             self._earlier = meter, self._clock()
 
-    async def _run(self, supervisor: Supervisor) -> None:
-        self._nvml = await asyncio.to_thread(Nvml)
+    async def _sample(self, supervisor: Supervisor) -> None:
+        nvml = await asyncio.to_thread(Nvml)
         next_s = self._clock()
-        next_metrics_s = next_s
         try:
             while True:
                 self._host.watch(supervisor.engine_pid)
-                readings = await asyncio.to_thread(self._read_machine)
-                meter = self._figures()
-                self._add(Sampled(next_s, readings | self._engine_readings(meter), meter.acceptance if meter else None))
-                if self._clock() >= next_metrics_s:
-                    next_metrics_s = self._clock() + METRICS_PERIOD_S
-                    await self._read_metrics(supervisor)
+                machine = await asyncio.to_thread(lambda: self._host.sample() | nvml.sample())
+                engine, acceptance = self._engine()
+                self._add(Sampled(next_s, machine | engine, acceptance))
                 next_s = max(next_s + PERIOD_S, self._clock())
                 await asyncio.sleep(max(0.0, next_s - self._clock()))
         finally:
-            self._nvml.close()
+            nvml.close()
 
-    def _read_machine(self) -> dict[str, Reading]:
-        readings = self._host.sample()
-        assert self._nvml is not None  # noqa: S101 -- _run opened it
-        if self._nvml.absent is not None:
-            names = ("gpu_temperature_c", "gpu_power_w", "gpu_clock_mhz", "vram_used_mib", "gpu_use_percent")
-            return readings | dict.fromkeys(names, Reading.unknown(self._nvml.absent))
-        return readings | self._nvml.sample(self._nvml.gpus[0].index)
+    async def _follow(self, supervisor: Supervisor) -> None:
+        """Read /metrics now and then; the engine may take its time to answer."""
+        while True:
+            await self._read_metrics(supervisor)
+            await asyncio.sleep(METRICS_PERIOD_S)
 
-    def _figures(self) -> ReplyMeter | None:
-        """Return the meter whose figures hold now."""
+    def _engine(self) -> tuple[dict[str, Reading], Acceptance | None]:
+        """Return the engine's figures: of our own reply, else of what other clients' requests did."""
+        meter = self._meter_that_holds()
+        if meter is not None and meter.last is not None:
+            share = meter.last.acceptance
+            rate, acceptance = Reading(meter.tokens_per_second, "Too few tokens to tell."), meter.acceptance
+        elif self.traffic is not None and self._clock() - self._traffic_s <= METRICS_PERIOD_S + _STANDS_S:
+            share = self.traffic.acceptance.rate
+            rate, acceptance = Reading(self.traffic.tokens_per_second, _NO_REPLY), self.traffic.acceptance
+        else:
+            silent = Reading.unknown(_NO_REPLY)
+            return {"tokens_per_second": silent, "acceptance_percent": silent}, None
+        drafts = Reading(None if share is None else 100 * share, _NO_DRAFTS)
+        return {"tokens_per_second": rate, "acceptance_percent": drafts}, acceptance
+
+    def _meter_that_holds(self) -> ReplyMeter | None:
         if self._meter is not None and self._meter.tokens_per_second is not None:
             return self._meter
         if self._earlier is not None and self._clock() - self._earlier[1] <= _STANDS_S:
             return self._earlier[0]
         return self._meter
-
-    def _engine_readings(self, meter: ReplyMeter | None) -> dict[str, Reading]:
-        if meter is None or meter.last is None:
-            silent = Reading.unknown(_NO_REPLY)
-            return {"tokens_per_second": silent, "acceptance_percent": silent}
-        acceptance = meter.last.acceptance
-        return {
-            "tokens_per_second": Reading(meter.tokens_per_second, "Too few tokens to tell."),
-            "acceptance_percent": Reading(None if acceptance is None else 100 * acceptance, _NO_DRAFTS),
-        }
 
     def _add(self, sample: Sampled) -> None:
         self.samples += 1
@@ -138,5 +137,13 @@ class Monitor:
             return  # the supervisor learns of a dead engine by itself
         supervisor.note_requests(counters.processing)
         if self._counters is not None:
-            self.traffic = between(self._counters, counters) or self.traffic
+            traffic = between(self._counters, counters)
+            if traffic is not None:
+                self.traffic, self._traffic_s = traffic, self._clock()
         self._counters = counters
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    """A loop that failed must not end without a word."""
+    if not task.cancelled() and task.exception() is not None:
+        task.get_loop().call_exception_handler({"message": "The monitor failed.", "exception": task.exception()})

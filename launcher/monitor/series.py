@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from launcher.machine.reading import Reading
 
-CAPACITY = 36_000
-"""An hour at 10 Hz."""
+CAPACITY = 6_000
+"""Ten minutes at 10 Hz."""
 
 
 class Sample(NamedTuple):

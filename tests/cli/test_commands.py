@@ -20,6 +20,13 @@ from launcher.base.identity import ProcessId
 COMMAND = [sys.executable, "-m", "launcher"]
 
 
+@pytest.fixture(autouse=True)
+def no_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are of the terminal."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, env=os.environ | environment
@@ -71,9 +78,7 @@ def test_the_version() -> None:
     assert run("--version").stdout == f"mtp-launcher {__version__}\n"
 
 
-def test_without_a_verb_and_without_a_display_it_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
-        monkeypatch.delenv(name, raising=False)
+def test_without_a_verb_and_without_a_display_it_helps() -> None:
     told = run()
     assert told.returncode == 2
     assert "doctor" in told.stdout
@@ -104,7 +109,7 @@ def test_the_demo_goes_on_for_as_long_as_asked() -> None:
 
 
 def test_the_demo_in_a_terminal_says_what_it_cannot_show() -> None:
-    told = run("demo", DISPLAY="", WAYLAND_DISPLAY="")
+    told = run("demo")
     assert told.returncode == 0
     assert "There is no display" in told.stdout
     assert "Drafts accepted:" in told.stdout

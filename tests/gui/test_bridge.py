@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -108,8 +107,5 @@ def test_the_loop_has_a_thread_with_a_name() -> None:
         return threading.current_thread().name
 
     handle = runtime.submit(name())
-    deadline = time.monotonic() + 2
-    while not handle.done() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert handle._future.result() == "launcher-core"
+    assert handle._future.result(timeout=2) == "launcher-core"
     assert runtime.close()

@@ -145,7 +145,7 @@ def test_what_a_slot_raises_is_shown_and_kept(home: Path) -> None:
         "def slot():\n"
         "    raise ValueError('a slot broke')\n"
         "QTimer.singleShot(0, slot)\n"
-        "QTimer.singleShot(100, lambda: (print(window.cockpit._problem_text.text()), app.exit(0)))\n"
+        "QTimer.singleShot(100, lambda: (print(window.controller.view.problem), app.exit(0)))\n"
         "sys.exit(app.exec())\n"
     )
     told = subprocess.run(

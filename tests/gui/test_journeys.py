@@ -200,3 +200,67 @@ def test_a_new_chat_forgets_the_old_one(demo: Window, qtbot: QtBot) -> None:
     qtbot.mouseClick(button(demo, "New chat"), Qt.MouseButton.LeftButton)
     assert demo.cockpit.chat.messages == []
     qtbot.waitUntil(lambda: not answers(demo), timeout=2_000)
+
+
+def test_opening_what_already_runs_changes_nothing(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
+    engine = engine_of(demo)
+    with qtbot.waitSignal(demo.controller.serving, timeout=10_000):
+        demo.start_demo()
+    wait_for(State.READY)
+    assert engine_of(demo) == engine
+    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+        ask(demo, qtbot, "What is a draft?")
+
+
+def test_a_file_that_cannot_be_served_leaves_what_runs_alone(demo: Window, qtbot: QtBot, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_text("<html>")
+    demo.open_file(broken)
+    qtbot.waitUntil(lambda: "broken.gguf is not a GGUF file" in texts(demo), timeout=10_000)
+    assert demo.controller.view.word == "Ready"
+    assert button(demo, "Stop").isEnabled()
+    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+        ask(demo, qtbot, "What is a draft?")
+    assert "of drafts accepted" in texts(demo)
+
+
+def test_starts_in_quick_succession_end_in_one_server(
+    window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path
+) -> None:
+    window.start_demo()
+    window.open_file(demo_model)
+    window.start_demo()
+    wait_for(State.READY)
+    with qtbot.waitSignal(window.controller.replied, timeout=10_000):
+        ask(window, qtbot, "What is a draft?")
+    assert button(window, "Stop").isEnabled()
+
+
+def test_start_without_mtp_is_remembered(window: Window, wait_for: Wait, qtbot: QtBot, headless_model: Path) -> None:
+    window.controller.start(str(headless_model), draft=0)
+    wait_for(State.READY)
+    qtbot.mouseClick(button(window, "Stop"), Qt.MouseButton.LeftButton)
+    wait_for(State.STOPPED)
+    qtbot.mouseClick(button(window, "Start"), Qt.MouseButton.LeftButton)
+    wait_for(State.READY)
+    assert "MTP off" in texts(window)
+
+
+def test_a_question_without_an_answer_is_not_asked_again(demo: Window, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(demo.controller.replied, timeout=20_000):
+        ask(demo, qtbot, "word " * 20_000)
+    assert "Shorten the prompt" in texts(demo)
+    assert demo.cockpit.chat.messages == []
+    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+        ask(demo, qtbot, "What is a draft?")
+    assert "of drafts accepted" in texts(demo)
+
+
+def test_focus_can_be_seen_on_every_button(demo: Window, qtbot: QtBot) -> None:
+    demo.activateWindow()
+    for each in demo.findChildren(QPushButton):
+        if each.isVisible() and each.isEnabled():
+            demo.setFocus()
+            before = each.grab().toImage()
+            each.setFocus()
+            assert each.grab().toImage() != before, each.text()

@@ -81,3 +81,7 @@ async def test_another_clients_request_makes_the_server_busy(demo_model: Path, m
         while server.monitor.traffic is None:
             await asyncio.sleep(0.01)
         assert server.monitor.traffic.acceptance.accepted > 0
+        rate = server.monitor.series["tokens_per_second"]
+        while rate.last is None:
+            await asyncio.sleep(0.01)
+        assert rate.last == pytest.approx(server.monitor.traffic.tokens_per_second)

@@ -29,8 +29,8 @@ def test_a_full_series_forgets_the_oldest() -> None:
     assert len(series) == 4
 
 
-def test_an_hour_at_ten_a_second_fits_and_no_more() -> None:
-    assert len(filled(range(60 * 60 * 10 + 5))) == 60 * 60 * 10
+def test_ten_minutes_at_ten_a_second_fit_and_no_more() -> None:
+    assert len(filled(range(10 * 60 * 10 + 5))) == 10 * 60 * 10
 
 
 @pytest.mark.parametrize(
