@@ -54,6 +54,7 @@ class Supervisor:
         self._watching: asyncio.Task[None] | None = None
         self._change: asyncio.Task[None] | None = None
         self._turning = asyncio.Lock()
+        self._abandoned = False
         self._streams: set[asyncio.Timeout] = set()
         self._streams_left = asyncio.Event()
         self._streams_left.set()
@@ -154,8 +155,9 @@ class Supervisor:
                 else:
                     await self._begin(options)
             except asyncio.CancelledError:
-                await self._end(State.STOPPING)
-                self._show(State.STOPPED)
+                if not self._abandoned:
+                    await self._end(State.STOPPING)
+                    self._show(State.STOPPED)
                 raise
             except _PlanFailed as failed:
                 if self._process is None:
@@ -245,7 +247,8 @@ class Supervisor:
             try:
                 await asyncio.shield(ending)
             except asyncio.CancelledError:
-                if ending.cancelled():
+                if ending.cancelled():  # the loop is torn down while we wait: the keeper ends the engine
+                    self._abandoned = True
                     raise
                 cancelled = True
         ending.result()
