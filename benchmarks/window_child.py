@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _PROBE_MS = 5
 _WARM_UP_MS = 3_000
+_REPLY_TOKENS = 500
 
 
 class Stalls(QObject):
@@ -78,14 +79,18 @@ def _stream(window: Window, model: Path, tokens: list[float]) -> None:
     """Serve `model` on one thread and ask without a pause; `tokens` gets the size of each reply."""
     from benchmarks.workplace import slow_options
     from launcher import app
+    from launcher.engine.client import ChatRequest
 
+    body = ChatRequest.body
+    long = {"ignore_eos": True, "max_tokens": _REPLY_TOKENS}
+    ChatRequest.body = lambda self: body(self) | long  # type: ignore[method-assign]
     app.options_for = lambda *_a, **_k: slow_options(model, 2)
     chat, controller = window.cockpit.chat, window.controller
 
     def ask_again(footer: str = "") -> None:
         if " tokens" in footer:
             tokens.append(float(footer.split(" tokens")[0].split("· ")[-1].replace(",", "")))
-        if len(chat.messages) >= 20:
+        if len(chat.messages) >= 8:
             chat.clear()
         QTimer.singleShot(0, chat, lambda: chat.ask("What is MTP?"))
 

@@ -1,5 +1,6 @@
 """Read-outs and plots on one time axis. pyqtgraph is loaded after the first paint, because it takes 0.3 s."""
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _CAPACITY = 3_200
 _PADDING = 0.02
 _LABEL = 12
 _CARD_HEIGHT = 168
+_MOST_POINTS = 600
 _DASH = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 
@@ -109,6 +111,7 @@ class PlotCard(QFrame):
         self._quantities = tuple(quantities)
         self._limits = limits
         self._plot: Any = None
+        self._range = (0.0, 0.0)
         self._curves: dict[str, Any] = {}
         self._dots: dict[str, Any] = {}
         pixels = theme.READOUT_PX if len(quantities) == 1 else theme.SMALL_READOUT_PX
@@ -146,11 +149,13 @@ class PlotCard(QFrame):
         item.setContentsMargins(0, 8, 24, 0)
         item.showGrid(y=True, alpha=0.2)
         item.getAxis("left").setWidth(40)
+        for side in ("left", "bottom"):
+            item.getAxis(side).enableAutoSIPrefix(False)
         for quantity in self._quantities:
             if quantity.colour is not None:
                 self._curves[quantity.name] = plot.plot([], [], connect="finite")
                 self._dots[quantity.name] = plot.plot([], [], symbol="o", symbolSize=7, pen=None)
-        self._show_range(0.0, SPANS_S[0], 0.0)
+        self._show_range(SPANS_S[0], 0.0)
         self._layout.replaceWidget(self._space, plot)
         self._space.deleteLater()
         self.recolour(pyqtgraph, colours)
@@ -191,16 +196,20 @@ class PlotCard(QFrame):
         top = 0.0
         for name, curve in self._curves.items():
             times, values = history.since(name, now_s - span_s)
-            curve.setData(times, values)
+            before = [time_s - now_s for time_s in times]  # the data moves, not the axis: it need not be laid out anew
+            curve.setData(before, values)
             dotted = _dotted(values)
-            self._dots[name].setData([times[i] for i in dotted], [values[i] for i in dotted])
+            self._dots[name].setData([before[i] for i in dotted], [values[i] for i in dotted])
             top = max([top, *(value for value in values if not isnan(value))])
-        self._show_range(now_s, span_s, top)
+        self._show_range(span_s, top)
 
-    def _show_range(self, now_s: float, span_s: float, top: float) -> None:
+    def _show_range(self, span_s: float, top: float) -> None:
         low, high = self._limits
-        self._plot.setXRange(now_s - span_s, now_s, padding=0.0)
-        self._plot.setYRange(low, high or _nice(top), padding=_PADDING)
+        wanted = span_s, high or _nice(top)
+        if wanted != self._range:
+            self._range = wanted
+            self._plot.setXRange(-span_s, 0.0, padding=0.0)
+            self._plot.setYRange(low, wanted[1], padding=_PADDING)
 
 
 class History:
@@ -233,14 +242,12 @@ class History:
         return next((span for span in SPANS_S if length <= span), SPANS_S[-1])
 
     def since(self, name: str, time_s: float) -> tuple[list[float], list[float]]:
-        """Return times and values from `time_s` on, oldest first; gaps are nan."""
-        count = 0
-        for moment in reversed(self._times):
-            if moment < time_s:
-                break
-            count += 1
-        values = list(self._values.get(name, ()))[-count:] if count else []
-        return list(self._times)[-count:] if count else [], values
+        """Return times and values from `time_s` on, oldest first; gaps are nan. Of many, every so many-th."""
+        times = list(self._times)
+        first = bisect_left(times, time_s)
+        step = 1 + (len(times) - first) // _MOST_POINTS
+        first += (len(times) - 1 - first) % step  # the newest is always among them
+        return times[first::step], list(self._values.get(name, ()))[first::step]
 
 
 def _dotted(values: Sequence[float]) -> list[int]:
@@ -264,13 +271,12 @@ def _axes(pyqtgraph: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return an axis of times before now, "-4 min ... now", and one of values with four or five ticks."""
 
     class TimeAxis(pyqtgraph.AxisItem):  # type: ignore[misc]
-        def tickValues(self, low: float, high: float, _size: float) -> list[tuple[float, list[float]]]:  # noqa: N802
-            step = next(step for step in (5.0, 10.0, 20.0, 60.0) if (high - low) / step <= 6 or step == 60.0)
-            return [(step, [high - step * back for back in range(int((high - low) / step + 0.01) + 1)])]
+        def tickValues(self, low: float, _high: float, _size: float) -> list[tuple[float, list[float]]]:  # noqa: N802
+            step = next(step for step in (5.0, 10.0, 20.0, 60.0) if -low / step <= 6 or step == 60.0)
+            return [(step, [-step * back for back in range(int(-low / step + 0.01) + 1)])]
 
         def tickStrings(self, values: list[float], _scale: float, spacing: float) -> list[str]:  # noqa: N802
-            now = max(values, default=0.0)
-            return [_before(now - value, spacing) for value in values]
+            return [_before(-value, spacing) for value in values]
 
     class ValueAxis(pyqtgraph.AxisItem):  # type: ignore[misc]
         def boundingRect(self) -> Any:  # noqa: ANN401, N802
