@@ -18,7 +18,8 @@ from PySide6.QtWidgets import (
 
 from launcher.gui import theme
 from launcher.gui.chat import ChatPane
-from launcher.gui.plots import History, PlotCard, Quantity
+from launcher.gui.history import History
+from launcher.gui.plots import PlotCard, Quantity
 from launcher.gui.viewmodel import View
 
 if TYPE_CHECKING:

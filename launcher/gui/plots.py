@@ -1,29 +1,23 @@
 """Read-outs and plots on one time axis. pyqtgraph is loaded after the first paint, because it takes 0.3 s."""
 
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, isnan, log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QFontMetrics
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
 
 from launcher.gui import theme
+from launcher.gui.history import SPANS_S, History
 from launcher.machine.reading import Reading
 
-if TYPE_CHECKING:
-    from launcher.monitor.monitor import Sampled
-
-SPANS_S = (30.0, 60.0, 120.0, 300.0)
-"""The axis shows the last 5 minutes, and less while there is less to show."""
-_CAPACITY = 3_200
 _PADDING = 0.02
+_MARGIN = 0.012
+"""Of the span, so that the dot at the newest value is whole."""
 _LABEL = 12
 _CARD_HEIGHT = 168
-_MOST_POINTS = 600
 _DASH = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 
@@ -178,7 +172,7 @@ class PlotCard(QFrame):
                 self._dots[quantity.name].setSymbolBrush(colour)
                 self._dots[quantity.name].setSymbolPen(None)
 
-    def show_readings(self, readings: Mapping[str, Reading], history: "History") -> None:
+    def show_readings(self, readings: Mapping[str, Reading], history: History) -> None:
         """Show the newest values."""
         for name, read_out in self._read_outs.items():
             if name in readings:
@@ -189,7 +183,7 @@ class PlotCard(QFrame):
         if self._aside.text() != text:
             self._aside.setText(text)
 
-    def draw(self, history: "History", now_s: float, span_s: float) -> None:
+    def draw(self, history: History, now_s: float, span_s: float) -> None:
         """Draw the last `span_s` seconds."""
         if self._plot is None:
             return
@@ -208,46 +202,8 @@ class PlotCard(QFrame):
         wanted = span_s, high or _nice(top)
         if wanted != self._range:
             self._range = wanted
-            self._plot.setXRange(-span_s, 0.0, padding=0.0)
+            self._plot.setXRange(-span_s, _MARGIN * span_s, padding=0.0)
             self._plot.setYRange(low, wanted[1], padding=_PADDING)
-
-
-class History:
-    """The samples of the last minutes, by name."""
-
-    def __init__(self) -> None:
-        self._times: deque[float] = deque(maxlen=_CAPACITY)
-        self._values: dict[str, deque[float]] = {}
-        self._last: dict[str, tuple[float, float]] = {}
-
-    def add(self, sample: "Sampled") -> None:
-        """Append one sample; what is unknown leaves a gap."""
-        for name, reading in sample.readings.items():
-            column = self._values.get(name)
-            if column is None:
-                column = self._values[name] = deque([float("nan")] * len(self._times), maxlen=_CAPACITY)
-            column.append(float("nan") if reading.value is None else reading.value)
-            if reading.value is not None:
-                self._last[name] = (sample.time_s, reading.value)
-        self._times.append(sample.time_s)
-
-    def last_known(self, name: str) -> tuple[float, float] | None:
-        """Return the newest known value and its age in seconds, None when there never was one."""
-        return self._last.get(name) and (self._last[name][1], self._times[-1] - self._last[name][0])
-
-    @property
-    def span_s(self) -> float:
-        """The span that the axis should show."""
-        length = self._times[-1] - self._times[0] if self._times else 0.0
-        return next((span for span in SPANS_S if length <= span), SPANS_S[-1])
-
-    def since(self, name: str, time_s: float) -> tuple[list[float], list[float]]:
-        """Return times and values from `time_s` on, oldest first; gaps are nan. Of many, every so many-th."""
-        times = list(self._times)
-        first = bisect_left(times, time_s)
-        step = 1 + (len(times) - first) // _MOST_POINTS
-        first += (len(times) - 1 - first) % step  # the newest is always among them
-        return times[first::step], list(self._values.get(name, ()))[first::step]
 
 
 def _dotted(values: Sequence[float]) -> list[int]:
@@ -272,7 +228,7 @@ def _axes(pyqtgraph: Any) -> dict[str, Any]:  # noqa: ANN401
 
     class TimeAxis(pyqtgraph.AxisItem):  # type: ignore[misc]
         def tickValues(self, low: float, _high: float, _size: float) -> list[tuple[float, list[float]]]:  # noqa: N802
-            step = next(step for step in (5.0, 10.0, 20.0, 60.0) if -low / step <= 6 or step == 60.0)
+            step = next(step for step in (2.0, 5.0, 10.0, 20.0, 60.0) if -low / step <= 6 or step == 60.0)
             return [(step, [-step * back for back in range(int(-low / step + 0.01) + 1)])]
 
         def tickStrings(self, values: list[float], _scale: float, spacing: float) -> list[str]:  # noqa: N802

@@ -7,7 +7,7 @@ from PySide6.QtCore import QObject, QTimer, Slot
 
 from launcher.gui.window import Window
 
-_LIVE_SAMPLES = 40
+_LIVE_SAMPLES = 80
 _SETTLE_MS = 150
 _LONGEST_MS = 30_000
 _QUESTIONS = ("What is MTP, and what does this demo show?", "When should MTP be switched off?")
