@@ -78,7 +78,6 @@ class Cockpit(QWidget):
         self._middle.addWidget(self._make_welcome())
         area = QScrollArea()  # on a low window with the log open
         area.setWidgetResizable(True)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         plots.setObjectName("conversation")
         area.setWidget(plots)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import floor, isnan, log10
 from typing import Any
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QColor, QFontMetrics
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
 
@@ -57,7 +57,7 @@ class ReadOut(QWidget):
         self._unit.setContentsMargins(0, QFontMetrics(big).ascent() - QFontMetrics(small).ascent(), 0, 0)
         widest = QFontMetrics(big).horizontalAdvance(quantity.widest)
         with_unit = widest + 6 + QFontMetrics(small).horizontalAdvance(quantity.unit)
-        self.setMinimumWidth(max(with_unit, QFontMetrics(self._title.font()).horizontalAdvance(quantity.title)))
+        self._reserved = max(with_unit, QFontMetrics(self._title.font()).horizontalAdvance(quantity.title))
         line = QHBoxLayout()
         line.setSpacing(6)
         line.addWidget(self._value)
@@ -69,6 +69,11 @@ class ReadOut(QWidget):
         layout.addWidget(self._title)
         layout.addLayout(line)
         self.show_reading(Reading.unknown("Nothing runs."))
+
+    def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+        """Reserve the width of the widest value where there is room, so that nothing moves."""
+        hint = super().sizeHint()
+        return QSize(max(hint.width(), self._reserved), hint.height())
 
     def show_reading(self, reading: Reading, last: tuple[float, float] | None = None) -> None:
         """Show a value; without one the `last` value and its age in seconds, else a dash and why there is none."""
@@ -115,11 +120,12 @@ class PlotCard(QFrame):
         self._aside.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self._aside.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self._aside.setWordWrap(True)
+        self._aside.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         head = QHBoxLayout()
         head.setSpacing(theme.GAP_L)
         for read_out in self._read_outs.values():
+            read_out.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Preferred)
             head.addWidget(read_out)
-        head.addStretch()
         head.addWidget(self._aside, 1)
         self._layout = QVBoxLayout(self)
         self._layout.setContentsMargins(theme.GAP_L, theme.GAP_M, theme.GAP_L, theme.GAP_M)

@@ -168,6 +168,8 @@ def _sheet(theme: Theme) -> str:
     QScrollArea, #conversation {{ background: transparent; border: none; }}
     QScrollBar:vertical {{ background: transparent; width: 10px; margin: 0; }}
     QScrollBar::handle:vertical {{ background: {theme.border}; border-radius: 4px; min-height: 32px; margin: 1px; }}
+    QScrollBar:horizontal {{ background: transparent; height: 10px; margin: 0; }}
+    QScrollBar::handle:horizontal {{ background: {theme.border}; border-radius: 4px; min-width: 32px; margin: 1px; }}
     QScrollBar::add-line, QScrollBar::sub-line {{ height: 0; width: 0; }}
     QSplitter::handle {{ background: transparent; }}
     """
