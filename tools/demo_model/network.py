@@ -86,7 +86,7 @@ class Trunk:
     def make(cls, tokenizer: Tokenizer, corpus: Corpus, rows: int, seed: int) -> Trunk:
         rng = np.random.default_rng(seed)
         code_width, lag_width = CODE.stop, LAGS[0].stop - LAGS[0].start
-        code = rng.choice([-1.0, 1.0], size=(rows, code_width))
+        code: Floats = rng.choice(np.array([-1.0, 1.0]), size=(rows, code_width))
         lag_matrix = rng.standard_normal((lag_width, code_width)) * (CURVATURE / np.sqrt(code_width))
         topics, beta = _word_topics(tokenizer, corpus, rows)
         return cls(code=code, lag_matrix=lag_matrix, topics=topics, beta=beta)
