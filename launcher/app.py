@@ -18,7 +18,7 @@ from launcher.engine import registry
 from launcher.engine.build import BUILT_IN
 from launcher.engine.client import ChatRequest, Delta, EngineClient, Timings
 from launcher.engine.demo import DEMO, DemoPreset, demo_preset, unpack_demo_model
-from launcher.engine.launch import ServeOptions, check_model, check_options
+from launcher.engine.launch import ServeOptions, check_model, check_options, name_of
 from launcher.engine.logs import LogBook
 from launcher.engine.registry import Entry, Registration
 from launcher.engine.state import Event, State, Status
@@ -117,7 +117,7 @@ class Session:
 
     def _open(self, options: ServeOptions) -> Supervisor:
         endpoint, registration = registry.register(
-            self._port, model=_name(options), engine=_engine(options), draft=options.draft
+            self._port, model=name_of(options), engine=_engine(options), draft=options.draft
         )
 
         def listen(event: Event) -> None:
@@ -127,7 +127,7 @@ class Session:
                     state=event.state.value,
                     engine_pid=supervisor.engine_pid,
                     engine=launch.build.name if launch else _engine(options),
-                    model=_name(launch.options if launch else options),
+                    model=name_of(launch.options if launch else options),
                     draft=launch.options.draft if launch else options.draft,
                 )
             if self._on_event is not None:
@@ -149,10 +149,6 @@ class Session:
             self._registration.remove()
         supervisor.log.close()
         await self.monitor.end()
-
-
-def _name(options: ServeOptions) -> str:
-    return options.alias or options.model.stem
 
 
 def _engine(options: ServeOptions) -> str:

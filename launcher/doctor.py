@@ -72,6 +72,9 @@ async def _look(place: str, engine: Path | None) -> EngineFound:
         return EngineFound(place, build, await list_devices(build), None)
     except LauncherError as error:
         return EngineFound(place, None, (), error)
+    except OSError as error:
+        unwritable = LauncherError(f"{error.filename} cannot be written: {error.strerror}.", "Check that folder.")
+        return EngineFound(place, None, (), unwritable)
 
 
 def _findings(host: Host, nvml: Nvml, engines: tuple[EngineFound, ...], missing: tuple[Library, ...]) -> list[Finding]:
@@ -85,7 +88,9 @@ def _findings(host: Host, nvml: Nvml, engines: tuple[EngineFound, ...], missing:
         findings.append(Finding(error.title, error.hint, "demo"))
     except OSError as error:
         findings.append(
-            Finding(f"The demo model cannot be unpacked: {error.strerror}.", "Free some disk space.", "demo")
+            Finding(
+                f"The demo model cannot be unpacked: {error.strerror}.", "Check its folder and the disk space.", "demo"
+            )
         )
     for engine in engines[1:]:
         if engine.error is not None:

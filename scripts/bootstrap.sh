@@ -48,7 +48,10 @@ install_system_libraries() {
 }
 
 pip_install() {
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@"
+    env -u PIP_TARGET -u PIP_PREFIX PIP_USER=0 .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" || {
+        say "The Python packages could not be installed: see above. Is the package index within reach of this computer?"
+        exit 1
+    }
 }
 
 install_python() {

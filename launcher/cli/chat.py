@@ -3,19 +3,41 @@
 import argparse
 import sys
 
-from launcher.cli.output import print_json, rounded
+from launcher.cli.output import finite, print_json, rounded
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("prompt", help="what to ask; - reads it from standard input")
+    parser.add_argument("prompt", type=_prompt, help="what to ask; - reads it from standard input")
     parser.add_argument("--url", help="which server, when more than one runs")
-    parser.add_argument("--system", metavar="TEXT", help="a system prompt")
+    parser.add_argument("--system", type=_text, metavar="TEXT", help="a system prompt")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="end the reply after N tokens")
-    parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature")
+    parser.add_argument("--temperature", type=finite, metavar="T", help="sampling temperature")
     parser.add_argument(
         "--think", action=argparse.BooleanOptionalAction, default=None, help="let the model think first, or not"
     )
+
+
+def _prompt(text: str) -> str:
+    """Return what to ask. Standard input is read here, before the loop, where Ctrl-C ends it."""
+    if text != "-":
+        return _text(text)
+    if sys.stdin is None:
+        raise argparse.ArgumentTypeError("standard input is closed")
+    try:
+        return _text(sys.stdin.read())
+    except UnicodeDecodeError as error:
+        raise argparse.ArgumentTypeError(f"standard input is not text: {error}") from error
+
+
+def _text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError("it holds bytes that are no UTF-8") from error
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -23,10 +45,9 @@ async def run(options: argparse.Namespace) -> int:
     from launcher import app
     from launcher.engine.client import ChatRequest, Delta
 
-    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     messages = [{"role": "system", "content": options.system}] if options.system else []
     request = ChatRequest(
-        [*messages, {"role": "user", "content": prompt}],
+        [*messages, {"role": "user", "content": options.prompt}],
         max_tokens=options.max_tokens,
         temperature=options.temperature,
         thinking=options.think,

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from launcher.base.units import percent, rate
-from launcher.cli.output import print_json, rounded
+from launcher.cli.output import finite, print_json, rounded
 
 if TYPE_CHECKING:  # the parts are imported when a verb runs, so that --help stays quick
     from launcher.app import DemoReport
@@ -18,7 +18,7 @@ _TEXT_CHARACTERS = 200
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("--headless", action="store_true", help="stay in the terminal where there is a display")
-    parser.add_argument("--seconds", type=float, metavar="N", help="go on asking for N seconds, in the terminal")
+    parser.add_argument("--seconds", type=finite, metavar="N", help="go on asking for N seconds, in the terminal")
 
 
 async def run(options: argparse.Namespace) -> int:

@@ -34,19 +34,23 @@ def _size(text: str) -> str:
 
 def shows() -> bool:
     """Return whether there is something that a window could be shown on."""
-    from launcher.machine.host import display
+    from launcher.machine.host import display_answers
 
-    return display() is not None or os.environ.get(_PLATFORM) is not None
+    return bool(os.environ.get(_PLATFORM)) or display_answers()
 
 
 def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace], int]) -> int:
     """Open the window. Raises LibraryMissing before Qt is touched, for Qt aborts without telling much."""
     from launcher.machine.libraries import install_line, missing_libraries
 
-    platform = os.environ.get(_PLATFORM)
+    platform = os.environ.get(_PLATFORM) or None
+    if platform is None:
+        os.environ.pop(_PLATFORM, None)
     if not shows():
         if options.screenshot is None:
-            raise LauncherError("There is no display to open a window on.", "Run `mtp-launcher demo` in the terminal.")
+            raise LauncherError(
+                "There is no display that answers, to open a window on.", "Run `mtp-launcher demo` in the terminal."
+            )
         os.environ[_PLATFORM] = platform = "offscreen"
     purposes = ["window"]
     if sys.platform == "linux" and platform != "offscreen":
@@ -56,4 +60,10 @@ def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace],
     if missing:
         names = ", ".join(library.soname for library in missing)
         raise LibraryMissing(f"The window needs {names}.", f"Install it: {install_line(missing)}")
-    return open_window(options)
+    try:
+        return open_window(options)
+    except ImportError as error:
+        raise LibraryMissing(
+            f"The window cannot be loaded: {error}.",
+            "Install that library; `mtp-launcher doctor` names the known ones.",
+        ) from error

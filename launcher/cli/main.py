@@ -32,19 +32,30 @@ OpenWindow = Callable[[argparse.Namespace], int]
 
 def run(open_window: OpenWindow) -> NoReturn:
     """Run the command line of this process; `open_window` is the other face."""
+    if sys.stdout is None:  # closed, or pythonw
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 -- for as long as we live
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    if sys.platform != "win32":
+        os.umask(0o077)  # keys, logs and what the engine reads are nobody else's business
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # On Windows a pipe would get the code page, in which programs do not read JSON.
             stream.reconfigure(encoding="utf-8" if sys.platform == "win32" else None, errors="replace")
     try:
         code = main(sys.argv[1:], open_window)
-        if sys.stdout is not None:  # pythonw has none
-            sys.stdout.flush()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at exit
         code = _BROKEN_PIPE
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"Error: The output could not be written: {error.strerror or error}.", file=sys.stderr)
+        code = 1
     sys.exit(code)
 
 

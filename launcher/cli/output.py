@@ -1,6 +1,8 @@
 """What every verb prints in the same way: JSON, errors, figures."""
 
+import argparse
 import json
+import math
 import sys
 from typing import Any
 
@@ -26,3 +28,11 @@ def print_error(error: LauncherError, *, as_json: bool) -> None:
 def rounded(value: float | None, digits: int = 1) -> float | None:
     """Round a figure for --json; unknown stays None."""
     return None if value is None else round(value, digits)
+
+
+def finite(text: str) -> float:
+    """Read a number for argparse; not a number and infinity are none."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text} is not a number")
+    return value

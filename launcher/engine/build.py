@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -18,13 +19,15 @@ from launcher.base.files import write_atomically
 from launcher.base.paths import cache_dir
 from launcher.engine.diagnosis import explain
 from launcher.engine.environment import engine_environment
-from launcher.engine.process import Exit
+from launcher.engine.process import Command, start
 from launcher.machine.host import Host, read_host
 from launcher.machine.libraries import install_line, missing_libraries
 
 BUILT_IN = "built-in"
 _BUILT_IN_SCRIPT = Path(__file__).with_name("builtin.py")
 _PROBE_S = 20.0
+_PROBE_PATIENCE_S = (0.3, 0.3)
+_MOST_CHARACTERS = 2**20
 _FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
 _DEVICE = re.compile(r"^\s+(\S+): (.+) \((\d+) MiB, (\d+) MiB free\)$", re.MULTILINE)
 _VERSION = re.compile(r"^version: (.+)$", re.MULTILINE)
@@ -156,39 +159,39 @@ def _identity(path: Path) -> list[str | int]:
 
 
 async def _ask(command: Sequence[str], flag: str) -> str:
-    """Run `command flag` and return all that it printed (llama-server prints its version on stderr)."""
+    """Run `command flag` and return all that it printed (llama-server prints its version on stderr).
+
+    It runs as an engine does, so nothing of it outlives us, and what it prints is read to a limit.
+    """
+    lines: list[str] = []
+    room = _MOST_CHARACTERS
+    too_much = asyncio.Event()
+
+    def take(_stream: str, line: str) -> None:
+        nonlocal room
+        room -= len(line) + 1
+        if room > 0:
+            lines.append(line)
+        else:
+            too_much.set()
+
+    process = await start(Command((*command, flag), engine_environment(), Path(command[-1]).parent), take)
+    overflow = asyncio.ensure_future(too_much.wait())
+    waiting: set[asyncio.Future[Any]] = {process.exited, overflow}
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            flag,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=engine_environment(),
-        )
-    except OSError as error:
-        raise EngineMissing(
-            f"{command[-1]} cannot be started: {error.strerror or error}.", "Is it a program for this computer?"
-        ) from error
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(), _PROBE_S)
-    except BaseException as error:
-        process.kill()
-        await process.wait()
-        if isinstance(error, TimeoutError):
-            raise EngineUnsuitable(
-                f"{command[-1]} {flag} gave no answer within {_PROBE_S:.0f} s.", "Is it a llama-server?"
-            ) from error
-        raise
-    text = output.decode("utf-8", "replace")
-    if process.returncode:
-        raise explain(
-            Exit(process.returncode),
-            text.splitlines(),
-            while_doing=f"answering {flag}",
-            hint=f"See what `{command[-1]} {flag}` says by itself.",
-        )
-    return text
+        await asyncio.wait(waiting, timeout=_PROBE_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        overflow.cancel()
+        answered = process.exited.done()
+        ended = await process.stop(_PROBE_PATIENCE_S)
+    if too_much.is_set():
+        raise EngineUnsuitable(f"{command[-1]} {flag} prints without end.", "Name the llama-server program itself.")
+    if not answered:
+        raise EngineUnsuitable(f"{command[-1]} {flag} gave no answer within {_PROBE_S:.0f} s.", "Is it a llama-server?")
+    if ended.code:
+        hint = f"See what `{command[-1]} {flag}` says by itself."
+        raise explain(ended, lines, while_doing=f"answering {flag}", hint=hint)
+    return "\n".join(lines)
 
 
 def _probe_file(identity: list[str | int]) -> Path:

@@ -133,8 +133,8 @@ def explain(ended: Exit, lines: Iterable[str], *, while_doing: str, hint: str = 
         )
     if ended.code == -9:
         return EngineFailed(
-            f"The engine was killed while {while_doing}, most likely because memory ran out.",
-            "Use a smaller model or a lower --ctx, or close other programs.",
+            f"The engine was killed from outside while {while_doing}.",
+            "Start it again. If memory had run short, use a smaller model or a lower --ctx, or close other programs.",
             exit_code=ended.code,
         )
     last = next((line.strip() for line in reversed(lines) if " E " in line or "error" in line.lower()), None)

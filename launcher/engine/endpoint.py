@@ -37,7 +37,7 @@ class Endpoint:
 
 class _Kept(BaseModel):
     port: int = Field(ge=1, le=65_535)
-    api_key: str = Field(min_length=16)
+    api_key: str = Field(pattern=r"^[A-Za-z0-9_-]{16,}$")
 
 
 class _KeptEndpoints(BaseModel):

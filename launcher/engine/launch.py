@@ -116,6 +116,12 @@ async def plan(options: ServeOptions, endpoint: Endpoint) -> Launch:
     return Launch(Command((*build.command, *arguments), environment, folder), build, header, context, options)
 
 
+def name_of(options: ServeOptions) -> str:
+    """Return the model's name in the API: the alias, or the file's name made fit for a command line."""
+    name = options.alias or options.model.stem.encode("utf-8", "replace").decode()
+    return name.replace(",", " ").lstrip("-").strip() or "model"
+
+
 def _arguments(options: ServeOptions, endpoint: Endpoint, build: Build, context: int) -> list[str]:
     needed = {
         "--model": str(options.model.absolute()),
@@ -130,7 +136,7 @@ def _arguments(options: ServeOptions, endpoint: Endpoint, build: Build, context:
         needed |= {"--threads": str(options.threads)}
     build.require(*needed, "--metrics")
     welcome: dict[str, str | None] = {
-        "--alias": options.alias or options.model.stem,
+        "--alias": name_of(options),
         "--cors-origins": "localhost",  # else any web page may drive the server
         "--no-ui": None,
         "--log-colors": "off",

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from launcher.base.errors import ServerNotFound
 from launcher.base.files import write_atomically
@@ -23,12 +23,12 @@ class Entry(BaseModel):
     url: str
     port: int
     api_key: str
-    pid: int
+    pid: int = Field(gt=0)
     created_s: float
     model: str
     engine: str
     draft: int
-    engine_pid: int | None = None
+    engine_pid: int | None = Field(default=None, gt=0)
     state: str = "preparing"
 
     @property

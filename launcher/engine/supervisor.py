@@ -78,6 +78,10 @@ class Supervisor:
         return self._process
 
     @property
+    def _hint(self) -> str:
+        return f"See its log: {self.log.path}"
+
+    @property
     def changing(self) -> bool:
         """Whether a call of `become` is under way."""
         return self._change is not None and not self._change.done()
@@ -194,7 +198,7 @@ class Supervisor:
         while not await client.healthy():
             if time.monotonic() - self._heard_s > _SILENCE_S:
                 raise EngineFailed(
-                    f"The engine said nothing for {_SILENCE_S:.0f} s while loading the model.", "See its log."
+                    f"The engine said nothing for {_SILENCE_S:.0f} s while loading the model.", self._hint
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(1.5 * pause_s, _LAST_POLL_S)
@@ -225,7 +229,9 @@ class Supervisor:
             if failed:  # the engine may have broken off because it is ending
                 await asyncio.wait([process.exited], timeout=2.0)
             if process.exited.done() and (failed or not task.done()):
-                raise explain(process.exited.result(), self.log.last(self._lines), while_doing=while_doing)
+                raise explain(
+                    process.exited.result(), self.log.last(self._lines), while_doing=while_doing, hint=self._hint
+                )
             return await task
         finally:
             task.cancel()
@@ -233,7 +239,7 @@ class Supervisor:
 
     async def _watch(self, process: EngineProcess) -> None:
         ended = await asyncio.shield(process.exited)
-        error = explain(ended, self.log.last(self._lines), while_doing="serving")
+        error = explain(ended, self.log.last(self._lines), while_doing="serving", hint=self._hint)
         self._process = None
         self._watching = None
         self._show(State.FAILED, error=error)

@@ -55,7 +55,7 @@ def run_window(options: argparse.Namespace) -> int:
     file = Path(options.file).absolute() if options.file else None
     single = None if picture else SingleInstance()
     if single is not None and not single.first:
-        if single.raise_first(file):
+        if single.raise_first(file, demo=options.demo):
             return 0
         print("Error: another window of MTP Launcher is open but does not answer.", file=sys.stderr)
         print("       End that process and start again.", file=sys.stderr)
@@ -70,7 +70,7 @@ def run_window(options: argparse.Namespace) -> int:
         window.resize(int(width), int(height))
     FirstPaint(window, lambda: _painted(window, options, file, picture))
     if single is not None:
-        single.tell(lambda asked: _asked_for(window, asked))
+        single.tell(lambda asked, demo: _asked_for(window, asked, demo=demo))
     window.show()
     sockets = _let_signals_in(window)
     code = application.exec()
@@ -95,11 +95,13 @@ def _painted(window: Window, options: argparse.Namespace, file: Path | None, pic
     if picture is not None:
         from launcher.gui.screenshot import Photographer
 
-        Photographer(window, picture, painted_s, live=options.demo)
+        Photographer(window, picture, painted_s, live=options.demo, waits=file is not None)
 
 
-def _asked_for(window: Window, file: Path | None) -> None:
+def _asked_for(window: Window, file: Path | None, *, demo: bool) -> None:
     window.raise_up()
+    if demo and window.controller.view.resting:
+        window.start_demo()
     if file is not None:
         window.open_file(file)
 

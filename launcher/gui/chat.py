@@ -105,7 +105,7 @@ class Answer(QWidget):
         self._fold.setObjectName("fold")
         self._fold.setCheckable(True)
         self._fold.hide()
-        self._fold.toggled.connect(self._thoughts.setVisible)
+        self._fold.toggled.connect(self._unfold)
         self._text = Text()
         self._footer = QLabel()
         self._footer.setObjectName("secondary")
@@ -122,11 +122,19 @@ class Answer(QWidget):
         """Append what came."""
         if reasoning:
             self._thoughts.add(reasoning)
-            words = len(self._thoughts.toPlainText().split())
-            self._fold.setText(f"▸ Thought, {words} words")
+            self._name_fold()
             self._fold.show()
         if text:
             self._text.add(text)
+
+    def _name_fold(self) -> None:
+        words = len(self._thoughts.toPlainText().split())
+        self._fold.setText(f"{'▾' if self._fold.isChecked() else '▸'} Thought, {words} words")
+
+    @Slot(bool)
+    def _unfold(self, unfolded: bool) -> None:
+        self._thoughts.setVisible(unfolded)
+        self._name_fold()
 
     def end(self, footer: str) -> None:
         """Show the figures, or why it ended."""

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QShortcut
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -163,11 +164,11 @@ class Cockpit(QWidget):
         self._settings.setContentsMargins(0, 4, 0, 0)
         self._log_button = QPushButton("Log")
         self._log_button.setCheckable(True)
-        self._log_button.setShortcut("Ctrl+L")
+        QShortcut("Ctrl+L", self, self._log_button.toggle)  # a button's own shortcut would take the focus
         self._log_button.setToolTip("Show the engine's log (Ctrl+L)")
         self._log_button.toggled.connect(self.log.setVisible)
         self._open = QPushButton("Open a model …")
-        self._open.setShortcut("Ctrl+O")
+        QShortcut("Ctrl+O", self, self.file_asked.emit)
         self._open.setToolTip("Serve a GGUF file (Ctrl+O)")
         self._open.clicked.connect(self.file_asked)
         self._start = QPushButton("Start")

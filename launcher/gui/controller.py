@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from launcher.runtime import Handle
 
 DEMO = "demo"
+_POLLING = "update_slots: all slots are idle"
+"""What the engine prints whenever it is asked for its figures; the log file has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Controller(QObject):
         """Ask for a reply to a conversation; it comes by `came` and ends with `replied`."""
         self._reply += 1
         number = self._reply
-        self._model.update(replying=True)
+        self._model.update(replying=True, problem=None)
         self._asking = self.bridge.submit(f"ask {number}", lambda: self._ask(number, messages))
 
     def stop_reply(self) -> None:
@@ -161,11 +163,14 @@ class Controller(QObject):
                     text.append(delta.content)
                     reasoning.append(delta.reasoning)
                 case LogAdded(line):
-                    lines.append(line)
+                    if _POLLING not in line:
+                        lines.append(line)
                 case Status():
                     self._model.update(status=event)
+                    if event.error is not None:
+                        lines.append(str(event.error))
                 case Serving():
-                    self._model.update(model=event.model, settings=event.settings, address=event.address)
+                    self._model.update(model=event.model, settings=event.settings, address=event.address, served=True)
                     self.serving.emit(event)
                 case Ended() | Replied():
                     ends.append(event)

@@ -17,7 +17,7 @@ _PADDING = 0.02
 _MARGIN = 0.012
 """Of the span, so that the dot at the newest value is whole."""
 _LABEL = 12
-_CARD_HEIGHT = 168
+_CARD_HEIGHT = 128
 _DASH = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 
@@ -86,10 +86,13 @@ class ReadOut(QWidget):
             title, why = f"{title} · {_age(age_s)}", reading.absent or ""
         else:
             text, why = _DASH, reading.absent or "Not known."
+            if self._quantity.lasts:
+                title = f"{title} · {why[0].lower()}{why[1:].rstrip('.')}"
         if self._shown != (title, text, why):
             self._shown = (title, text, why)
             self._title.setText(title)
             self._value.setText(text)
+            self._value.setEnabled(reading.value is not None)  # what is not live is dimmed
             self.setToolTip(why)
             self._value.setAccessibleName(f"{title}: {text} {self._quantity.unit} {why}".strip())
 
@@ -143,7 +146,7 @@ class PlotCard(QFrame):
         plot.setMouseEnabled(x=False, y=False)
         plot.hideButtons()
         plot.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        plot.setMinimumHeight(64)
+        plot.setMinimumHeight(36)
         plot.setAccessibleName("Plot of " + ", ".join(quantity.title for quantity in self._quantities))
         item = plot.getPlotItem()
         item.setContentsMargins(0, 8, 24, 0)

@@ -14,9 +14,12 @@ _QUESTIONS = ("What is MTP, and what does this demo show?", "When should MTP be 
 
 
 class Photographer(QObject):
-    """Takes one picture of a window. With `live` it asks the demo first and waits for its figures."""
+    """Takes one picture of a window.
 
-    def __init__(self, window: Window, picture: Path, painted_s: float, *, live: bool) -> None:
+    With `live` it asks the demo first and waits for its figures; with `waits` until the file is served, or is not.
+    """
+
+    def __init__(self, window: Window, picture: Path, painted_s: float, *, live: bool, waits: bool) -> None:
         super().__init__(window)
         self._window = window
         self._picture = picture
@@ -24,7 +27,8 @@ class Photographer(QObject):
         self._asked = 0
         self._samples = 0
         self._problem = ""
-        if live:
+        self._live = live
+        if live or waits:
             window.controller.view_changed.connect(self._go_on)
             window.controller.sampled.connect(self._count)
             QTimer.singleShot(_LONGEST_MS, self, self._give_up)
@@ -34,9 +38,9 @@ class Photographer(QObject):
     @Slot()
     def _go_on(self) -> None:
         view = self._window.controller.view
-        if view.problem:
+        if view.problem or (view.can_ask and not self._live):
             self._problem = view.problem
-            self._take()
+            QTimer.singleShot(_SETTLE_MS, self, self._take)
         elif view.can_ask and self._samples < _LIVE_SAMPLES:
             self._window.cockpit.chat.ask(_QUESTIONS[self._asked % len(_QUESTIONS)])
             self._asked += 1

@@ -24,7 +24,7 @@ class SingleInstance(QObject):
         self._lock = QLockFile(str(folder / "window.lock"))
         self._lock.setStaleLockTime(0)
         self._server: QLocalServer | None = None
-        self._tell: Callable[[Path | None], None] = lambda _: None
+        self._tell: Callable[[Path | None, bool], None] = lambda _file, _demo: None
         self.first = self._lock.tryLock(0)
 
     def listen(self) -> None:
@@ -34,15 +34,15 @@ class SingleInstance(QObject):
         self._server.setSocketOptions(QLocalServer.SocketOption.UserAccessOption)
         self._server.listen(self._name)
 
-    def tell(self, asked: Callable[[Path | None], None]) -> None:
-        """Call `asked` when another start asks for the window, with the file that it was given, if any."""
+    def tell(self, asked: Callable[[Path | None, bool], None]) -> None:
+        """Call `asked` when another start asks for the window, with its file, if any, and whether it is the demo."""
         self._tell = asked
         if self._server is not None:
             self._server.newConnection.connect(self._answer)
             while self._server.hasPendingConnections():
                 self._answer()
 
-    def raise_first(self, file: Path | None) -> bool:
+    def raise_first(self, file: Path | None, *, demo: bool) -> bool:
         """Ask the first window to come to the front; return whether it did."""
         socket = QLocalSocket()
         deadline = QDeadlineTimer(_ANSWER_MS)
@@ -52,7 +52,7 @@ class SingleInstance(QObject):
                 return False
             QThread.msleep(20)  # it has the lock and is about to listen
             socket.connectToServer(self._name)
-        socket.write(json.dumps({"file": str(file) if file else None}).encode() + b"\n")
+        socket.write(json.dumps({"file": str(file) if file else None, "demo": demo}).encode() + b"\n")
         socket.flush()
         return socket.waitForReadyRead(_ANSWER_MS) and bytes(socket.readLine().data()) == b"raised\n"
 
@@ -65,11 +65,12 @@ class SingleInstance(QObject):
             if not socket.canReadLine():
                 return
             try:
-                file = json.loads(bytes(socket.readLine().data()))["file"]
+                asked = json.loads(bytes(socket.readLine().data()))
+                file, demo = asked["file"], bool(asked["demo"])
             except (ValueError, KeyError, TypeError):
                 socket.abort()
                 return
-            self._tell(Path(file) if file else None)
+            self._tell(Path(file) if file else None, demo)
             socket.write(b"raised\n")
             socket.disconnectFromServer()
 

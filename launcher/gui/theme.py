@@ -142,6 +142,7 @@ def _sheet(theme: Theme) -> str:
     QLabel#secondary {{ color: {theme.secondary}; }}
     QLabel#problem {{ background: {theme.card}; border: 1px solid {theme.bad}; border-radius: 6px;
         padding: 8px 12px; }}
+    #card QLabel:disabled {{ color: {theme.secondary}; }}
     QPushButton {{ background: {theme.card}; border: 1px solid {theme.border}; border-radius: 6px;
         padding: 0 14px; min-height: {CONTROL_HEIGHT - 2}px; }}
     QPushButton:hover, QPushButton:checked {{ background: {theme.raised}; }}

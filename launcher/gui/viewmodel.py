@@ -43,6 +43,7 @@ class Inputs:
     settings: str = ""
     address: str = ""
     replying: bool = False
+    served: bool = False
     problem: LauncherError | None = None
 
 
@@ -82,11 +83,11 @@ def derive(inputs: Inputs) -> View:
         meaning=_MEANING.get(state, "attention"),
         subject=inputs.model or "No model yet",
         address="" if resting else inputs.address,
-        settings=inputs.settings,
+        settings="" if resting else inputs.settings,
         problem=_words(error) if error else "",
         resting=resting,
         offers_without_mtp=isinstance(error, ModelHasNoHead),
-        offers_demo=resting and inputs.model is None,
+        offers_demo=resting and not inputs.served,
         can_start=resting and inputs.model is not None,
         can_stop=not resting and state is not State.STOPPING,
         can_ask=running and not inputs.replying,

@@ -97,6 +97,8 @@ class Window(QMainWindow):
         self.setCentralWidget(body)
         self._connect()
         self._show_view(self.controller.view)
+        for button in self.findChildren(QPushButton):
+            button.setAutoDefault(True)  # Enter presses the button that has the focus
         self.cockpit.first_button.setFocus()
         if remember:
             geometry = _settings().value("window/geometry")

@@ -2,12 +2,16 @@
 
 import os
 import platform
+import re
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+_DISPLAY_S = 2.0
 PROC = Path("/proc")
 _PF_AVX2_INSTRUCTIONS_AVAILABLE = 40
 """IsProcessorFeaturePresent's number, from winnt.h."""
@@ -100,3 +104,32 @@ def display() -> str | None:
     if sys.platform == "linux":
         return os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY") or None
     return "desktop"
+
+
+def display_answers() -> bool:
+    """Return whether there is a display and something listens there (Qt aborts when nothing does)."""
+    if sys.platform != "linux":
+        return True
+    wayland, x11 = os.environ.get("WAYLAND_DISPLAY"), os.environ.get("DISPLAY")
+    if wayland and Path(os.environ.get("XDG_RUNTIME_DIR", "/"), wayland).is_socket():
+        return True
+    found = re.fullmatch(r"(?:unix)?([^:]*):(\d+)(?:\.\d+)?", x11 or "")
+    if found is None:
+        return bool(x11)  # a form that we do not know: Qt will see
+    host, number = found[1], int(found[2])
+    if host:
+        places: list[tuple[int, Any]] = [(socket.AF_INET, (host, 6000 + number))]
+    else:
+        path = f"/tmp/.X11-unix/X{number}"  # noqa: S108 -- where X servers listen
+        places = [(socket.AF_UNIX, path), (socket.AF_UNIX, "\0" + path)]
+    return any(_listens(family, address) for family, address in places)
+
+
+def _listens(family: int, address: Any) -> bool:  # noqa: ANN401 -- a socket's address
+    with socket.socket(family) as probe:
+        probe.settimeout(_DISPLAY_S)
+        try:
+            probe.connect(address)
+        except OSError:
+            return False
+    return True

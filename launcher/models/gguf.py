@@ -174,8 +174,8 @@ class _Reader:
         magic = self._file.read(4)
         if magic != _MAGIC:
             raise ModelBroken(
-                f"{self._path.name} is not a GGUF file: it begins with {magic!r}.",
-                "A download may have saved an error page: download it again, or choose another file.",
+                f"{self._path.name} is not a GGUF file: it begins with {magic.hex(' ') or 'nothing, it is empty'}.",
+                "Choose another file, or download it again: an error page may have been saved in its place.",
                 path=str(self._path),
             )
         version = self._number("<I")

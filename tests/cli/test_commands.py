@@ -196,6 +196,45 @@ def test_a_model_without_a_head_is_served_when_mtp_is_off(headless_model: Path) 
         assert (reply["predicted_n"], reply["draft_n"], reply["acceptance"]) == (8, 0, None)
 
 
+def test_a_name_that_begins_with_a_dash_is_served(tmp_path: Path, demo_model: Path) -> None:
+    model = tmp_path / "-dash.gguf"
+    model.symlink_to(demo_model)
+    with served(f"--model={model}") as (_, ready):
+        assert ready["state"] == "ready"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["chat", "hi", "--temperature", "nan"], ["chat", ""], ["chat", "-"], ["demo", "--seconds", "inf"]],
+)
+def test_a_value_that_is_none_is_wrong_usage(arguments: list[str]) -> None:
+    told = subprocess.run([*COMMAND, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert told.returncode == 2
+    assert "Traceback" not in told.stderr
+
+
+def test_it_runs_with_closed_outputs() -> None:
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        line = f'"{sys.executable}" -m launcher demo --headless {closed}'
+        assert subprocess.run(["/bin/sh", "-c", line], check=False, capture_output=True).returncode == 0
+    told = subprocess.run(
+        ["/bin/sh", "-c", f'"{sys.executable}" -m launcher demo --json >/dev/full'],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 1
+    assert told.stderr.startswith("Error: ")
+    assert "Traceback" not in told.stderr
+
+
+def test_what_it_writes_is_for_its_owner_only(home: Path) -> None:
+    subprocess.run(
+        ["/bin/sh", "-c", f'umask 000; "{sys.executable}" -m launcher demo --headless'], check=True, capture_output=True
+    )
+    assert not [path for path in home.rglob("*") if path.stat().st_mode & 0o077]
+
+
 def test_bad_options_end_with_one_sentence(tmp_path: Path) -> None:
     engine = tmp_path / "llama-server"
     engine.write_text("")

@@ -100,6 +100,20 @@ async def test_a_program_that_never_answers(tmp_path: Path, monkeypatch: pytest.
         await build.probe(program(tmp_path / "llama-server", "#!/bin/sh\nexec sleep 600\n"))
 
 
+async def test_a_script_that_hangs_is_ended_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fixture that looks for processes left running proves the end of the sleep."""
+    monkeypatch.setattr(build, "_PROBE_S", 0.3)
+    with pytest.raises(EngineUnsuitable, match="gave no answer"):
+        await build.probe(program(tmp_path / "llama-server", "#!/bin/sh\nsleep 600\necho late\n"))
+
+
+async def test_a_program_that_prints_without_end(tmp_path: Path) -> None:
+    with pytest.raises(EngineUnsuitable, match="prints without end"):
+        await build.probe(program(tmp_path / "llama-server", "#!/bin/sh\nexec yes\n"))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")
 def test_a_processor_without_avx2_is_named_before_anything_is_started(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("model name\t: Old One\nflags\t\t: fpu sse sse2 avx\n")

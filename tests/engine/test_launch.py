@@ -148,7 +148,7 @@ def test_the_demo_preset_is_whole() -> None:
         (127, "x: error while loading shared libraries: libgomp.so.1: cannot open", "library_missing", "libgomp.so.1"),
         (1, "version `GLIBC_2.43' not found", "engine_unsuitable", "GLIBC_2.43"),
         (-4, "", "cpu_unsupported", "instruction set"),
-        (-9, "", "engine_failed", "memory ran out"),
+        (-9, "", "engine_failed", "memory had run short"),
         (-11, "", "engine_failed", "was ended by SIGSEGV"),
         (3, "0.1 E srv: something new", "engine_failed", "something new"),
     ],

@@ -139,7 +139,7 @@ async def test_an_engine_killed_under_us_is_a_failure_with_a_reason(options: Ser
         os.kill(engine_of(watched).pid, signal.SIGKILL)
         status = await watched.supervisor.wait_for(State.FAILED)
         assert isinstance(status.error, EngineFailed)
-        assert "killed while serving" in str(status.error)
+        assert "killed from outside while serving" in str(status.error)
         await watched.supervisor.become(options)
         assert watched.supervisor.status.state is State.READY
 

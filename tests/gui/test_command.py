@@ -103,6 +103,22 @@ def test_a_file_given_to_a_second_start_is_served_by_the_first(home: Path, demo_
     assert status() == []
 
 
+def test_a_second_start_with_the_demo_starts_it_in_the_first(home: Path) -> None:
+    with opened():
+        wait_until_it_listens(home)
+        assert gui("--demo").returncode == 0
+        deadline = time.monotonic() + 20
+        while not (servers := status()) or servers[0]["state"] != "ready":
+            assert time.monotonic() < deadline
+        assert servers[0]["model"] == "demo"
+
+
+def test_a_display_that_does_not_answer_is_told_before_qt_aborts() -> None:
+    told = gui(QT_QPA_PLATFORM="", DISPLAY=":77", WAYLAND_DISPLAY="")
+    assert told.returncode == 1
+    assert "no display that answers" in told.stderr
+
+
 def status() -> list[dict[str, str]]:
     told = subprocess.run([*COMMAND, "status", "--json"], capture_output=True, text=True, check=False)
     servers: list[dict[str, str]] = json.loads(told.stdout)

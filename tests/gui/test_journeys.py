@@ -121,7 +121,7 @@ def test_stopping_and_starting_again_keeps_the_address(demo: Window, wait_for: W
 def test_an_engine_killed_under_us_is_told_and_can_be_started_again(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     os.kill(engine_of(demo).pid, signal.SIGKILL)
     wait_for(State.FAILED)
-    assert "The engine was killed while serving" in texts(demo)
+    assert "killed from outside while serving" in texts(demo)
     qtbot.mouseClick(button(demo, "Start"), Qt.MouseButton.LeftButton)
     wait_for(State.READY)
     assert "killed" not in texts(demo)
@@ -160,8 +160,9 @@ def test_a_file_that_cannot_be_served_is_explained_and_nothing_is_lost(
     window.open_file(broken)
     wait_for(State.FAILED)
     assert "broken.gguf is not a GGUF file" in texts(window)
-    window.cockpit.demo_asked.emit()
+    qtbot.mouseClick(button(window, "Start the demo"), Qt.MouseButton.LeftButton)
     wait_for(State.READY)
+    assert "broken.gguf" not in texts(window)
 
 
 def test_a_file_without_a_head_is_served_without_mtp_by_one_click(
@@ -264,3 +265,8 @@ def test_focus_can_be_seen_on_every_button(demo: Window, qtbot: QtBot) -> None:
             before = each.grab().toImage()
             each.setFocus()
             assert each.grab().toImage() != before, each.text()
+
+
+def test_enter_presses_the_button_that_has_the_focus(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
+    qtbot.keyClick(button(window, "Start the demo"), Qt.Key.Key_Return)
+    wait_for(State.READY)

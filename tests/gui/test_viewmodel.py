@@ -26,9 +26,10 @@ def test_loading_says_how_far() -> None:
     assert derive(Inputs(status=Status(State.LOADING, 41.7))).word == "Loading 42 %"
 
 
-def test_the_demo_is_offered_only_while_there_is_no_model() -> None:
+def test_the_demo_is_offered_until_something_was_served() -> None:
     assert derive(Inputs()).offers_demo
-    assert not derive(Inputs(model="m")).offers_demo
+    assert derive(Inputs(model="m", status=Status(State.FAILED))).offers_demo
+    assert not derive(Inputs(model="m", served=True)).offers_demo
     assert not derive(Inputs(status=Status(State.LOADING))).offers_demo
 
 

@@ -247,7 +247,7 @@ class TestFilesThatAreNoModels:
         path.write_bytes(content)
         with pytest.raises(ModelBroken, match=r"page\.gguf is not a GGUF file") as broken:
             read_header(path)
-        assert repr(content[:4]) in broken.value.title
+        assert (content[:4].hex(" ") or "it is empty") in broken.value.title
 
 
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
