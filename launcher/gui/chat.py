@@ -1,7 +1,7 @@
 """The chat pane: ask, watch the reply stream, stop it; under each reply its figures."""
 
 from PySide6.QtCore import QSizeF, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QKeyEvent, QKeySequence, QShortcut, QTextCursor
+from PySide6.QtGui import QKeyEvent, QTextCursor
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -184,9 +184,6 @@ class ChatPane(QFrame):
         self._area.verticalScrollBar().valueChanged.connect(self._see_whether_to_follow)
         self.prompt = Prompt()
         self.prompt.sent.connect(self._send)
-        stop = QShortcut(QKeySequence(Qt.Key.Key_Escape), self)
-        stop.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
-        stop.activated.connect(self.stop_asked)
         self._button = QPushButton("Send")
         self._button.setObjectName("primary")
         self._button.clicked.connect(self._send_or_stop)
@@ -201,6 +198,13 @@ class ChatPane(QFrame):
         layout.addWidget(self.prompt)
         layout.addLayout(below)
         self.show_abilities(can_ask=False, replying=False, hint="")
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
+        """Stop the reply with Esc, wherever in the pane the focus is."""
+        if event.key() == Qt.Key.Key_Escape:
+            self.stop_asked.emit()
+        else:
+            super().keyPressEvent(event)
 
     def show_abilities(self, *, can_ask: bool, replying: bool, hint: str) -> None:
         """Enable what is possible now."""

@@ -259,6 +259,7 @@ def test_a_question_without_an_answer_is_not_asked_again(demo: Window, qtbot: Qt
 
 def test_focus_can_be_seen_on_every_button(demo: Window, qtbot: QtBot) -> None:
     demo.activateWindow()
+    qtbot.waitUntil(demo.isActiveWindow, timeout=5_000)
     for each in demo.findChildren(QPushButton):
         if each.isVisible() and each.isEnabled():
             demo.setFocus()
