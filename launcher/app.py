@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from launcher.base.age import process_age_s
-from launcher.base.errors import DraftsInert, EngineFailed, ServerNotFound
+from launcher.base.errors import DraftsInert, EngineFailed, ServerNotFound, Superseded
 from launcher.base.identity import ProcessId
 from launcher.base.units import percent, rate
 from launcher.engine import registry
@@ -75,6 +75,7 @@ class Session:
         self.monitor = Monitor(on_sample)
         self._port = port
         self._on_event = on_event
+        self._requests = 0
         self._supervisor: Supervisor | None = None
         self._registration: Registration | None = None
 
@@ -87,8 +88,12 @@ class Session:
 
     async def start(self, options: ServeOptions) -> None:
         """Serve `options`, in place of what is served now. See Supervisor.become."""
+        self._requests += 1
+        request = self._requests
         check_options(options)
         await asyncio.to_thread(check_model, options)  # before a port is claimed
+        if request != self._requests:
+            raise Superseded("A newer request to this server took the place of this one.")
         supervisor = self._supervisor or self._open(options)
         self.monitor.begin(supervisor)
         try:
@@ -98,7 +103,8 @@ class Session:
             raise
 
     async def stop(self) -> None:
-        """Stop the server, if one runs."""
+        """Stop the server, if one runs or is about to."""
+        self._requests += 1
         if self._supervisor is not None:
             try:
                 await self._supervisor.become(None)
