@@ -1,0 +1,1 @@
+"""Models of true geometry without content: GGUF files that take kilobytes on disk, for an engine's dry run."""
