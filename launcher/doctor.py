@@ -8,9 +8,10 @@ from launcher.base.errors import LauncherError
 from launcher.engine.build import Build, Device, find_on_path, list_devices, probe
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.environment import system_settings
-from launcher.machine.host import Host, read_host
+from launcher.machine.gpu import Gpu
+from launcher.machine.host import Host
 from launcher.machine.libraries import Library, install_line, missing_libraries
-from launcher.machine.nvidia import Gpu, Nvml
+from launcher.machine.machine import Machine, read_machine
 
 _PURPOSES = ("engine", "window", "xcb", "wayland")
 
@@ -53,17 +54,15 @@ class Diagnosis:
 
 async def diagnose() -> Diagnosis:
     """Look at everything. Nothing that is missing makes it fail."""
-    host = read_host()
-    nvml = Nvml()
-    nvml.close()
+    machine = read_machine()
     on_path = find_on_path()
     places: list[tuple[str, Path | None]] = [("built-in", None)]
     if on_path is not None:
         places.append((str(on_path), on_path))
     engines = tuple(await asyncio.gather(*(_look(place, engine) for place, engine in places)))
     missing = tuple(library for purpose in _PURPOSES for library in missing_libraries(purpose))
-    findings = tuple(_findings(host, nvml, engines, missing))
-    return Diagnosis(host, nvml.gpus, nvml.absent, engines, missing, findings)
+    findings = tuple(_findings(machine, engines, missing))
+    return Diagnosis(machine.host, machine.gpus, machine.no_gpu_because, engines, missing, findings)
 
 
 async def _look(place: str, engine: Path | None) -> EngineFound:
@@ -77,7 +76,7 @@ async def _look(place: str, engine: Path | None) -> EngineFound:
         return EngineFound(place, None, (), unwritable)
 
 
-def _findings(host: Host, nvml: Nvml, engines: tuple[EngineFound, ...], missing: tuple[Library, ...]) -> list[Finding]:
+def _findings(machine: Machine, engines: tuple[EngineFound, ...], missing: tuple[Library, ...]) -> list[Finding]:
     findings = []
     built_in = engines[0]
     if built_in.error is not None:
@@ -95,10 +94,10 @@ def _findings(host: Host, nvml: Nvml, engines: tuple[EngineFound, ...], missing:
     for engine in engines[1:]:
         if engine.error is not None:
             findings.append(Finding(engine.error.title, engine.error.hint, engine.place))
-        elif nvml.gpus and not engine.devices:
+        elif machine.gpus and not engine.devices:
             findings.append(
                 Finding(
-                    f"{engine.place} does not see the GPU ({nvml.gpus[0].name}).",
+                    f"{engine.place} does not see the GPU ({machine.gpus[0].name}).",
                     "Its GPU backend or the CUDA runtime beside it is missing: it would run on the processor.",
                     None,
                 )
@@ -107,7 +106,7 @@ def _findings(host: Host, nvml: Nvml, engines: tuple[EngineFound, ...], missing:
     if window:
         names = ", ".join(library.soname for library in window)
         findings.append(Finding(f"A window would need {names}.", f"Install: {install_line(window)}", "window"))
-    if host.display is None:
+    if machine.host.display is None:
         findings.append(Finding("There is no display.", "The demo runs in the terminal, without its window.", None))
     settings = system_settings()
     if settings is not None:

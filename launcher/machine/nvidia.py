@@ -1,99 +1,210 @@
 """NVIDIA GPUs by NVML. Every query fails alone: what the driver will not say is unknown with its reason."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import contextlib
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import psutil
+
+from launcher.machine.gpu import ASLEEP, Activity, Gpu, GpuProcess, unknown_readings
 from launcher.machine.reading import Reading
+from launcher.machine.sysfs import ROOT, PciGpu, text
 
 _MIB = 2**20
-READINGS = (
-    "gpu_temperature_c",
-    "gpu_power_w",
-    "gpu_clock_mhz",
-    "gpu_memory_clock_mhz",
-    "vram_used_mib",
-    "gpu_use_percent",
-)
-"""The names of what a card is sampled for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A graphics card as its driver names it."""
-
-    index: int
-    name: str
-    uuid: str
-    memory_bytes: int | None
-    driver: str | None
+_WSL_LIBRARY = "usr/lib/wsl/lib/libnvidia-ml.so.1"
+_UNIFIED = ("GB10", "Jetson", "Orin", "Thor", "Tegra")
+"""Words in the names of NVIDIA chips that share the host's memory (DGX Spark, Jetson)."""
+_THROTTLES = {
+    0x02: "clocks set by an application",
+    0x04: "power limit",
+    0x08: "hardware slowdown",
+    0x10: "kept in step with other GPUs",
+    0x20: "temperature (driver)",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+    0x100: "clocks set for the display",
+}
+"""Bits of nvmlClocksEventReasons (nvml.h); bit 0x01, idle, holds nothing back."""
 
 
 class Nvml:
-    """The NVML library, opened once. `absent` says why there is none."""
+    """The NVML library, opened once.
 
-    def __init__(self) -> None:
+    `cards` are the NVIDIA cards that the kernel lists. When all of them sleep, the library is left alone unless
+    `wake` says otherwise: opening it wakes them, and while it is open they stay awake.
+    """
+
+    def __init__(self, cards: Sequence[PciGpu] = (), *, wake: bool = False, root: Path = ROOT) -> None:
+        self._root = root
+        self._sleepers = () if wake else tuple(card for card in cards if card.sleeps_now())
+        self._handles: dict[str, Any] = {}
+        self._nvml: Any = None
+        self._absent: str | None = None
+        self._failures: tuple[str, ...] = ()
+        if self._sleepers and len(self._sleepers) == len(cards):
+            return
         import pynvml
 
-        self._nvml: Any = pynvml
-        self._handles: dict[int, Any] = {}
-        self._open = False
-        self.absent: str | None = None
-        self.gpus: tuple[Gpu, ...] = ()
+        with contextlib.suppress(OSError):  # not inside WSL, or a place that the dynamic linker knows anyway
+            ctypes.CDLL(str(root / _WSL_LIBRARY), mode=ctypes.RTLD_GLOBAL)
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self.absent = _why(pynvml, error)
+            self._absent = _why(pynvml, error)
             return
-        self._open = True
-        count, self.absent = self._ask(pynvml.nvmlDeviceGetCount)
-        self.gpus = tuple(gpu for gpu in map(self._gpu, range(count or 0)) if gpu)
-        if self.gpus:
-            self.absent = None
-        elif self.absent is None:
-            self.absent = "The NVIDIA driver lists no GPU."
+        self._nvml = pynvml
+        self._find([card for card in cards if card not in self._sleepers] if self._sleepers else None)
+
+    @property
+    def absent(self) -> str | None:
+        """Why there is no NVIDIA GPU, or None when there is one."""
+        return self._absent
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """A sentence for each GPU that is there and did not answer."""
+        return self._failures
 
     def close(self) -> None:
         """Let the library go."""
-        if self._open:
-            self._open = False
+        if self._nvml is not None:
             self._ask(self._nvml.nvmlShutdown)
+            self._nvml = None
 
-    def _gpu(self, index: int) -> Gpu | None:
-        nvml = self._nvml
-        handle, absent = self._ask(nvml.nvmlDeviceGetHandleByIndex, index)
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return the GPUs, asked anew; those that sleep are named only."""
+        awake = [self._gpu(id_, handle) for id_, handle in self._handles.items()]
+        first = max((gpu.index for gpu in awake), default=-1) + 1
+        driver = text(self._root / "sys/module/nvidia/version")
+        return (*awake, *(card.sleeper(first + place, driver) for place, card in enumerate(self._sleepers)))
+
+    def sample(self, gpu: Gpu) -> dict[str, Reading]:
+        """Return the readings of one GPU by name; the name ends in the unit."""
+        handle = self._handles.get(gpu.id)
         if handle is None:
-            self.absent = absent
-            return None
-        self._handles[index] = handle
-        memory, _ = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        return Gpu(
-            index=index,
-            name=self._ask(nvml.nvmlDeviceGetName, handle)[0] or f"NVIDIA GPU {index}",
-            uuid=self._ask(nvml.nvmlDeviceGetUUID, handle)[0] or f"index-{index}",
-            memory_bytes=None if memory is None else int(memory.total),
-            driver=self._ask(nvml.nvmlSystemGetDriverVersion)[0],
-        )
-
-    def sample(self, index: int | None = None) -> dict[str, Reading]:
-        """Return a card's readings by name, the first card's by default; the name ends in the unit.
-
-        Without a card each is unknown, with the reason.
-        """
-        if self.absent is not None:
-            return dict.fromkeys(READINGS, Reading.unknown(self.absent))
-        handle = self._handles[self.gpus[0].index if index is None else index]
+            return unknown_readings(self._absent or ASLEEP)
         nvml = self._nvml
-        memory, memory_absent = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        absent: dict[str, str] = {}
+        memory = self._memory(absent, handle)
         use, use_absent = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         return {
             "gpu_temperature_c": self._number(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
             "gpu_power_w": self._number(nvml.nvmlDeviceGetPowerUsage, handle, scale=1e-3),
+            "gpu_power_limit_w": self._number(nvml.nvmlDeviceGetEnforcedPowerLimit, handle, scale=1e-3),
             "gpu_clock_mhz": self._number(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
             "gpu_memory_clock_mhz": self._number(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
-            "vram_used_mib": Reading(None, memory_absent) if memory is None else Reading(memory.used / _MIB),
+            "vram_used_mib": Reading(memory.used / _MIB if memory else None, absent.get("used_bytes")),
             "gpu_use_percent": Reading(None, use_absent) if use is None else Reading(float(use.gpu)),
         }
+
+    def activity(self, gpu: Gpu) -> Activity:
+        """Return what one GPU is doing. Under WSL and WDDM NVML knows no memory by process."""
+        handle = self._handles.get(gpu.id)
+        if handle is None:
+            return Activity.unknown(self._absent or ASLEEP)
+        absent: dict[str, str] = {}
+        reasons = self._either("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+        bits = self._known(absent, "throttled_by", reasons, handle)
+        throttled_by = None if bits is None else tuple(words for bit, words in _THROTTLES.items() if bits & bit)
+        return Activity(self._processes(absent, handle), throttled_by, absent)
+
+    def _find(self, awake: Sequence[PciGpu] | None) -> None:
+        """Get hold of the GPUs: of those at the addresses of `awake`, else of all. The others are not touched."""
+        nvml = self._nvml
+        if awake is not None:
+            asked: list[tuple[Any, object]] = [
+                (nvml.nvmlDeviceGetHandleByPciBusId, card.address.encode()) for card in awake
+            ]
+        else:
+            count, self._absent = self._ask(nvml.nvmlDeviceGetCount)
+            asked = [(nvml.nvmlDeviceGetHandleByIndex, index) for index in range(count or 0)]
+        found = [(place, *self._ask(query, which)) for place, (query, which) in enumerate(asked)]
+        for place, handle, _ in found:
+            if handle is not None:
+                self._handles[self._ask(nvml.nvmlDeviceGetUUID, handle)[0] or f"index-{place}"] = handle
+        self._failures = tuple(f"NVIDIA GPU {place}: {absent}" for place, handle, absent in found if handle is None)
+        if not self._handles and not self._sleepers and self._absent is None:
+            self._absent = next((absent for *_, absent in found), None) or "The NVIDIA driver lists no GPU."
+
+    def _gpu(self, id_: str, handle: object) -> Gpu:
+        nvml, absent = self._nvml, dict[str, str]()
+        index, _ = self._ask(nvml.nvmlDeviceGetIndex, handle)
+        index = list(self._handles).index(id_) if index is None else int(index)
+        memory = self._memory(absent, handle)
+        capability = self._known(absent, "compute_capability", nvml.nvmlDeviceGetCudaComputeCapability, handle)
+        cuda = self._known(absent, "cuda_version", nvml.nvmlSystemGetCudaDriverVersion_v2)
+        bus = self._known(absent, "bus_id", nvml.nvmlDeviceGetPciInfo, handle)
+        clock = self._known(
+            absent, "memory_bandwidth_gb_s", nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM
+        )
+        width = self._known(absent, "memory_bandwidth_gb_s", nvml.nvmlDeviceGetMemoryBusWidth, handle)
+        display = self._known(absent, "display_active", nvml.nvmlDeviceGetDisplayActive, handle)
+        name = self._ask(nvml.nvmlDeviceGetName, handle)[0] or f"NVIDIA GPU {index}"
+        return Gpu(
+            vendor="nvidia",
+            index=index,
+            name=name,
+            id=id_,
+            memory_bytes=int(memory.total) if memory else None,
+            used_bytes=int(memory.used) if memory else None,
+            free_bytes=int(memory.free) if memory else None,
+            reserved_bytes=int(memory.reserved) if hasattr(memory, "reserved") else None,
+            driver=self._known(absent, "driver", nvml.nvmlSystemGetDriverVersion),
+            cuda_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+            compute_capability=None if capability is None else (int(capability[0]), int(capability[1])),
+            bus_id=None if bus is None else f"{bus.domain:04x}:{bus.bus:02x}:{bus.device:02x}.0",
+            # Memory sends twice a clock: the clock that NVML tells is half the data rate of GDDR and HBM alike.
+            memory_bandwidth_gb_s=clock * 2e6 * width / 8 / 1e9 if clock and width else None,
+            unified=any(word in name for word in _UNIFIED),
+            asleep=False,
+            display_active=None if display is None else bool(display),
+            absent=absent,
+        ).explained("The NVIDIA driver does not say.")
+
+    def _memory(self, absent: dict[str, str], handle: object) -> Any:  # noqa: ANN401 -- pynvml has no type hints
+        """Return the memory's figures; since driver 510 they tell what is reserved from what is used."""
+        nvml = self._nvml
+        memory, why = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+        if memory is None:
+            absent["reserved_bytes"] = str(why)
+            memory, why = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        if memory is None:
+            absent |= dict.fromkeys(("memory_bytes", "used_bytes", "free_bytes"), str(why))
+        return memory
+
+    def _processes(self, absent: dict[str, str], handle: object) -> tuple[GpuProcess, ...] | None:
+        found: dict[int, GpuProcess] = {}
+        nvml = self._nvml
+        for query in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
+            for each in self._known(absent, "processes", query, handle) or ():
+                known = found.get(each.pid)
+                if known is None or known.used_bytes is None:
+                    used = None if each.usedGpuMemory is None else int(each.usedGpuMemory)
+                    found[each.pid] = GpuProcess(each.pid, _process_name(each.pid), used)
+        if not found and "processes" in absent:
+            return None
+        absent.pop("processes", None)  # one list of the two is better than none
+        return tuple(found.values())
+
+    def _either(self, newer: str, older: str) -> Callable[..., Any]:
+        """Return a query that asks `newer`, and `older` where the driver does not have that yet."""
+        nvml = self._nvml
+
+        def ask(*arguments: object) -> object:
+            try:
+                return getattr(nvml, newer)(*arguments)
+            except nvml.NVMLError_FunctionNotFound:
+                return getattr(nvml, older)(*arguments)
+
+        return ask
+
+    def _known(self, absent: dict[str, str], field: str, query: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+        value, why = self._ask(query, *arguments)
+        if why is not None:
+            absent[field] = why
+        return value
 
     def _number(self, query: Callable[..., Any], *arguments: object, scale: float = 1.0) -> Reading:
         value, absent = self._ask(query, *arguments)
@@ -104,6 +215,13 @@ class Nvml:
             return query(*arguments), None
         except self._nvml.NVMLError as error:
             return None, _why(self._nvml, error)
+
+
+def _process_name(pid: int) -> str | None:
+    try:
+        return psutil.Process(pid).name()
+    except (psutil.Error, OSError, ValueError):
+        return None
 
 
 def _why(nvml: Any, error: Exception) -> str:  # noqa: ANN401 -- pynvml has no type hints

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from launcher.base.errors import LauncherError
 from launcher.engine.state import State
 from launcher.engine.supervisor import Supervisor
-from launcher.machine.nvidia import Nvml
+from launcher.machine.gpus import GpuSensors
 from launcher.machine.reading import Reading
 from launcher.machine.sensors import HostSensors
 from launcher.monitor.meter import Acceptance, ReplyMeter
@@ -79,24 +79,27 @@ class Monitor:
             self._earlier = meter, self._clock()
 
     async def _sample(self, supervisor: Supervisor) -> None:
-        nvml = await asyncio.to_thread(Nvml)
+        gpu = await asyncio.to_thread(GpuSensors)
         next_s = self._clock()
         try:
             while True:
                 self._host.watch(supervisor.engine_pid)
-                machine = await asyncio.to_thread(lambda: self._host.sample() | nvml.sample())
+                machine = await asyncio.to_thread(self._machine, gpu, supervisor.engine_pid is not None)
                 engine, acceptance = self._engine()
                 self._add(Sampled(next_s, machine | engine, acceptance))
                 next_s = max(next_s + PERIOD_S, self._clock())
                 await asyncio.sleep(max(0.0, next_s - self._clock()))
         finally:
-            nvml.close()
+            gpu.close()
 
     async def _follow(self, supervisor: Supervisor) -> None:
         """Read /metrics now and then; the engine may take its time to answer."""
         while True:
             await self._read_metrics(supervisor)
             await asyncio.sleep(METRICS_PERIOD_S)
+
+    def _machine(self, gpu: GpuSensors, engine_runs: bool) -> dict[str, Reading]:
+        return self._host.sample() | gpu.sample(engine_runs=engine_runs)
 
     def _engine(self) -> tuple[dict[str, Reading], Acceptance | None]:
         """Return the engine's figures: of our own reply, else of what other clients' requests did."""

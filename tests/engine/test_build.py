@@ -116,7 +116,8 @@ async def test_a_program_that_prints_without_end(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")
 def test_a_processor_without_avx2_is_named_before_anything_is_started(tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text("model name\t: Old One\nflags\t\t: fpu sse sse2 avx\n")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text("model name\t: Old One\nflags\t\t: fpu sse sse2 avx\n")
     with pytest.raises(CpuUnsupported, match="no AVX2"):
         build.check_built_in(read_host(tmp_path))
 

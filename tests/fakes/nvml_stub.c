@@ -3,33 +3,56 @@
  * STUB_<function>=<code>  makes that function answer with an NVML error code
  * STUB_GPUS=<count>       cards there are; without it one
  * STUB_LOST=<index>       makes every question to that card answer "GPU is lost"
- * Compiled with -DOLD_DRIVER, it lacks nvmlDeviceGetPowerUsage.
+ * STUB_REASONS=<bits>     what holds the clocks back
+ * STUB_PROCESSES=<count>  programs on each card: pids from 1 up, the first with 4 GiB, the others with the number that
+ *                         means "not available" under WDDM and WSL
+ * STUB_NAME=<name>        what the cards are called
+ * STUB_TOUCHED=<file>     gets a line for each card that is got hold of: what would wake it
+ * Compiled with -DOLD_DRIVER, it lacks what came after driver 470.
  */
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ANSWER(function)                \
-    do {                                \
+#define ANSWER(function)                    \
+    do {                                    \
         int code = told("STUB_" #function); \
-        if (code) return code;          \
+        if (code) return code;              \
     } while (0)
 
-#define ANSWER_OF(gpu, function)                                   \
-    do {                                                           \
-        const char *lost = getenv("STUB_LOST");                    \
+#define ANSWER_OF(gpu, function)                                    \
+    do {                                                            \
+        const char *lost = getenv("STUB_LOST");                     \
         if (lost && atoi(lost) == *(gpu)) return ERROR_GPU_IS_LOST; \
-        ANSWER(function);                                          \
+        ANSWER(function);                                           \
     } while (0)
 
-enum { SUCCESS = 0, ERROR_INVALID_ARGUMENT = 2, ERROR_INSUFFICIENT_SIZE = 7, ERROR_GPU_IS_LOST = 15 };
+enum {
+    SUCCESS = 0,
+    ERROR_INVALID_ARGUMENT = 2,
+    ERROR_NOT_FOUND = 6,
+    ERROR_INSUFFICIENT_SIZE = 7,
+    ERROR_GPU_IS_LOST = 15,
+    ERROR_VERSION_MISMATCH = 25
+};
 enum { TEMPERATURE_GPU = 0, CLOCK_SM = 1, CLOCK_MEM = 2 };
+enum { MEMORY_V2 = 0x02000028 };
 
 typedef const int *Gpu;
 typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned int version; unsigned long long total, reserved, free, used; } MemoryV2;
 typedef struct { unsigned int gpu, memory; } Utilization;
+typedef struct { unsigned int pid; unsigned long long used; unsigned int gpu_instance, compute_instance; } Process;
+typedef struct {
+    char legacy_id[16];
+    unsigned int domain, bus, device, device_id, subsystem_id;
+    char id[32];
+} Pci;
 
 static const int gpus[] = {0, 1};
+static const unsigned int buses[] = {0x01, 0x41};
+static const unsigned long long GIB = 1ull << 30, NOT_AVAILABLE = ~0ull;
 int stub_open_count = 0;
 
 static int told(const char *name) {
@@ -41,6 +64,14 @@ static int say(char *into, unsigned int size, const char *words) {
     if (size <= strlen(words)) return ERROR_INSUFFICIENT_SIZE;
     strcpy(into, words);
     return SUCCESS;
+}
+
+static void touch(Gpu gpu) {
+    const char *path = getenv("STUB_TOUCHED");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file) return;
+    fprintf(file, "%d\n", *gpu);
+    fclose(file);
 }
 
 int nvmlInitWithFlags(unsigned int flags) {
@@ -60,6 +91,12 @@ int nvmlSystemGetDriverVersion(char *version, unsigned int size) {
     return say(version, size, "580.65.06");
 }
 
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    ANSWER(nvmlSystemGetCudaDriverVersion_v2);
+    *version = 13010;
+    return SUCCESS;
+}
+
 int nvmlDeviceGetCount_v2(unsigned int *count) {
     ANSWER(nvmlDeviceGetCount_v2);
     const char *value = getenv("STUB_GPUS");
@@ -69,14 +106,31 @@ int nvmlDeviceGetCount_v2(unsigned int *count) {
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned int index, Gpu *gpu) {
     if (index > 1) return ERROR_INVALID_ARGUMENT;
+    touch(&gpus[index]);
     ANSWER_OF(&gpus[index], nvmlDeviceGetHandleByIndex_v2);
     *gpu = &gpus[index];
     return SUCCESS;
 }
 
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, Gpu *gpu) {
+    unsigned int domain, bus, device;
+    if (sscanf(id, "%x:%x:%x.0", &domain, &bus, &device) != 3) return ERROR_INVALID_ARGUMENT;
+    for (int index = 0; index < 2; index++) {
+        if (bus == buses[index]) return nvmlDeviceGetHandleByIndex_v2((unsigned int)index, gpu);
+    }
+    return ERROR_NOT_FOUND;
+}
+
+int nvmlDeviceGetIndex(Gpu gpu, unsigned int *index) {
+    ANSWER_OF(gpu, nvmlDeviceGetIndex);
+    *index = (unsigned int)*gpu;
+    return SUCCESS;
+}
+
 int nvmlDeviceGetName(Gpu gpu, char *name, unsigned int size) {
     ANSWER_OF(gpu, nvmlDeviceGetName);
-    return say(name, size, "NVIDIA Stub 24GB");
+    const char *told_name = getenv("STUB_NAME");
+    return say(name, size, told_name ? told_name : "NVIDIA Stub 24GB");
 }
 
 int nvmlDeviceGetUUID(Gpu gpu, char *uuid, unsigned int size) {
@@ -84,9 +138,38 @@ int nvmlDeviceGetUUID(Gpu gpu, char *uuid, unsigned int size) {
     return say(uuid, size, *gpu ? "GPU-one" : "GPU-zero");
 }
 
+int nvmlDeviceGetPciInfo_v3(Gpu gpu, Pci *pci) {
+    ANSWER_OF(gpu, nvmlDeviceGetPciInfo_v3);
+    memset(pci, 0, sizeof *pci);
+    pci->bus = buses[*gpu];
+    pci->device_id = 0x268410de;
+    snprintf(pci->id, sizeof pci->id, "00000000:%02X:00.0", pci->bus);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCudaComputeCapability(Gpu gpu, int *major, int *minor) {
+    ANSWER_OF(gpu, nvmlDeviceGetCudaComputeCapability);
+    *major = 8;
+    *minor = 9;
+    return SUCCESS;
+}
+
+/* The older question counts what the driver reserves as used. */
 int nvmlDeviceGetMemoryInfo(Gpu gpu, Memory *memory) {
     ANSWER_OF(gpu, nvmlDeviceGetMemoryInfo);
-    *memory = (Memory){24ull << 30, 18ull << 30, 6ull << 30};
+    *memory = (Memory){24 * GIB, 18 * GIB, 6 * GIB};
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryBusWidth(Gpu gpu, unsigned int *bits) {
+    ANSWER_OF(gpu, nvmlDeviceGetMemoryBusWidth);
+    *bits = 384;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetDisplayActive(Gpu gpu, unsigned int *active) {
+    ANSWER_OF(gpu, nvmlDeviceGetDisplayActive);
+    *active = *gpu == 0;
     return SUCCESS;
 }
 
@@ -103,17 +186,76 @@ int nvmlDeviceGetTemperature(Gpu gpu, int sensor, unsigned int *celsius) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetEnforcedPowerLimit(Gpu gpu, unsigned int *milliwatts) {
+    ANSWER_OF(gpu, nvmlDeviceGetEnforcedPowerLimit);
+    *milliwatts = 450000;
+    return SUCCESS;
+}
+
+static int clock_of(int kind, unsigned int *mhz) {
+    if (kind != CLOCK_SM && kind != CLOCK_MEM) return ERROR_INVALID_ARGUMENT;
+    *mhz = kind == CLOCK_SM ? 2520 : 10501;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetClockInfo(Gpu gpu, int kind, unsigned int *mhz) {
+    ANSWER_OF(gpu, nvmlDeviceGetClockInfo);
+    return clock_of(kind, mhz);
+}
+
+int nvmlDeviceGetMaxClockInfo(Gpu gpu, int kind, unsigned int *mhz) {
+    ANSWER_OF(gpu, nvmlDeviceGetMaxClockInfo);
+    return clock_of(kind, mhz);
+}
+
+static int reasons(unsigned long long *bits) {
+    const char *value = getenv("STUB_REASONS");
+    *bits = value ? strtoull(value, NULL, 0) : 1;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(Gpu gpu, unsigned long long *bits) {
+    ANSWER_OF(gpu, nvmlDeviceGetCurrentClocksThrottleReasons);
+    return reasons(bits);
+}
+
+static int processes(unsigned int first, unsigned int *count, Process *into) {
+    unsigned int there = (unsigned int)told("STUB_PROCESSES"), room = *count;
+    *count = there;
+    if (there > room || (there && !into)) return ERROR_INSUFFICIENT_SIZE;
+    for (unsigned int place = 0; place < there; place++) {
+        into[place] = (Process){first + place, place ? NOT_AVAILABLE : 4 * GIB, 0, 0};
+    }
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Gpu gpu, unsigned int *count, Process *into) {
+    ANSWER_OF(gpu, nvmlDeviceGetComputeRunningProcesses_v3);
+    return processes(1, count, into);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Gpu gpu, unsigned int *count, Process *into) {
+    ANSWER_OF(gpu, nvmlDeviceGetGraphicsRunningProcesses_v3);
+    return processes(2, count, into);
+}
+
 #ifndef OLD_DRIVER
 int nvmlDeviceGetPowerUsage(Gpu gpu, unsigned int *milliwatts) {
     ANSWER_OF(gpu, nvmlDeviceGetPowerUsage);
     *milliwatts = 312500;
     return SUCCESS;
 }
-#endif
 
-int nvmlDeviceGetClockInfo(Gpu gpu, int kind, unsigned int *mhz) {
-    ANSWER_OF(gpu, nvmlDeviceGetClockInfo);
-    if (kind != CLOCK_SM && kind != CLOCK_MEM) return ERROR_INVALID_ARGUMENT;
-    *mhz = kind == CLOCK_SM ? 2520 : 10501;
+int nvmlDeviceGetMemoryInfo_v2(Gpu gpu, MemoryV2 *memory) {
+    ANSWER_OF(gpu, nvmlDeviceGetMemoryInfo_v2);
+    if (memory->version != MEMORY_V2) return ERROR_VERSION_MISMATCH;
+    const unsigned long long reserved = 482ull << 20;
+    *memory = (MemoryV2){MEMORY_V2, 24 * GIB, reserved, 18 * GIB, 6 * GIB - reserved};
     return SUCCESS;
 }
+
+int nvmlDeviceGetCurrentClocksEventReasons(Gpu gpu, unsigned long long *bits) {
+    ANSWER_OF(gpu, nvmlDeviceGetCurrentClocksEventReasons);
+    return reasons(bits);
+}
+#endif

@@ -16,7 +16,7 @@ DESKTOP = """\
 processor\t: 0
 vendor_id\t: AuthenticAMD
 model name\t: AMD Ryzen 7 5800X 8-Core Processor
-flags\t\t: fpu sse4_2 avx f16c avx2 bmi2
+flags\t\t: fpu fma sse4_2 avx f16c avx2 bmi2
 bugs\t\t: spectre_v1
 
 processor\t: 1
@@ -52,18 +52,18 @@ def x86(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestProcessor:
     def test_the_first_processor_speaks_for_all(self, proc: Path) -> None:
         (proc / "cpuinfo").write_text(DESKTOP)
-        host = read_host(proc)
+        host = read_host(proc.parent)
         assert (host.cpu, host.avx2) == ("AMD Ryzen 7 5800X 8-Core Processor", True)
         assert host.runs_built_in_engine
 
     def test_avx_alone_is_not_avx2(self, proc: Path) -> None:
         (proc / "cpuinfo").write_text(OLD_DESKTOP)
-        host = read_host(proc)
+        host = read_host(proc.parent)
         assert host.avx2 is False
         assert not host.runs_built_in_engine
 
     def test_without_cpuinfo_nothing_is_claimed(self, proc: Path) -> None:
-        host = read_host(proc)
+        host = read_host(proc.parent)
         assert host.avx2 is None
         assert host.cpu == (platform.processor() or None)
         assert host.runs_built_in_engine
@@ -71,17 +71,17 @@ class TestProcessor:
     @pytest.mark.parametrize("content", ["", "\n\n", "no colon here", BOARD])
     def test_a_cpuinfo_without_flags_claims_nothing(self, proc: Path, content: str) -> None:
         (proc / "cpuinfo").write_text(content)
-        host = read_host(proc)
+        host = read_host(proc.parent)
         assert (host.cpu, host.avx2) == (None, None)
 
     def test_strange_bytes_do_no_harm(self, proc: Path) -> None:
         (proc / "cpuinfo").write_bytes(b"model name\t: Odd\xff\nflags\t: avx2\n")
-        assert read_host(proc).avx2 is True
+        assert read_host(proc.parent).avx2 is True
 
     def test_avx2_means_nothing_elsewhere(self, proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(platform, "machine", lambda: "aarch64")
         (proc / "cpuinfo").write_text(OLD_DESKTOP)
-        host = read_host(proc)
+        host = read_host(proc.parent)
         assert host.avx2 is None
         assert host.runs_built_in_engine
 
@@ -100,10 +100,10 @@ class TestWindowsSubsystem:
     )
     def test_the_kernels_release_tells(self, proc: Path, release: str, version: int | None) -> None:
         (proc / "sys" / "kernel" / "osrelease").write_text(release)
-        assert read_host(proc).wsl == version
+        assert read_host(proc.parent).wsl == version
 
     def test_without_a_release_there_is_none(self, proc: Path) -> None:
-        assert read_host(proc).wsl is None
+        assert read_host(proc.parent).wsl is None
 
 
 class TestDisplay:
@@ -117,7 +117,7 @@ class TestDisplay:
     ) -> None:
         monkeypatch.setenv("WAYLAND_DISPLAY", wayland)
         monkeypatch.setenv("DISPLAY", x11)
-        assert read_host(proc).display == display
+        assert read_host(proc.parent).display == display
 
 
 class TestThisComputer:

@@ -5,24 +5,33 @@ pynvml keeps the library for the life of its process, so each case has a process
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-STUB = Path(__file__).parents[1] / "fakes" / "nvml_stub.c"
-SONAME = "libnvidia-ml.so.1"
+from launcher.machine.gpu import ASLEEP, READINGS
+from tests.machine.conftest import SONAME, pci_card, write
+
 LOOK = """
-import ctypes, json, os
+import ctypes, json, os, sys
+from dataclasses import asdict
+from pathlib import Path
 from launcher.machine.nvidia import Nvml
-nvml = Nvml()
-said = {"absent": nvml.absent, "gpus": [[g.index, g.name, g.uuid, g.memory_bytes, g.driver] for g in nvml.gpus]}
-said["readings"] = {gpu.index: nvml.sample(gpu.index) for gpu in nvml.gpus}
+from launcher.machine.sysfs import pci_gpus
+root = Path(os.environ["STUB_ROOT"])
+nvml = Nvml(pci_gpus(root), wake=bool(os.environ.get("STUB_WAKE")), root=root)
+said = {"absent": nvml.absent, "failures": nvml.failures, "opened": "pynvml" in sys.modules}
+gpus = nvml.gpus()
+said["gpus"] = [asdict(gpu) for gpu in gpus]
+said["readings"] = {gpu.index: nvml.sample(gpu) for gpu in gpus}
+said["activity"] = {gpu.index: asdict(nvml.activity(gpu)) for gpu in gpus}
 os.environ["STUB_LOST"] = "0"
-said["lost"] = {gpu.index: nvml.sample(gpu.index) for gpu in nvml.gpus}
+said["lost"] = {gpu.index: nvml.sample(gpu) for gpu in gpus}
+said["gpus_with_one_lost"] = [asdict(gpu) for gpu in nvml.gpus()]
 nvml.close()
 nvml.close()
 if os.environ["STUB_LIBRARY"]:
@@ -30,42 +39,20 @@ if os.environ["STUB_LIBRARY"]:
 print(json.dumps(said))
 """
 NOT_SUPPORTED, NO_PERMISSION, NOT_LOADED, GPU_IS_LOST, MISMATCH, UNKNOWN_CODE = 3, 4, 9, 15, 18, 77
-NAMES = {
-    "gpu_temperature_c",
-    "gpu_power_w",
-    "gpu_clock_mhz",
-    "gpu_memory_clock_mhz",
-    "vram_used_mib",
-    "gpu_use_percent",
-}
+UNSUPPORTED = "This card or driver does not report it."
+TOO_OLD = "This NVIDIA driver is too old to report it."
 LOST = "The GPU stopped answering: restart the computer."
+GIB = 2**30
+FIRST, SECOND = "0000:01:00.0", "0000:41:00.0"
+RTX_4090 = (0x10DE, 0x2684)
 
 
-def compiled(folder: Path, *flags: str) -> Path:
-    cc = shutil.which("cc")
-    assert cc, "a C compiler is needed: ./test installs one"
-    command = [cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags]
-    subprocess.run([*command, "-o", folder / SONAME, STUB], check=True, timeout=60)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the library of a present driver."""
-    return compiled(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture(scope="module")
-def old_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a library that lacks a function."""
-    return compiled(tmp_path_factory.mktemp("old"), "-DOLD_DRIVER")
-
-
-def look(folder: Path, **answers: object) -> dict[str, Any]:
+def look(folder: Path | None, root: Path = Path("/nowhere"), **answers: object) -> dict[str, Any]:
     """Return what Nvml says in a process that finds the library of `folder`, with STUB_ variables for `answers`."""
-    library = folder / SONAME
+    library = folder / SONAME if folder else Path("none")
     variables = {f"STUB_{name}": str(answer) for name, answer in answers.items()}
-    variables["LD_LIBRARY_PATH"] = str(folder)
+    variables["STUB_ROOT"] = str(root)
+    variables["LD_LIBRARY_PATH"] = str(folder or "")
     variables["STUB_LIBRARY"] = str(library) if library.exists() and library.stat().st_size else ""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", LOOK],
@@ -110,64 +97,214 @@ class TestNoCard:
     def test_the_only_card_is_lost(self, driver: Path) -> None:
         said = look(driver, LOST=0)
         assert (said["absent"], said["gpus"], said["still_open"]) == (LOST, [], 0)
+        assert said["failures"] == [f"NVIDIA GPU 0: {LOST}"]
 
 
 class TestCards:
-    def test_a_card_is_named_and_read(self, driver: Path) -> None:
+    def test_a_card_is_described(self, driver: Path) -> None:
         said = look(driver)
-        assert said["absent"] is None
-        assert said["gpus"] == [[0, "NVIDIA Stub 24GB", "GPU-zero", 24 * 2**30, "580.65.06"]]
-        assert said["readings"]["0"] == {
+        assert (said["absent"], said["failures"]) == (None, [])
+        assert said["gpus"] == [
+            {
+                "vendor": "nvidia",
+                "index": 0,
+                "name": "NVIDIA Stub 24GB",
+                "id": "GPU-zero",
+                "memory_bytes": 24 * GIB,
+                "used_bytes": 6 * GIB - 482 * 2**20,
+                "free_bytes": 18 * GIB,
+                "reserved_bytes": 482 * 2**20,
+                "driver": "580.65.06",
+                "cuda_version": "13.1",
+                "compute_capability": [8, 9],
+                "bus_id": FIRST,
+                "memory_bandwidth_gb_s": pytest.approx(1008, rel=1e-3),  # what the maker states for 10501 MHz, 384 bits
+                "unified": False,
+                "asleep": False,
+                "display_active": True,
+                "absent": {},
+            }
+        ]
+
+    def test_a_card_is_read(self, driver: Path) -> None:
+        assert look(driver)["readings"]["0"] == {
             "gpu_temperature_c": [61, None],
             "gpu_power_w": [312.5, None],
+            "gpu_power_limit_w": [450, None],
             "gpu_clock_mhz": [2520, None],
             "gpu_memory_clock_mhz": [10501, None],
-            "vram_used_mib": [6144, None],
+            "vram_used_mib": [6144 - 482, None],
             "gpu_use_percent": [87, None],
         }
+
+    def test_two_cards_are_told_apart(self, driver: Path) -> None:
+        gpus = look(driver, GPUS=2)["gpus"]
+        assert [(gpu["index"], gpu["id"], gpu["bus_id"]) for gpu in gpus] == [
+            (0, "GPU-zero", FIRST),
+            (1, "GPU-one", SECOND),
+        ]
+        assert [gpu["display_active"] for gpu in gpus] == [True, False]
 
     @pytest.mark.parametrize(
         ("function", "unknown"),
         [
             ("nvmlDeviceGetUtilizationRates", {"gpu_use_percent"}),
             ("nvmlDeviceGetPowerUsage", {"gpu_power_w"}),
+            ("nvmlDeviceGetEnforcedPowerLimit", {"gpu_power_limit_w"}),
             ("nvmlDeviceGetTemperature", {"gpu_temperature_c"}),
-            ("nvmlDeviceGetMemoryInfo", {"vram_used_mib"}),
             ("nvmlDeviceGetClockInfo", {"gpu_clock_mhz", "gpu_memory_clock_mhz"}),
         ],
     )
-    def test_what_a_card_does_not_report_is_unknown_alone(self, driver: Path, function: str, unknown: set[str]) -> None:
+    def test_a_reading_that_a_card_does_not_report_is_unknown_alone(
+        self, driver: Path, function: str, unknown: set[str]
+    ) -> None:
         readings = look(driver, **{function: NOT_SUPPORTED})["readings"]["0"]
-        assert set(readings) == NAMES
-        reason = "This card or driver does not report it."
-        assert {name for name, reading in readings.items() if reading == [None, reason]} == unknown
+        assert set(readings) == set(READINGS)
+        assert {name for name, reading in readings.items() if reading == [None, UNSUPPORTED]} == unknown
         assert all(value is not None for name, (value, _) in readings.items() if name not in unknown)
 
+    @pytest.mark.parametrize(
+        ("function", "unknown"),
+        [
+            ("nvmlSystemGetDriverVersion", {"driver"}),
+            ("nvmlSystemGetCudaDriverVersion_v2", {"cuda_version"}),
+            ("nvmlDeviceGetCudaComputeCapability", {"compute_capability"}),
+            ("nvmlDeviceGetPciInfo_v3", {"bus_id"}),
+            ("nvmlDeviceGetMemoryBusWidth", {"memory_bandwidth_gb_s"}),
+            ("nvmlDeviceGetMaxClockInfo", {"memory_bandwidth_gb_s"}),
+            ("nvmlDeviceGetDisplayActive", {"display_active"}),
+            ("nvmlDeviceGetMemoryInfo_v2", {"reserved_bytes"}),
+        ],
+    )
+    def test_a_fact_that_a_card_does_not_report_is_unknown_alone(
+        self, driver: Path, function: str, unknown: set[str]
+    ) -> None:
+        (gpu,) = look(driver, **{function: NOT_SUPPORTED})["gpus"]
+        assert gpu["absent"] == dict.fromkeys(unknown, UNSUPPORTED)
+        assert {name for name, value in gpu.items() if value is None} == unknown
+
+    def test_memory_that_nothing_tells_is_unknown_and_not_nothing(self, driver: Path) -> None:
+        said = look(driver, nvmlDeviceGetMemoryInfo=NOT_SUPPORTED, nvmlDeviceGetMemoryInfo_v2=NOT_SUPPORTED)
+        memory = {"memory_bytes", "used_bytes", "free_bytes", "reserved_bytes"}
+        assert said["gpus"][0]["absent"] == dict.fromkeys(memory, UNSUPPORTED)
+        assert said["readings"]["0"]["vram_used_mib"] == [None, UNSUPPORTED]
+
     def test_what_an_old_driver_cannot_be_asked_is_unknown_alone(self, old_driver: Path) -> None:
-        readings = look(old_driver)["readings"]["0"]
-        assert readings.pop("gpu_power_w") == [None, "This NVIDIA driver is too old to report it."]
+        said = look(old_driver, REASONS=4)
+        readings = said["readings"]["0"]
+        assert readings.pop("gpu_power_w") == [None, TOO_OLD]
+        assert readings["vram_used_mib"] == [6144, None]  # it counts what it reserves as used
         assert all(absent is None for _, absent in readings.values())
+        (gpu,) = said["gpus"]
+        assert gpu["absent"] == {"reserved_bytes": TOO_OLD}
+        assert (gpu["used_bytes"], gpu["free_bytes"]) == (6 * GIB, 18 * GIB)
+        assert said["activity"]["0"]["throttled_by"] == ["power limit"]
 
-    def test_a_card_without_a_name_or_memory_is_still_a_card(self, driver: Path) -> None:
-        said = look(
-            driver,
-            nvmlDeviceGetName=NOT_SUPPORTED,
-            nvmlDeviceGetUUID=NOT_SUPPORTED,
-            nvmlDeviceGetMemoryInfo=NOT_SUPPORTED,
-            nvmlSystemGetDriverVersion=NOT_SUPPORTED,
-        )
-        assert said["absent"] is None
-        assert said["gpus"] == [[0, "NVIDIA GPU 0", "index-0", None, None]]
+    def test_a_card_without_a_name_is_still_a_card(self, driver: Path) -> None:
+        (gpu,) = look(driver, nvmlDeviceGetName=NOT_SUPPORTED, nvmlDeviceGetUUID=NOT_SUPPORTED)["gpus"]
+        assert (gpu["name"], gpu["id"]) == ("NVIDIA GPU 0", "index-0")
 
-    def test_a_card_lost_while_it_is_watched_is_unknown_in_everything(self, driver: Path) -> None:
-        said = look(driver)
-        assert said["lost"]["0"] == {name: [None, LOST] for name in NAMES}
-
-    def test_the_second_card_goes_on_without_the_first(self, driver: Path) -> None:
-        said = look(driver, GPUS=2, LOST=0)
-        assert said["absent"] is None
-        assert [gpu[2] for gpu in said["gpus"]] == ["GPU-one"]
-        assert said["readings"]["1"]["gpu_use_percent"] == [87, None]
+    def test_a_chip_that_shares_the_hosts_memory_says_so(self, driver: Path) -> None:
+        (gpu,) = look(driver, NAME="NVIDIA GB10", nvmlDeviceGetMemoryInfo=NOT_SUPPORTED)["gpus"]
+        assert gpu["unified"] is True
 
     def test_the_library_is_let_go_once(self, driver: Path) -> None:
         assert look(driver)["still_open"] == 0
+
+
+class TestLost:
+    def test_a_card_lost_while_it_is_watched_is_unknown_in_everything(self, driver: Path) -> None:
+        said = look(driver)
+        assert said["lost"]["0"] == {name: [None, LOST] for name in READINGS}
+        (gpu,) = said["gpus_with_one_lost"]
+        assert gpu["memory_bytes"] is None
+        assert gpu["absent"]["memory_bytes"] == LOST
+
+    def test_the_second_card_goes_on_without_the_first(self, driver: Path) -> None:
+        said = look(driver, GPUS=2, LOST=0)
+        assert (said["absent"], said["failures"]) == (None, [f"NVIDIA GPU 0: {LOST}"])
+        assert [(gpu["id"], gpu["index"], gpu["absent"]) for gpu in said["gpus"]] == [("GPU-one", 1, {})]
+        assert said["readings"]["1"]["gpu_use_percent"] == [87, None]
+
+
+class TestActivity:
+    def test_idle_holds_nothing_back(self, driver: Path) -> None:
+        assert look(driver)["activity"]["0"] == {"processes": [], "throttled_by": [], "absent": {}}
+
+    def test_what_holds_the_clocks_back_is_said_in_words(self, driver: Path) -> None:
+        activity = look(driver, REASONS=0x1 | 0x4 | 0x40)["activity"]["0"]
+        assert activity["throttled_by"] == ["power limit", "temperature (hardware)"]
+
+    def test_a_program_of_both_lists_is_one_and_unknown_memory_is_none(self, driver: Path) -> None:
+        processes = look(driver, PROCESSES=2)["activity"]["0"]["processes"]
+        assert [(each["pid"], each["used_bytes"]) for each in processes] == [(1, 4 * GIB), (2, 4 * GIB), (3, None)]
+        assert processes[0]["name"] == psutil.Process(1).name()
+
+    def test_one_list_of_programs_is_better_than_none(self, driver: Path) -> None:
+        said = look(driver, PROCESSES=1, nvmlDeviceGetGraphicsRunningProcesses_v3=NOT_SUPPORTED)["activity"]["0"]
+        assert [each["pid"] for each in said["processes"]] == [1]
+        assert said["absent"] == {}
+
+    def test_as_under_wsl_a_driver_may_list_no_programs_and_no_use(self, driver: Path) -> None:
+        said = look(
+            driver,
+            nvmlDeviceGetComputeRunningProcesses_v3=NOT_SUPPORTED,
+            nvmlDeviceGetGraphicsRunningProcesses_v3=NOT_SUPPORTED,
+            nvmlDeviceGetUtilizationRates=NOT_SUPPORTED,
+            nvmlDeviceGetCurrentClocksEventReasons=NOT_SUPPORTED,
+        )
+        assert said["activity"]["0"] == {
+            "processes": None,
+            "throttled_by": None,
+            "absent": {"processes": UNSUPPORTED, "throttled_by": UNSUPPORTED},
+        }
+        assert said["readings"]["0"]["gpu_use_percent"] == [None, UNSUPPORTED]
+        assert said["readings"]["0"]["gpu_temperature_c"] == [61, None]
+
+
+class TestSubsystem:
+    def test_wsls_library_is_found_where_windows_puts_it(self, driver: Path, root: Path) -> None:
+        write(root, {"usr/lib/wsl/lib/libnvidia-ml.so.1": (driver / SONAME).read_bytes()})
+        said = look(None, root)
+        assert said["absent"] is None
+        assert said["gpus"][0]["name"] == "NVIDIA Stub 24GB"
+
+
+class TestSleep:
+    def test_a_sleeping_card_is_named_and_not_touched(self, driver: Path, root: Path, tmp_path: Path) -> None:
+        pci_card(root, FIRST, RTX_4090, "nvidia", status="suspended", control="auto", kind="0x030200")
+        write(root, {"sys/module/nvidia/version": "580.65.06"})
+        write(root, {"usr/share/misc/pci.ids": "10de  NVIDIA Corporation\n\t2684  AD102 [GeForce RTX 4090]"})
+        said = look(driver, root, TOUCHED=tmp_path / "touched")
+        assert (said["absent"], said["opened"], said["still_open"]) == (None, False, 0)
+        (gpu,) = said["gpus"]
+        known = {name: value for name, value in gpu.items() if value is not None and name != "absent"}
+        assert known == {
+            "vendor": "nvidia",
+            "index": 0,
+            "name": "NVIDIA GeForce RTX 4090",
+            "id": FIRST,
+            "driver": "580.65.06",
+            "bus_id": FIRST,
+            "asleep": True,
+        }
+        assert gpu["absent"] == {name: ASLEEP for name, value in gpu.items() if value is None}
+        assert said["readings"]["0"] == {name: [None, ASLEEP] for name in READINGS}
+        assert said["activity"]["0"]["absent"] == {"processes": ASLEEP, "throttled_by": ASLEEP}
+        assert not (tmp_path / "touched").exists()
+
+    def test_it_is_woken_when_that_is_asked_for(self, driver: Path, root: Path, tmp_path: Path) -> None:
+        pci_card(root, FIRST, RTX_4090, "nvidia", status="suspended", control="auto")
+        said = look(driver, root, WAKE=1, TOUCHED=tmp_path / "touched")
+        assert [(gpu["id"], gpu["asleep"], gpu["memory_bytes"]) for gpu in said["gpus"]] == [
+            ("GPU-zero", False, 24 * GIB)
+        ]
+        assert (tmp_path / "touched").read_text().split() == ["0"]
+
+    def test_beside_one_that_sleeps_only_the_other_is_touched(self, driver: Path, root: Path, tmp_path: Path) -> None:
+        pci_card(root, FIRST, RTX_4090, "nvidia", status="suspended", control="auto")
+        pci_card(root, SECOND, RTX_4090, "nvidia")
+        said = look(driver, root, GPUS=2, TOUCHED=tmp_path / "touched")
+        assert [(gpu["bus_id"], gpu["asleep"]) for gpu in said["gpus"]] == [(SECOND, False), (FIRST, True)]
+        assert len({gpu["index"] for gpu in said["gpus"]}) == 2
+        assert set((tmp_path / "touched").read_text().split()) == {"1"}

@@ -1,0 +1,145 @@
+"""GPUs as the Linux kernel lists them below /sys, read without waking one that sleeps.
+
+The kernel answers `vendor`, `device`, `class` and `power/*` from memory. Files of the GPU's own driver (memory,
+sensors) wake it, and so does `config` (Documentation/power/runtime_pm.rst and the drivers' show functions).
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.machine.gpu import ASLEEP, Gpu, Vendor
+from launcher.machine.reading import Reading
+
+ROOT = Path("/")
+_VENDORS: dict[int, Vendor] = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel"}
+_MAKERS: dict[Vendor, str] = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
+_DISPLAY_CONTROLLER, _ACCELERATOR = 0x03, 0x12
+"""PCI base classes. AMD's Instinct cards are accelerators; of the other vendors that class holds no GPU."""
+_PCI_IDS = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
+
+
+@dataclass(frozen=True, slots=True)
+class PciGpu:
+    """A graphics card on the PCI bus. `folder` is its place below /sys, `kernel_driver` the module bound to it."""
+
+    folder: Path
+    address: str
+    vendor: Vendor
+    device_id: int
+    kernel_driver: str | None
+    may_sleep: bool
+    name: str
+
+    @property
+    def card(self) -> Path | None:
+        """The folder of its DRM card."""
+        return next(iter(sorted(self.folder.glob("drm/card[0-9]*"))), None)
+
+    @property
+    def hwmon(self) -> Path | None:
+        """The folder of its sensors."""
+        return next(iter(sorted(self.folder.glob("hwmon/hwmon*"))), None)
+
+    def sleeps_now(self) -> bool:
+        """Return whether it sleeps at this moment."""
+        return text(self.folder / "power/runtime_status") in {"suspended", "suspending"}
+
+    def sleeper(self, index: int, driver: str | None = None) -> Gpu:
+        """Return what can be said of it while it sleeps; an AMD or Intel GPU's driver is its kernel driver."""
+        return Gpu(
+            vendor=self.vendor,
+            index=index,
+            name=self.name,
+            id=self.address,
+            driver=driver if self.vendor == "nvidia" else self.kernel_driver,
+            bus_id=self.address,
+            asleep=True,
+            display_active=self.display_active,
+        ).explained(ASLEEP)
+
+    @property
+    def display_active(self) -> bool | None:
+        """Whether a screen is lit by it; None when the kernel lists none of its outputs."""
+        outputs = [text(path) for path in (self.card or self.folder).glob("card*-*/enabled")]
+        return "enabled" in outputs if outputs else None
+
+
+def text(path: Path) -> str | None:
+    """Return a file's text without surrounding space, or None when it cannot be read."""
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return None
+
+
+def number(path: Path) -> int | None:
+    """Return the decimal or 0x number in a file, or None when there is none."""
+    try:
+        return int(text(path) or "", 0)
+    except ValueError:
+        return None
+
+
+def scaled(path: Path, scale: float, why: str) -> Reading:
+    """Return the number in a file times `scale`; where there is none, `why`."""
+    value = number(path)
+    return Reading.unknown(why) if value is None else Reading(value * scale)
+
+
+def pci_gpus(root: Path = ROOT) -> tuple[PciGpu, ...]:
+    """Return the graphics cards of NVIDIA, AMD and Intel below `root`/sys, by address. None outside Linux."""
+    folders = [folder for folder in _devices(root) if _is_gpu(folder)]
+    database = _pci_ids(root) if folders else b""
+    return tuple(_card(folder, database) for folder in folders)
+
+
+def _devices(root: Path) -> list[Path]:
+    try:
+        return sorted((root / "sys/bus/pci/devices").iterdir())
+    except OSError:
+        return []
+
+
+def _is_gpu(folder: Path) -> bool:
+    kind, vendor = number(folder / "class"), number(folder / "vendor")
+    if kind is None or vendor not in _VENDORS or number(folder / "device") is None:
+        return False
+    base = kind >> 16
+    return base == _DISPLAY_CONTROLLER or (base == _ACCELERATOR and _VENDORS[vendor] == "amd")
+
+
+def _card(folder: Path, database: bytes) -> PciGpu:
+    vendor_id, device_id = number(folder / "vendor") or 0, number(folder / "device") or 0
+    vendor = _VENDORS[vendor_id]
+    driver = folder / "driver"
+    name = _name(database, vendor_id, device_id) or f"GPU 0x{device_id:04x}"
+    return PciGpu(
+        folder=folder,
+        address=folder.name.lower(),
+        vendor=vendor,
+        device_id=device_id,
+        kernel_driver=driver.resolve().name if driver.exists() else None,
+        may_sleep=text(folder / "power/control") == "auto",
+        name=f"{_MAKERS[vendor]} {name}",
+    )
+
+
+def _pci_ids(root: Path) -> bytes:
+    for place in _PCI_IDS:
+        try:
+            return (root / place).read_bytes()
+        except OSError:
+            continue
+    return b""
+
+
+def _name(database: bytes, vendor_id: int, device_id: int) -> str | None:
+    """Return what the PCI ID database calls a device: of "Navi 31 [Radeon RX 7900 XTX]" the part in brackets."""
+    section = re.search(rb"^%04x  .*\n((?:[\t#].*\n)*)" % vendor_id, database, re.MULTILINE)
+    entry = section and re.search(rb"^\t%04x  (.+)$" % device_id, section[1], re.MULTILINE)
+    if not entry:
+        return None
+    name = entry[1].decode("utf-8", "replace").strip()
+    marketed = re.search(r"\[(.+)\]$", name)
+    return marketed[1] if marketed else name

@@ -1,0 +1,75 @@
+"""What the machine's tests share: a stand-in for the NVIDIA driver's library, and trees like those of real kernels."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+STUB = Path(__file__).parents[1] / "fakes" / "nvml_stub.c"
+SONAME = "libnvidia-ml.so.1"
+
+
+def compiled(folder: Path, *flags: str) -> Path:
+    """Compile the stub of NVML into `folder`, and return it."""
+    cc = shutil.which("cc")
+    assert cc, "a C compiler is needed: ./test installs one"
+    command = [cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{SONAME}", *flags]
+    subprocess.run([*command, "-o", folder / SONAME, STUB], check=True, timeout=60)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the library of a present driver."""
+    return compiled(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="session")
+def old_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a library that lacks functions."""
+    return compiled(tmp_path_factory.mktemp("old"), "-DOLD_DRIVER")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An empty folder in the place of /."""
+    folder = tmp_path / "root"
+    folder.mkdir()
+    return folder
+
+
+def write(root: Path, files: dict[str, str | bytes]) -> None:
+    """Write files below `root` by their paths."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else f"{content}\n".encode())
+
+
+def pci_card(
+    root: Path,
+    address: str,
+    ids: tuple[int, int],
+    driver: str | None,
+    files: dict[str, str | bytes] | None = None,
+    *,
+    status: str = "active",
+    control: str = "on",
+    kind: str = "0x030000",
+) -> Path:
+    """Put a card on the PCI bus below `root`, with files of its driver, and return its folder."""
+    folder = root / "sys/bus/pci/devices" / address
+    base = {
+        "vendor": f"0x{ids[0]:04x}",
+        "device": f"0x{ids[1]:04x}",
+        "class": kind,
+        "power/runtime_status": status,
+        "power/control": control,
+    }
+    write(folder, base | (files or {}))
+    if driver is not None:
+        module = root / "sys/bus/pci/drivers" / driver
+        module.mkdir(parents=True, exist_ok=True)
+        (folder / "driver").symlink_to(module)
+    return folder
