@@ -34,6 +34,12 @@ class ModelMissing(LauncherError):
     code = "model_missing"
 
 
+class ModelUnknown(LauncherError):
+    """The catalogue has no model, or the model no file, of that name."""
+
+    code = "model_unknown"
+
+
 class ModelBroken(LauncherError):
     """The file is not a GGUF, is cut short, or its header makes no sense."""
 
@@ -114,3 +120,9 @@ class Refused(LauncherError):
     def __init__(self, title: str, hint: str = "", *, status: int | None = None, **facts: object) -> None:
         super().__init__(title, hint, status=status, **facts)
         self.status = status
+
+
+class Offline(LauncherError):
+    """The network is needed, but the user has said not to use it."""
+
+    code = "offline"

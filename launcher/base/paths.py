@@ -29,6 +29,11 @@ def _home(kind: str) -> Path:
     return Path(getattr(platformdirs, f"user_{kind}_path")(_APP, appauthor=False))
 
 
+def config_dir() -> Path:
+    """Return the folder for what the user writes: models and presets of their own."""
+    return _home("config")
+
+
 def cache_dir() -> Path:
     """Return the folder for what can be made again, such as the unpacked demo model."""
     return _home("cache")

@@ -36,14 +36,14 @@ class DemoPreset:
 
 def demo_preset() -> DemoPreset:
     """Read presets/demo.toml."""
-    data = tomllib.loads(shipped("presets", "demo.toml").read_text("utf-8"))
-    launch = data["launch"]
+    model = tomllib.loads(shipped("presets", "demo.toml").read_text("utf-8"))["models"][0]
+    preset = model["presets"][0]
     return DemoPreset(
-        context=launch["context"],
-        draft=launch["draft"],
-        threads=launch["threads"],
-        temperature=data["sampling"]["temperature"],
-        speed_note=data["notes"]["speed"],
+        context=preset["ctx"],
+        draft=preset["draft"],
+        threads=preset["threads"],
+        temperature=model["sampling"]["no_thinking"]["temperature"],
+        speed_note=preset["note"],
     )
 
 

@@ -1,0 +1,385 @@
+"""What the catalogue knows: models, their files, what was measured with them, and how they are best started.
+
+These classes are the shape of the files in presets/ and of the user's own: a table's keys are a class's fields, with
+their docstrings as the description in presets/schema.json. Unknown figures are absent from a file and None here.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le, Len
+
+from launcher.base.errors import ModelUnknown
+from launcher.models.geometry import Geometry
+
+Positive = Annotated[int, Ge(1)]
+Count = Annotated[int, Ge(0)]
+Amount = Annotated[float, Ge(0)]
+Share = Annotated[float, Ge(0), Le(1)]
+Text = Annotated[str, Len(1)]
+Sha256 = Annotated[str, Len(64, 64)]
+
+SpeculationKind = Literal["mtp", "draft-file", "draft-model", "ngram-mod"]
+Intent = Literal["balanced", "long-context", "best-quality", "as-published"]
+Variant = Literal["any", "desktop", "headless"]
+Mark = Literal["measured", "derived", "guess"]
+
+_BITS = re.compile(r"(?:Q|FP|BF|F)(\d+)")
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """One way to draft tokens: what llama-server calls it, and whether it needs a file beside the model."""
+
+    spec_type: str
+    needs_draft_file: bool
+    summary: str
+
+
+SPECULATION: Mapping[SpeculationKind, Speculation] = {
+    # Names as llama.cpp b11434 accepts them in --spec-type (common/speculative.cpp, common/arg.cpp).
+    "mtp": Speculation("draft-mtp", False, "MTP head inside the model's file"),
+    "draft-file": Speculation("draft-mtp", True, "MTP head in a file of its own"),
+    "draft-model": Speculation("draft-simple", True, "smaller model of the same vocabulary"),
+    "ngram-mod": Speculation("ngram-mod", False, "repeats of earlier text, no file"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePart:
+    """One part of a split GGUF."""
+
+    file: Text
+    """Name inside the repository."""
+    size_bytes: Positive | None = None
+    """Size in bytes."""
+    sha256: Sha256 | None = None
+    """SHA-256 in lower-case hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """One quantisation of a model."""
+
+    quant: Text
+    """Name of the quantisation, such as UD-Q3_K_XL."""
+    file: Text
+    """Name inside the repository, of a split model its first part; without a repository, a path on this machine."""
+    size_bytes: Positive | None = None
+    """Size in bytes, of a split model that of all parts."""
+    sha256: Sha256 | None = None
+    """SHA-256 in lower-case hexadecimal; a split model has one for each part."""
+    parts: tuple[FilePart, ...] = ()
+    """All parts of a split model, in order."""
+    has_head: bool | None = None
+    """Whether the MTP head is inside, where that differs from what the model's `speculation` says."""
+    token_embd_type: Text | None = None
+    """GGML type of the input embedding, which stays in host memory."""
+    expert_layer_mib: Amount | None = None
+    """MiB that one layer's routed experts take, where it was measured."""
+    source: str = ""
+    """Where this file's figures come from, when it is not the model's `files_source`."""
+    note: str = ""
+    """What to know about this file."""
+
+    @property
+    def bits(self) -> int | None:
+        """Bits per weight that the quantisation's name promises, or None when it promises nothing."""
+        found = _BITS.search(self.quant.upper().replace("MXFP", "FP"))
+        return int(found[1]) if found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompanionFile:
+    """A file that is loaded beside the model: a vision projector, or a draft."""
+
+    file: Text
+    """Name inside the repository, or without one a path on this machine."""
+    repo: Text | None = None
+    """Repository, where it is not the model's."""
+    size_bytes: Positive | None = None
+    """Size in bytes."""
+    sha256: Sha256 | None = None
+    """SHA-256 in lower-case hexadecimal."""
+    source: str = ""
+    """Where the figures come from, when it is not the model's `files_source`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightRules:
+    """Figures that stand in for a file's header until that is read."""
+
+    header_mib: Amount
+    """MiB of a file that are metadata and vocabulary, not tensors."""
+    mtp_block_mib: Amount | None = None
+    """MiB of the MTP block, without routed experts."""
+    beside_experts_mib: Amount | None = None
+    """MiB of a file that are not routed experts."""
+    expert_blocks: Positive | None = None
+    """Blocks with routed experts, the MTP block among them."""
+    source: Text
+    """Where the figures come from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """Sampling parameters, in llama-server's spelling."""
+
+    temperature: Amount | None = None
+    """Temperature."""
+    top_p: Share | None = None
+    """Nucleus sampling."""
+    top_k: Count | None = None
+    """Candidates kept."""
+    min_p: Share | None = None
+    """Least probability, as a share of the best candidate's."""
+    presence_penalty: float | None = None
+    """Penalty for tokens that were used before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingAdvice:
+    """What the model's authors advise."""
+
+    thinking: Sampling | None = None
+    """While the model thinks before it answers."""
+    no_thinking: Sampling | None = None
+    """While it answers at once."""
+    source: Text
+    """Where the authors say so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something worth knowing, with its source."""
+
+    text: Text
+    """What is known."""
+    source: Text
+    """Who says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityNote:
+    """What a quantisation costs in quality; shown beside the plans that use it."""
+
+    quants: tuple[Text, ...] = ()
+    """Parts of quantisation names it applies to, such as IQ2."""
+    kv: tuple[Text, ...] = ()
+    """KV cache types it applies to."""
+    text: Text
+    """The note."""
+    source: Text
+    """Who measured it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One result that somebody published: one stream of generation on one machine."""
+
+    gpu: Text
+    """GPU as the source names it."""
+    gpu_memory_gb: Positive | None = None
+    """Memory of all GPUs together, in GB as vendors count."""
+    backend: Text | None = None
+    """Backend, such as CUDA or Vulkan."""
+    os: Text | None = None
+    """Operating system."""
+    engine: Text | None = None
+    """Engine and build, where it is not llama.cpp or its build is known."""
+    quant: Text | None = None
+    """Quantisation."""
+    ctx: Positive | None = None
+    """Context that was allocated, in tokens."""
+    filled: Count | None = None
+    """Context that was filled before the generation, in tokens."""
+    kv: Text | None = None
+    """KV cache type."""
+    draft: Count | None = None
+    """Draft length."""
+    n_cpu_moe: Count | None = None
+    """Layers whose routed experts were in host memory."""
+    tokens_per_second: Amount | None = None
+    """Rate with speculation, the lower end of a range; absent where only memory was measured."""
+    tokens_per_second_high: Amount | None = None
+    """Upper end of a range of rates."""
+    baseline: Amount | None = None
+    """Rate without speculation, in tokens per second."""
+    acceptance: Share | None = None
+    """Share of the drafted tokens that were accepted, the lower end of a range."""
+    acceptance_high: Share | None = None
+    """Upper end of a range of shares."""
+    memory_mib: Positive | None = None
+    """GPU memory in use while it ran, in MiB."""
+    trust: Literal["good", "low"] = "good"
+    """Low where the source leaves out what was run, or contradicts better ones."""
+    note: str = ""
+    """What else the source says."""
+    source: Text
+    """Who measured it."""
+
+    @property
+    def speedup(self) -> float | None:
+        """Rate with speculation over the rate without; below 1 it was slower. None when either is unknown."""
+        return self.tokens_per_second / self.baseline if self.tokens_per_second and self.baseline else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """One way to start a model on a machine of a certain size."""
+
+    intents: Annotated[tuple[Intent, ...], Len(1)] = ("balanced",)
+    """What it is meant for."""
+    variant: Variant = "any"
+    """Whether a desktop shares the GPU: then a GiB of it stays free."""
+    memory_gb: Positive | None = None
+    """GPU memory it is made for, in GB as vendors count; absent where it does not matter."""
+    host_memory_gb_min: Positive | None = None
+    """Least host memory, in GB."""
+    quant: Text
+    """Quantisation, one of the model's files."""
+    ctx: Positive
+    """Context in tokens."""
+    kv: Text = "f16"
+    """KV cache type, of keys and values alike."""
+    draft: Count = 2
+    """Draft length; 0 is off."""
+    n_cpu_moe: Count = 0
+    """Layers whose routed experts stay in host memory."""
+    ubatch: Positive = 512
+    """Physical batch in tokens."""
+    slots: Positive = 1
+    """Requests served at the same time; they share the context."""
+    threads: Positive | None = None
+    """CPU threads."""
+    mark: Mark = "guess"
+    """Measured: somebody ran this or a neighbour of it. Derived: the memory formula says it fits. Guess: neither."""
+    predicted_mib: Positive | None = None
+    """GPU memory by the formula, in MiB."""
+    note: str = ""
+    """Why it is as it is."""
+    source: str = ""
+    """Where it comes from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """One model of the catalogue."""
+
+    id: Text
+    """What the user writes for it: lower-case letters, digits, dots and dashes."""
+    name: Text
+    """Name for people."""
+    family: str = ""
+    """Models of one family have the same geometry and tokenizer."""
+    repo: Text | None = None
+    """Hugging Face repository; absent for files on this machine."""
+    revision: Text | None = None
+    """Commit that the sizes and checksums belong to; absent where none is known."""
+    licence: Text | None = None
+    """SPDX identifier of the weights' licence."""
+    native_context: Positive | None = None
+    """Context the model was trained for, in tokens."""
+    speculation: SpeculationKind | None = None
+    """How it drafts: with a head inside (mtp), a head in its own file, a smaller model, or repeats (ngram-mod)."""
+    draft: CompanionFile | None = None
+    """The draft's file, where it needs one."""
+    mmproj: tuple[CompanionFile, ...] = ()
+    """Vision projectors."""
+    geometry: Geometry | None = None
+    """The model's shape; absent where only its header tells."""
+    geometry_source: str = ""
+    """Where the geometry comes from."""
+    weights: WeightRules | None = None
+    """Figures that stand in for the header."""
+    files: Annotated[tuple[ModelFile, ...], Len(1)]
+    """The quantisations, smallest first."""
+    files_source: str = ""
+    """Where the sizes and checksums come from."""
+    sampling: SamplingAdvice | None = None
+    """Sampling that the authors advise."""
+    quality: tuple[QualityNote, ...] = ()
+    """What the smaller quantisations cost."""
+    presets: tuple[Preset, ...] = ()
+    """Ways to start it, the preferred first."""
+    measurements: tuple[Measurement, ...] = ()
+    """Published results, good and bad."""
+    notes: tuple[Note, ...] = ()
+    """What else to know."""
+
+    def file(self, quant: str) -> ModelFile | None:
+        """Return the file of a quantisation, however its case, or None."""
+        return next((file for file in self.files if file.quant.casefold() == quant.casefold()), None)
+
+    def has_head(self, file: ModelFile) -> bool:
+        """Whether a file should have the MTP head inside; its header has the last word."""
+        return self.speculation == "mtp" if file.has_head is None else file.has_head
+
+    def expert_layer_mib(self, file: ModelFile) -> float | None:
+        """MiB of one layer's routed experts: measured, else by the family's rule, else None."""
+        if file.expert_layer_mib is not None:
+            return file.expert_layer_mib
+        rules = self.weights
+        if rules is None or rules.beside_experts_mib is None or rules.expert_blocks is None or file.size_bytes is None:
+            return None
+        return max(file.size_bytes / _MIB - rules.beside_experts_mib, 0) / rules.expert_blocks
+
+    def mtp_block_mib(self, file: ModelFile) -> float | None:
+        """MiB of the MTP block with its routed experts, or None when unknown."""
+        if not self.has_head(file) or self.weights is None or self.weights.mtp_block_mib is None:
+            return None
+        if self.weights.expert_blocks is None:
+            return self.weights.mtp_block_mib
+        experts = self.expert_layer_mib(file)
+        return None if experts is None else self.weights.mtp_block_mib + experts
+
+    def quality_notes(self, quant: str, kv: str) -> tuple[QualityNote, ...]:
+        """Return the notes on a quantisation and a KV cache type."""
+        return tuple(
+            note for note in self.quality if kv in note.kv or any(part in quant.upper() for part in note.quants)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a file of the user's: where (line from 1, None when it has none) and why."""
+
+    file: Path
+    line: int | None
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else str(self.file)
+        return f"{place}: {self.field}: {self.reason}" if self.field else f"{place}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All models, shipped ones first, and what was wrong in the user's own files."""
+
+    models: tuple[ModelEntry, ...]
+    problems: tuple[Problem, ...] = ()
+
+    def find(self, model_id: str) -> ModelEntry:
+        """Return the model of that id, however its case.
+
+        Raises ModelUnknown, with ids that look alike.
+        """
+        known = {model.id: model for model in self.models}
+        wanted = model_id.casefold()
+        if wanted in known:
+            return known[wanted]
+        near = get_close_matches(wanted, known, cutoff=0.5)
+        meant = f"Did you mean {' or '.join(near)}? " if near else ""
+        raise ModelUnknown(
+            f'The catalogue has no model "{model_id}".',
+            f"{meant}`mtp-launcher models` lists all.",
+            wanted=model_id,
+            near=near,
+        )

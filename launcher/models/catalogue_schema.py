@@ -1,0 +1,209 @@
+"""The schema of catalogue files, and what is said about a file of the user's that does not fit it."""
+
+import json
+import re
+import tomllib
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from launcher.models.catalogue import SPECULATION, ModelEntry, Preset, Problem, Text
+
+Place = tuple[str | int, ...]
+"""The way to a value in a file: keys, and indexes of arrays."""
+
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+_ID = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_HEX = re.compile(r"[0-9a-f]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPreset(Preset):
+    """A preset in a file of its own, and the model it is for."""
+
+    model: Text
+    """Id of the model."""
+
+
+class ModelsFile(BaseModel):
+    """A file of models: those of one family in presets/, or the user's own in models/ of the config folder."""
+
+    model_config = _STRICT
+
+    models: tuple[ModelEntry, ...]
+    """The models."""
+
+
+class PresetsFile(BaseModel):
+    """The user's own presets, in presets/ of the config folder."""
+
+    model_config = _STRICT
+
+    presets: tuple[OwnPreset, ...]
+    """The presets; the last one comes first in plans."""
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of both kinds of file, for editors."""
+    models, presets = (kind.model_json_schema() for kind in (ModelsFile, PresetsFile))
+    definitions = models.pop("$defs") | presets.pop("$defs")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "MTP Launcher catalogue",
+        "oneOf": [models, presets],
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def contradictions(model: ModelEntry) -> Iterator[tuple[Place, str]]:
+    """Tell what the schema cannot say about one model: the place inside its table, and the reason."""
+    if not _ID.fullmatch(model.id):
+        yield ("id",), "should be lower-case letters, digits, dots and dashes"
+    if model.speculation and SPECULATION[model.speculation].needs_draft_file and model.draft is None:
+        yield ("draft",), f"is missing: {model.speculation} needs a draft's file"
+    seen = set()
+    for index, file in enumerate(model.files):
+        if file.quant.casefold() in seen:
+            yield ("files", index, "quant"), f"{file.quant} is there twice"
+        seen.add(file.quant.casefold())
+        for place, sha256 in [((), file.sha256), *((("parts", at), part.sha256) for at, part in enumerate(file.parts))]:
+            if sha256 and not _HEX.fullmatch(sha256):
+                yield ("files", index, *place, "sha256"), "should be lower-case hexadecimal"
+        sizes = [part.size_bytes for part in file.parts]
+        if sizes and None not in sizes and file.size_bytes not in {None, sum(filter(None, sizes))}:
+            yield ("files", index, "size_bytes"), "is not the sum of the parts' sizes"
+        if file.parts and file.parts[0].file != file.file:
+            yield ("files", index, "file"), "should be the first part"
+    for index, preset in enumerate(model.presets):
+        for place, reason in preset_contradictions(preset, model):
+            yield ("presets", index, *place), reason
+
+
+def preset_contradictions(preset: Preset, model: ModelEntry) -> Iterator[tuple[Place, str]]:
+    """Tell what in a preset does not go with its model."""
+    if model.file(preset.quant) is None:
+        near = get_close_matches(preset.quant, [file.quant for file in model.files], n=1)
+        yield ("quant",), f'{model.id} has no "{preset.quant}"' + (f", but {near[0]}" if near else "")
+    if model.native_context and preset.ctx > model.native_context:
+        yield ("ctx",), f"is more than the {model.native_context:,} tokens that {model.id} was trained for"
+    if preset.draft and model.speculation is None:
+        yield ("draft",), f"should be 0: {model.id} cannot draft"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file of the user's while it is read; what is wrong with it goes to `problems`."""
+
+    path: Path
+    text: str
+    data: dict[str, Any]
+    problems: list[Problem] = field(repr=False)
+
+    @classmethod
+    def read(cls, path: Path, problems: list[Problem]) -> "Source":
+        """Read a file; one that cannot be read, or is no TOML, has no data and one problem."""
+        text, data = "", {}
+        try:
+            text = path.read_text("utf-8")
+            # By way of JSON, because that is where pydantic takes tables for dataclasses, and dates become text.
+            data = json.loads(json.dumps(tomllib.loads(text), default=str))
+        except OSError as error:
+            problems.append(Problem(path, None, "", f"cannot be read: {error.strerror or error}"))
+        except UnicodeDecodeError:
+            problems.append(Problem(path, None, "", "is not UTF-8 text"))
+        except RecursionError:
+            problems.append(Problem(path, None, "", "is nested too deeply"))
+        except ValueError as error:
+            problems.append(Problem(path, _line_told(str(error), text), "", f"is not valid TOML: {error}"))
+        return cls(path, text, data, problems)
+
+    def good_tables(self, schema: type[BaseModel], key: str) -> list[tuple[int, dict[str, Any]]]:
+        """Return the tables of the array `key` that fit the schema, with their indexes; blame the others."""
+        if not self.data and self.problems and self.problems[-1].file == self.path:
+            return []
+        bad: set[object] = set()
+        try:
+            schema.model_validate_json(json.dumps(self.data))
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                place = detail["loc"]
+                bad.add(place[1] if len(place) > 1 else None)
+                self.blame(place, _reason(schema, detail))
+        tables = self.data.get(key, [])
+        if not isinstance(tables, list):
+            return []
+        return [(index, table) for index, table in enumerate(tables) if index not in bad]
+
+    def blame(self, place: Place, reason: str) -> None:
+        """Add a problem at a place in this file."""
+        names = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+        self.problems.append(Problem(self.path, line_of(self.text, place), "".join(names).lstrip("."), reason))
+
+
+def line_of(text: str, place: Place) -> int | None:
+    """Return the line (from 1) where the value at `place` begins, or what encloses it when it is missing.
+
+    The parser itself is asked, with ever longer beginnings of the text, so every way to write TOML is understood.
+    """
+    whole = tomllib.loads(text)
+    while place and not _holds(whole, place):
+        place = place[:-1]
+    if not place:
+        return None
+    lines = text.split("\n")
+    ends = 1 + bisect_left(range(1, len(lines) + 1), True, key=lambda count: _holds(_beginning(lines, count)[1], place))
+    return _beginning(lines, ends - 1)[0] + 1
+
+
+def _beginning(lines: Sequence[str], count: int) -> tuple[int, dict[str, Any]]:
+    """Parse as many of the first `count` lines as make sense, open arrays closed; return how many these are."""
+    for used in range(count, 0, -1):
+        for closing in ("", "\n]", "\n]]"):
+            try:
+                return used, tomllib.loads("\n".join(lines[:used]) + closing)
+            except tomllib.TOMLDecodeError:
+                continue
+    return 0, {}
+
+
+def _holds(data: Any, place: Place) -> bool:  # noqa: ANN401 -- any TOML value
+    try:
+        for part in place:
+            data = data[part]
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True
+
+
+def _line_told(message: str, text: str) -> int | None:
+    if found := re.search(r"at line (\d+)", message):
+        return int(found[1])
+    return text.count("\n") + 1 if "end of document" in message else None
+
+
+def _reason(schema: type[BaseModel], detail: ErrorDetails) -> str:
+    kind, given = detail["type"], detail["input"]
+    if kind == "missing":
+        return "is missing"
+    if kind in {"unexpected_keyword_argument", "extra_forbidden"}:
+        near = get_close_matches(str(detail["loc"][-1]), _names(schema), n=1)
+        return "is no field that is known here" + (f"; did you mean {near[0]}?" if near else "")
+    if kind == "too_short":
+        return "has no entries"
+    if kind == "dataclass_type":
+        return "should be a table"
+    said = re.sub(r"^(Input|String|Tuple) should", "should", detail["msg"])
+    return said if isinstance(given, dict | list) else f"{said}, not {json.dumps(given, ensure_ascii=False)[:60]}"
+
+
+@cache
+def _names(schema: type[BaseModel]) -> list[str]:
+    definitions = schema.model_json_schema()["$defs"].values()
+    return sorted({name for definition in definitions for name in definition["properties"]})
