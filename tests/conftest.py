@@ -1,12 +1,16 @@
 """What all tests share: a home of their own, the demo model, engines, and the proof that nothing is left running."""
 
+import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -78,3 +82,46 @@ def fake_engine(tmp_path: Path) -> Path:
 def real_engine(tmp_path: Path) -> Path:
     """The built-in engine as a llama-server program of its own, as one on PATH would be."""
     return _program(tmp_path / "llama-server", sys.executable, "-P", str(BUILT_IN))
+
+
+@dataclass(frozen=True)
+class Hub:
+    """The fake hub: what lies in `folder` as OWNER/NAME/FILE is in its repositories."""
+
+    url: str
+    store: str
+    folder: Path
+
+    def with_faults(self, *faults: str) -> str:
+        """Return an endpoint that has them."""
+        return f"{self.url}/fault/{','.join(faults)}"
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Return what was asked since the last time: server, method, target and headers."""
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self.url}/requests") as told:
+            return list(json.load(told))
+
+
+@pytest.fixture(scope="session")
+def running_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    """The fake hub as a program."""
+    folder = tmp_path_factory.mktemp("hub")
+    command = [sys.executable, str(FAKES / "hub.py"), str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin
+        assert program.stdout
+        addresses = json.loads(program.stdout.readline())
+        yield Hub(addresses["hub"], addresses["store"], folder)
+        program.stdin.close()
+
+
+@pytest.fixture
+def hub(running_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """The fake hub in place of the real one, for a user who has no token and no proxy."""
+    for name in list(os.environ):
+        if name.startswith("HF_") or name.upper().endswith("_PROXY"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_ENDPOINT", running_hub.url)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    running_hub.requests()
+    return running_hub

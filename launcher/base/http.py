@@ -1,16 +1,25 @@
 """HTTP, met here and nowhere else, so that the library behind it can be exchanged."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import re
+import socket
+import ssl
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Self
 
 import httpx
 import httpx_sse
 
+from launcher import __version__
 from launcher.base.errors import Refused, Unreachable
 
 _CONNECT_S = 2.0
+_FIRST_RANGE, _LARGEST_RANGE = 2**18, 2**22
+_CONTENT_RANGE = re.compile(r"bytes (?:(?P<first>\d{1,19})-(?P<last>\d{1,19})|\*)/(?P<size>\d{1,19})")
 
 
 class LoopbackClient:
@@ -124,3 +133,216 @@ def _refusal(data: object, status: int | None, where: str) -> Refused:
     if error.get("type") == "exceed_context_size_error":
         hint = "Shorten the prompt, or start the server with a larger --ctx."
     return Refused(f"The server refused the request: {message.rstrip('.')}.", hint, status=status, where=where)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a server says of an address, without its content. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+
+
+def head(url: str, *, token: str | None = None) -> Head:
+    """Ask with HEAD, through the environment's proxies. No redirect is followed: the first answer has what it says.
+
+    Any status is an answer. Raises Unreachable when there is none.
+    """
+    with _remote_client() as client, _reaching(url):
+        response = client.head(url, headers=_bearer(token))
+        return Head(response.status_code, {name.lower(): value for name, value in response.headers.items()})
+
+
+class RangeReader:
+    """The beginning of a remote file, fetched as far as it is read, in ranges that grow from 256 KiB to 4 MiB.
+
+    Reads, seeks and tells like a file. All that was fetched is kept, and nothing beyond `limit_bytes` is fetched: there
+    the file seems to end. A server that ignores ranges is read as one stream, which `close` breaks off. The token goes
+    to the server of `url` and to no other that it redirects to; proxies are the environment's.
+
+    Raises Unreachable when the server does not answer, breaks off, or takes longer than `timeout_s` in all. Raises
+    Refused when it answers with an error, with something other than was asked for, or with another file than before.
+    """
+
+    def __init__(
+        self, url: str, *, token: str | None = None, limit_bytes: int = 2**28, timeout_s: float = 600.0
+    ) -> None:
+        self._url = url
+        self._token = token
+        self._limit = limit_bytes
+        self._deadline_s = time.monotonic() + timeout_s
+        self._ahead = _FIRST_RANGE
+        self._data = bytearray()
+        self._position = 0
+        self._known: tuple[int, str] | None = None  # the file's size and ETag
+        self._response: httpx.Response | None = None
+        self._body: Iterator[bytes] = iter(())
+        self._body_end = 0  # where in the file the response ends
+        self._client = _remote_client()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._hang_up()
+        self._client.close()
+
+    @property
+    def size(self) -> int:
+        """The file's size in bytes. The first range is fetched when nothing was read yet."""
+        if self._known is None:
+            self._fetch(1)
+        return self._known[0] if self._known else 0
+
+    def tell(self) -> int:
+        """Return the position from the beginning, in bytes."""
+        return self._position
+
+    def seek(self, position: int, /) -> int:
+        """Go to a position from the beginning. What lies before it is fetched with what is read behind it."""
+        self._position = max(position, 0)
+        return self._position
+
+    def read(self, count: int, /) -> bytes:
+        """Return the next `count` bytes, fewer at the end."""
+        end = min(self._position + count, self._limit)
+        self._fetch(end)
+        data = bytes(self._data[self._position : end])
+        self._position += len(data)
+        return data
+
+    def _fetch(self, end: int) -> None:
+        """Fetch on until there are `end` bytes, or the whole file."""
+        with _reaching(self._url):
+            while len(self._data) < end and (self._known is None or len(self._data) < self._known[0]):
+                if time.monotonic() > self._deadline_s:
+                    raise Unreachable(f"{_host(self._url)} sends too slowly.", "Try again later.")
+                if self._response is None:
+                    self._ask(max(end, len(self._data) + self._ahead))
+                    self._ahead = min(2 * self._ahead, _LARGEST_RANGE)
+                part = next(self._body, b"")
+                self._data += part
+                if len(self._data) > self._body_end:
+                    raise self._odd("sent more than it was asked for")
+                if not part and len(self._data) < self._body_end:
+                    raise Unreachable(f"{_host(self._url)} broke off in the middle of the file.", "Try again.")
+                if len(self._data) == self._body_end:
+                    self._hang_up()
+
+    def _ask(self, end: int) -> None:
+        """Ask for what follows the data that are there, up to `end`."""
+        begin = len(self._data)
+        headers = {"Range": f"bytes={begin}-{min(end, self._limit) - 1}", **_bearer(self._token)}
+        if self._known and self._known[1].startswith('"'):  # a weak ETag is no condition for a range
+            headers["If-Range"] = self._known[1]
+        request = self._client.build_request("GET", self._url, headers=headers)
+        self._response = response = self._client.send(request, stream=True, follow_redirects=True)
+        if not _same_origin(request.url, response.url):
+            self._token = None
+        self._url = str(response.url)  # the next range goes straight there
+        size, self._body_end = self._extent(response, begin)
+        known = size, response.headers.get("ETag", "")
+        if (begin and response.status_code == httpx.codes.OK) or self._known not in (None, known):
+            raise self._odd("changed the file while it was read")
+        self._known = known
+        self._body = response.iter_raw()
+
+    def _extent(self, response: httpx.Response, begin: int) -> tuple[int, int]:
+        """Return the file's size, and where in it the response ends."""
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise self._odd("sent the file compressed")
+        told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        match response.status_code:
+            case httpx.codes.PARTIAL_CONTENT:
+                if not told or not told["first"] or not begin == int(told["first"]) <= int(told["last"]):
+                    raise self._odd("sent another part of the file than it was asked for")
+                return int(told["size"]), int(told["last"]) + 1
+            case httpx.codes.OK:
+                length = response.headers.get("Content-Length", "")
+                if not length.isdecimal():
+                    raise self._odd("does not say how large the file is")
+                return int(length), int(length)
+            case httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE if told and told["size"] == "0":
+                return 0, 0
+        raise refusal_of(self._url, Head(response.status_code, response.headers))
+
+    def _hang_up(self) -> None:
+        if self._response is not None:
+            self._response.close()
+            self._response = None
+
+    def _odd(self, what: str) -> Refused:
+        return Refused(f"{_host(self._url)} {what}.", "Try again; if that does not help, get it from another server.")
+
+
+def refusal_of(url: str, answer: Head) -> Refused:
+    """Return the error for a status that is none of success, as far as the status alone tells what is wrong."""
+    status = answer.status
+    wait = answer.headers.get("retry-after", "")
+    what, hint = {
+        401: ("wants to know who asks", "Set the token that it gave you."),
+        403: ("does not let you have this file", "Ask its owner for access, or set a token that has it."),
+        404: ("has no such file", "Check the name."),
+        410: ("has this file no longer", "Check the name."),
+        429: ("has had too many requests", f"Try again in {wait} s." if wait.isdecimal() else "Try again later."),
+    }.get(status, (f"answers with HTTP status {status}", "Try again later." if status >= 500 else ""))
+    return Refused(f"{_host(url)} {what}.", hint, status=status)
+
+
+def _remote_client() -> httpx.Client:
+    headers = {"User-Agent": f"mtp-launcher/{__version__}", "Accept-Encoding": "identity"}
+    try:
+        return httpx.Client(timeout=httpx.Timeout(30.0, connect=10.0), headers=headers)
+    except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:  # socks without its library, a bad scheme
+        raise Unreachable(
+            f"The environment's proxy or certificates cannot be used: {error}.",
+            "See HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR.",
+        ) from error
+
+
+def _bearer(token: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _same_origin(one: httpx.URL, other: httpx.URL) -> bool:
+    return (one.scheme, one.host, one.port) == (other.scheme, other.host, other.port)
+
+
+def _host(url: str) -> str:
+    """Return a server's name alone: the rest of an address may hold a signature or a password."""
+    try:
+        return httpx.URL(url).host or url
+    except httpx.InvalidURL:
+        return "The server"
+
+
+@contextmanager
+def _reaching(url: str) -> Iterator[None]:
+    """Turn what goes wrong on the way to another computer into Unreachable, by its cause."""
+    try:
+        yield
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise Unreachable(f"There is no web server at such an address: {error}.", "It begins with https://.") from error
+    except httpx.HTTPError as error:
+        with suppress(RuntimeError):  # there is none when it failed before it was made
+            url = str(error.request.url)  # where a redirect led
+        host, proxy = _host(url), urllib.request.getproxies().get("https" if url.startswith("https") else "http")
+        way = f"The way there leads through the proxy {_host(proxy)}." if proxy else "Is this computer online?"
+        cause: BaseException = error
+        while not isinstance(cause, OSError) and (cause.__cause__ or cause.__context__):
+            cause = cause.__cause__ or cause.__context__ or cause
+        if isinstance(cause, ssl.SSLError):
+            why = getattr(cause, "verify_message", "") or cause.reason or cause
+            clock = "Check the clock; behind an inspecting proxy, set SSL_CERT_FILE to its certificate."
+            raise Unreachable(f"There is no secure connection to {host}: {why}.", clock) from error
+        if isinstance(cause, socket.gaierror):
+            raise Unreachable(f"The name {host} is not known.", way) from error
+        if isinstance(error, httpx.TimeoutException):
+            raise Unreachable(f"{host} did not answer in time.", way) from error
+        if isinstance(error, httpx.ConnectError):
+            raise Unreachable(f"{host} cannot be reached: {cause}.", way) from error
+        raise Unreachable(f"The connection to {host} broke off: {error}.", f"Try again. {way}") from error

@@ -50,21 +50,23 @@ class Source(Protocol):
         """Go to a position from the beginning."""
 
 
-def parse_header(source: Source, path: PurePath, file_bytes: int) -> GgufHeader:
-    """Read the header that `source` begins with; `path` names it in errors, and `file_bytes` is the file's size.
+def parse_header(source: Source, path: PurePath, file_bytes: int, *, remedy: str = "Download it again.") -> GgufHeader:
+    """Read the header that `source` begins with; `path` names it, and `file_bytes` is the file's size.
 
-    Raises ModelBroken when it is not a GGUF, is cut short inside the header, or makes no sense.
+    Raises ModelBroken, with `remedy` as its hint, when it is cut short inside the header or makes no sense. The hint is
+    another one when it is no GGUF at all.
     """
-    return _Parser(source, path, file_bytes).header()
+    return _Parser(source, path, file_bytes, remedy).header()
 
 
 class _Parser:
     """A cursor that goes forward through the header."""
 
-    def __init__(self, source: Source, path: PurePath, file_bytes: int) -> None:
+    def __init__(self, source: Source, path: PurePath, file_bytes: int, remedy: str) -> None:
         self._source = source
         self._path = path
         self._size = file_bytes
+        self._remedy = remedy
         self._block = b""
         self._base = 0  # where the block lies in the file
         self._at = 0  # the cursor, counted from there; it may lie behind the block
@@ -258,9 +260,7 @@ class _Parser:
             self._break(f"its header is larger than {MAX_HEADER_BYTES // 2**20} MiB")
 
     def _break(self, why: str) -> NoReturn:
-        raise ModelBroken(
-            f"{self._path.name} is damaged or incomplete: {why}.", "Download it again.", path=str(self._path)
-        )
+        raise ModelBroken(f"{self._path.name} is damaged or incomplete: {why}.", self._remedy, path=str(self._path))
 
 
 def _checked_alignment(metadata: dict[str, object], refuse: Callable[[str], NoReturn]) -> int:

@@ -1,0 +1,239 @@
+"""The beginning of a remote file, read in ranges from a hub that redirects to another server."""
+
+import random
+import socket
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from launcher.base.errors import LauncherError, Refused, Unreachable
+from launcher.base.http import RangeReader, head
+
+KIB, MIB = 2**10, 2**20
+CONTENT = random.Random(1).randbytes(9 * MIB)
+PATH = "/new/model/resolve/main/file.gguf"
+
+
+class Hub(Protocol):
+    url: str
+    folder: Path
+    with_faults: Callable[..., str]
+    requests: Callable[[], list[dict[str, Any]]]
+
+
+@pytest.fixture(autouse=True)
+def content(hub: Hub) -> None:
+    path = hub.folder / "new" / "model" / "file.gguf"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(CONTENT)
+
+
+def address(hub: Hub, *faults: str) -> str:
+    return (hub.with_faults(*faults) if faults else hub.url) + PATH
+
+
+def reader(hub: Hub, *faults: str) -> RangeReader:
+    return RangeReader(address(hub, *faults))
+
+
+def read_in_steps(file: RangeReader, count: int) -> bytes:
+    return b"".join(iter(lambda: file.read(min(100_000, count - file.tell())), b""))
+
+
+def ranges(hub: Hub) -> list[str]:
+    return [asked["Range"] for asked in hub.requests() if asked["server"] == "store"]
+
+
+class TestReading:
+    def test_it_reads_seeks_and_tells_like_a_file(self, hub: Hub) -> None:
+        with reader(hub) as file:
+            assert (file.read(4), file.tell()) == (CONTENT[:4], 4)
+            assert file.seek(300 * KIB) == 300 * KIB
+            assert (file.read(7), file.tell()) == (CONTENT[300 * KIB :][:7], 300 * KIB + 7)
+            file.seek(2)
+            assert file.read(1_000_000) == CONTENT[2:1_000_002]
+            assert file.size == len(CONTENT)
+
+    def test_to_the_end_and_beyond(self, hub: Hub) -> None:
+        with reader(hub) as file:
+            assert file.read(10 * MIB) == CONTENT
+            assert file.read(1) == b""
+            file.seek(20 * MIB)
+            assert file.read(1) == b""
+
+    def test_the_ranges_grow_and_nothing_is_fetched_twice(self, hub: Hub) -> None:
+        with reader(hub) as file:
+            assert read_in_steps(file, 9 * MIB) == CONTENT
+            file.seek(0)
+            file.read(9 * MIB)
+        steps = [0, 256, 768, 1792, 3840, 7936, 12032]
+        assert ranges(hub) == [f"bytes={begin * KIB}-{end * KIB - 1}" for begin, end in pairwise(steps)]
+
+    def test_the_size_costs_one_range_which_is_then_read_from(self, hub: Hub) -> None:
+        with reader(hub) as file:
+            assert file.size == len(CONTENT)
+            file.read(256 * KIB)
+        assert len(ranges(hub)) == 1
+
+    def test_nothing_is_fetched_behind_the_limit(self, hub: Hub) -> None:
+        with RangeReader(address(hub), limit_bytes=100_000) as file:
+            assert file.read(MIB) == CONTENT[:100_000]
+            assert file.read(1) == b""
+        assert ranges(hub) == ["bytes=0-99999"]
+
+    def test_every_range_after_the_first_goes_straight_to_where_the_first_led(self, hub: Hub) -> None:
+        with reader(hub) as file:
+            read_in_steps(file, MIB)
+        assert [asked["server"] for asked in hub.requests()] == ["hub", "store", "store", "store"]
+
+    def test_every_range_after_the_first_is_of_the_same_content_or_none(self, hub: Hub) -> None:
+        with reader(hub) as file:
+            read_in_steps(file, MIB)
+        conditions = [asked.get("If-Range") for asked in hub.requests()]
+        assert conditions[:2] == [None, None]
+        assert len(set(conditions[2:])) == 1
+
+    @pytest.mark.parametrize("fault", ["ignores-range", "clips", "generous"])
+    def test_a_server_that_sends_more_or_less_is_read_all_the_same(self, hub: Hub, fault: str) -> None:
+        with reader(hub, fault) as file:
+            assert file.read(50_000) == CONTENT[:50_000]
+            assert file.read(10) == CONTENT[50_000:50_010]
+            assert file.size == len(CONTENT)
+
+    def test_a_server_that_ignores_ranges_is_asked_once(self, hub: Hub) -> None:
+        with reader(hub, "ignores-range") as file:
+            assert file.read(9 * MIB) == CONTENT
+        assert len(ranges(hub)) == 1
+
+    def test_an_empty_file(self, hub: Hub) -> None:
+        with reader(hub, "empty") as file:
+            assert (file.size, file.read(4)) == (0, b"")
+
+
+class TestTheToken:
+    def test_it_goes_to_the_server_that_was_named_and_to_no_other(self, hub: Hub) -> None:
+        with RangeReader(address(hub), token="hf_s3cret") as file:
+            read_in_steps(file, MIB)
+        told = [(asked["server"], asked.get("Authorization")) for asked in hub.requests()]
+        assert told == [("hub", "Bearer hf_s3cret")] + [("store", None)] * 3
+
+    def test_a_head_tells_the_token_and_follows_no_redirect(self, hub: Hub) -> None:
+        answer = head(hub.url + PATH, token="hf_s3cret")
+        assert (answer.status, answer.headers["x-linked-size"]) == (302, str(len(CONTENT)))
+        assert [asked.get("Authorization") for asked in hub.requests()] == ["Bearer hf_s3cret"]
+
+    def test_no_error_shows_a_signature(self, hub: Hub) -> None:
+        with reader(hub, "gone") as file, pytest.raises(Refused) as refused:
+            file.read(4)
+        assert "s3cret" not in f"{refused.value} {refused.value.facts}"
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("fault", "what"),
+        [
+            ("wrong-range", "sent another part"),
+            ("no-total", "sent another part"),
+            ("changes", "changed the file while it was read"),
+            ("weak", "changed the file while it was read"),
+            ("compressed", "sent the file compressed"),
+            ("long", "sent more than it was asked for"),
+            ("ignores-range,no-size", "does not say how large the file is"),
+            ("gone", "has no such file"),
+            ("401", "wants to know who asks"),
+            ("403", "does not let you have this file"),
+            ("416", "HTTP status 416"),
+            ("503", "HTTP status 503"),
+        ],
+    )
+    def test_what_is_wrong_is_said(self, hub: Hub, fault: str, what: str) -> None:
+        with reader(hub, fault) as file, pytest.raises(Refused, match=rf"127\.0\.0\.1 .*{what}") as refused:
+            read_in_steps(file, MIB)
+        if fault.isdecimal():
+            assert refused.value.status == int(fault)
+
+    def test_a_server_that_has_too_much_to_do_says_when_to_come_back(self, hub: Hub) -> None:
+        with reader(hub, "429") as file, pytest.raises(Refused, match="too many requests") as refused:
+            file.read(4)
+        assert (refused.value.status, refused.value.hint) == (429, "Try again in 7 s.")
+
+
+class TestTheWay:
+    @pytest.mark.parametrize("fault", ["breaks-off", "breaks-off,ignores-range", "breaks-off,long"])
+    def test_a_connection_that_breaks_off(self, hub: Hub, fault: str) -> None:
+        with reader(hub, fault) as file, pytest.raises(Unreachable, match="broke off"):
+            file.read(9 * MIB)
+
+    def test_nothing_listens(self) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{taken.getsockname()[1]}/file"
+            with RangeReader(url) as file, pytest.raises(Unreachable, match=r"127\.0\.0\.1 cannot be reached"):
+                file.read(4)
+            with pytest.raises(Unreachable, match="cannot be reached") as unreachable:
+                head(url)
+            assert unreachable.value.hint == "Is this computer online?"
+
+    def test_a_name_that_nobody_knows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def unknown(*_: object, **__: object) -> None:
+            raise socket.gaierror(-2, "Name or service not known")
+
+        monkeypatch.setattr(socket, "getaddrinfo", unknown)
+        with (
+            RangeReader("https://hub.example/file") as file,
+            pytest.raises(Unreachable, match="is not known"),
+        ):
+            file.read(4)
+
+    def test_a_server_without_tls(self, hub: Hub) -> None:
+        with RangeReader(address(hub).replace("http", "https")) as file, pytest.raises(Unreachable) as unreachable:
+            file.read(4)
+        assert unreachable.value.title.startswith("There is no secure connection to 127.0.0.1: ")
+        assert "SSL_CERT_FILE" in unreachable.value.hint
+
+    def test_a_server_that_never_answers(self) -> None:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as silent,
+            RangeReader(f"http://127.0.0.1:{silent.getsockname()[1]}/file") as file,
+        ):
+            file._client.timeout = 0.05
+            with pytest.raises(Unreachable, match="did not answer in time"):
+                file.read(4)
+
+    def test_a_server_that_takes_too_long_in_all(self, hub: Hub) -> None:
+        with RangeReader(address(hub), timeout_s=-1) as file, pytest.raises(Unreachable, match="too slowly"):
+            file.read(4)
+
+    def test_a_redirect_in_a_circle(self, hub: Hub) -> None:
+        url = f"{hub.url}/round/model/resolve/main/file.gguf"
+        with RangeReader(url) as file, pytest.raises(Unreachable, match="redirects"):
+            file.read(4)
+
+    @pytest.mark.parametrize("url", ["ftp://127.0.0.1/file", "file:///etc/passwd", "nonsense", "http://[::1", ""])
+    def test_no_web_address(self, url: str) -> None:
+        with RangeReader(url) as file, pytest.raises(Unreachable, match="no web server"):
+            file.read(4)
+
+    def test_the_environments_proxy_is_used(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HTTP_PROXY", hub.url)
+        with RangeReader("http://hub.example" + PATH) as file:
+            assert file.read(4) == CONTENT[:4]
+        assert hub.requests()[0]["target"] == "http://hub.example" + PATH
+
+    def test_a_dead_proxy_is_named_without_its_password(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            monkeypatch.setenv("HTTP_PROXY", f"http://me:s3cret@127.0.0.1:{taken.getsockname()[1]}")
+            with RangeReader("http://hub.example/file") as file, pytest.raises(Unreachable) as unreachable:
+                file.read(4)
+        assert unreachable.value.hint == "The way there leads through the proxy 127.0.0.1."
+
+    @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "nonsense://127.0.0.1"])
+    def test_a_proxy_of_an_unknown_kind(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+        monkeypatch.setenv("ALL_PROXY", proxy)
+        with pytest.raises(LauncherError, match="proxy or certificates cannot be used"):
+            reader(hub)

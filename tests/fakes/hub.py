@@ -1,0 +1,159 @@
+"""A fake Hugging Face hub: `python hub.py FOLDER` serves FOLDER/OWNER/NAME/FILE, and prints its addresses as JSON.
+
+Like the real one it answers for a .gguf file with its size, sha256 and commit and a redirect to another server, here
+another port, which refuses requests that carry a token. Other files come from the hub itself. Used as a proxy, it
+answers for any host. GET /requests tells (and forgets) what was asked.
+
+What a request gets is decided by its path, so that one hub serves all tests. The repositories `gated/...` want a token
+and consent (`hf_consent` has given it), `secret/...` any good token (`hf_...`), `old/...` is called `new/...` now,
+`round/...` leads in a circle. An endpoint that ends in /fault/NAME[,NAME] has these faults:
+
+    ignores-range   the whole file in place of a range           wrong-range     another range than asked for
+    changes         another content from the second range on     breaks-off      half of what was announced
+    weak            a weak ETag, and changes                     compressed      a content encoding nobody asked for
+    clips           never more than 1,000 bytes at a time        generous        everything from where the range begins
+    no-size         a stream without a length                    empty           a file of no bytes
+    no-total        ranges without the file's size               long            more bytes than announced
+    no-metadata     a redirect without size and hash             gone            the content is no longer there
+    STATUS          that HTTP status for everything, with a Retry-After of 7
+"""
+
+import hashlib
+import json
+import re
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(sys.argv[1])
+COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
+REVISIONS = ("main", COMMIT, "refs/pr/1")
+ADDRESSES: dict[str, str] = {}
+REQUESTS: list[dict[str, object]] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        meant = f"http://{parts.netloc}" if parts.netloc else f"http://127.0.0.1:{self.server.server_port}"
+        self.server_name = "store" if meant == ADDRESSES["store"] else "hub"
+        if parts.path == "/requests":
+            told, REQUESTS[:] = json.dumps(REQUESTS), []
+            return self.answer(200, told.encode())
+        asked = {"server": self.server_name, "method": self.command, "target": self.path, **dict(self.headers.items())}
+        REQUESTS.append(asked)
+        fault = re.match(r"/fault/([^/]+)(/.*)", parts.path)
+        self.prefix, path = (f"/fault/{fault[1]}", fault[2]) if fault else ("", parts.path)
+        self.faults = set(fault[1].split(",")) if fault else set()
+        status = next(filter(str.isdecimal, self.faults), None)
+        if status:
+            return self.answer(int(status), b"", {"Retry-After": "7"})
+        if self.server_name == "store":
+            return self.store(ROOT / unquote(path).removeprefix("/"))
+        return self.hub(path)
+
+    def hub(self, path: str) -> None:
+        asked = re.fullmatch(r"/([^/]+)/([^/]+)/resolve/([^/]+)/(.+)", path)
+        if not asked:
+            return self.answer(404, b"no such page")
+        owner, name, revision, file = map(unquote, asked.groups())
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if token and not token.startswith("hf_"):
+            return self.refuse(401, "")
+        if owner == "gated" and token != "hf_consent":
+            return self.refuse(403 if token else 401, "GatedRepo")
+        if owner == "secret" and not token:
+            return self.refuse(401, "RepoNotFound")
+        if owner in ("old", "round"):
+            target = path.replace("/old/", "/new/", 1)
+            return self.answer(307, b"", {"Location": self.prefix + target})
+        if not (ROOT / owner / name).is_dir():
+            return self.refuse(404 if token else 401, "RepoNotFound")
+        if revision not in REVISIONS:
+            return self.refuse(404, "RevisionNotFound")
+        content = ROOT / owner / name / file
+        if not content.is_file():
+            return self.refuse(404, "EntryNotFound")
+        data = content.read_bytes()
+        commit = {"X-Repo-Commit": COMMIT}
+        if content.suffix != ".gguf":
+            git = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+            return self.answer(200, data, {"ETag": f'"{git}"', **commit})
+        known = {"X-Linked-Size": str(len(data)), "X-Linked-Etag": f'"{hashlib.sha256(data).hexdigest()}"', **commit}
+        location = {"Location": f"{ADDRESSES['store']}{self.prefix}/{owner}/{name}/{file}?signature=s3cret"}
+        return self.answer(302, b"", location | ({} if "no-metadata" in self.faults else known))
+
+    def store(self, content: Path) -> None:
+        if "Authorization" in self.headers:
+            return self.answer(400, b"only one authentication mechanism is allowed")
+        if "gone" in self.faults or not content.is_file():
+            return self.answer(404, b"")
+        data = b"" if "empty" in self.faults else content.read_bytes()
+        etag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if wanted and int(wanted[1]) and {"changes", "weak"} & self.faults:
+            etag = '"another"'
+        etag = f"W/{etag}" if "weak" in self.faults else etag
+        headers = {"ETag": etag}
+        if "compressed" in self.faults:
+            headers["Content-Encoding"] = "gzip"
+        if not wanted or "ignores-range" in self.faults or self.headers.get("If-Range", etag) != etag:
+            return self.answer(200, data, headers)
+        first, last = int(wanted[1]), min(int(wanted[2]), len(data) - 1)
+        if first >= len(data):
+            return self.answer(416, b"", {"Content-Range": f"bytes */{len(data)}"})
+        if "clips" in self.faults:
+            last = min(last, first + 999)
+        if "generous" in self.faults:
+            last = len(data) - 1
+        said = first + 1 if "wrong-range" in self.faults else first
+        total = "*" if "no-total" in self.faults else len(data)
+        return self.answer(206, data[first : last + 1], {"Content-Range": f"bytes {said}-{last}/{total}", **headers})
+
+    def refuse(self, status: int, code: str) -> None:
+        self.answer(status, b"no", {"X-Error-Code": code} if code else {})
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        faults = getattr(self, "faults", set())
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        if {"no-size", "long"} & faults and status in (200, 206):
+            self.send_header("Transfer-Encoding", "chunked")
+            body = body + b"more" if "long" in faults else body
+            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        else:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            half = "breaks-off" in faults and status in (200, 206)
+            try:
+                self.wfile.write(body[: len(body) // 2] if half else body)
+            except ConnectionError:  # the client had enough
+                half = True
+            self.close_connection = self.close_connection or half
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    servers = {name: ThreadingHTTPServer(("127.0.0.1", 0), Handler) for name in ("hub", "store")}
+    for name, server in servers.items():
+        ADDRESSES[name] = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(json.dumps(ADDRESSES), flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""Files on the hub: how they are written, where they are, what the hub says of them, and who may have them."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from launcher.base.errors import BadOption, LauncherError, ModelMissing, Offline, Refused, Unreachable
+from launcher.fetch.hub import HubFile, endpoint, is_hub_file, resolve, token
+
+COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
+CONTENT = b"GGUF and so on"
+
+
+class Hub(Protocol):
+    url: str
+    folder: Path
+    with_faults: Callable[..., str]
+    requests: Callable[[], list[dict[str, Any]]]
+
+
+@pytest.fixture(autouse=True)
+def repositories(hub: Hub) -> None:
+    for owner in ("new", "gated", "secret"):
+        folder = hub.folder / owner / "model"
+        (folder / "BF16").mkdir(parents=True, exist_ok=True)
+        (folder / "file.gguf").write_bytes(CONTENT)
+        (folder / "BF16" / "50% & more.gguf").write_bytes(CONTENT)
+        (folder / "README.md").write_bytes(b"# Model\n")
+
+
+class TestHowAFileIsWritten:
+    @pytest.mark.parametrize(
+        ("text", "file"),
+        [
+            ("unsloth/Q-1.5:Q-UD-Q3_K_XL.gguf", HubFile("unsloth/Q-1.5", "Q-UD-Q3_K_XL.gguf")),
+            ("a/b:BF16/x-00001-of-00002.gguf", HubFile("a/b", "BF16/x-00001-of-00002.gguf")),
+            (f"a/b@{COMMIT}:x.gguf", HubFile("a/b", "x.gguf", COMMIT)),
+            ("a/b@refs/pr/1:x y.gguf", HubFile("a/b", "x y.gguf", "refs/pr/1")),
+        ],
+    )
+    def test_it_is_read_and_written_back(self, text: str, file: HubFile) -> None:
+        assert HubFile.parse(text) == file
+        assert str(file) == text
+        assert is_hub_file(text)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "model.gguf",
+            "folder/model.gguf",
+            r"C:\models\model.gguf",
+            "C:/models/model.gguf",
+            "/models/a:b.gguf",
+            "./a:b.gguf",
+            "a/b/c:x.gguf",
+            "a/b:",
+            "a/b:/x.gguf",
+            "a/b:../x.gguf",
+            "a/b:x/../../y.gguf",
+            "a/b:x//y.gguf",
+            "a/b:x\n.gguf",
+            "a/b@..:x.gguf",
+            "a/b@x/../y:x.gguf",
+            "https://huggingface.co/a/b",
+            "a/b:https://x.gguf",
+            "",
+        ],
+    )
+    def test_anything_else_is_none(self, text: str) -> None:
+        assert not is_hub_file(text)
+        with pytest.raises(BadOption, match="no file on the hub"):
+            HubFile.parse(text)
+
+
+class TestWhereItIs:
+    def test_by_default_on_the_real_hub(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("HF_ENDPOINT", raising=False)
+        assert HubFile("a/b", "x.gguf").url == "https://huggingface.co/a/b/resolve/main/x.gguf"
+
+    def test_every_segment_is_encoded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/hf/")
+        file = HubFile("a/b", "BF16/50% & more?#.gguf", "refs/pr/1")
+        assert file.url == "https://mirror.example/hf/a/b/resolve/refs%2Fpr%2F1/BF16/50%25%20%26%20more%3F%23.gguf"
+
+    @pytest.mark.parametrize("value", ["huggingface.co", "ftp://huggingface.co", "https://", "file:///etc"])
+    def test_an_endpoint_that_is_no_web_address(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", value)
+        with pytest.raises(BadOption, match="HF_ENDPOINT is no web address"):
+            endpoint()
+
+
+class TestTheToken:
+    def test_there_may_be_none(self) -> None:
+        assert token() is None
+
+    def test_the_variable_goes_before_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "hf").mkdir()
+        (tmp_path / "hf" / "token").write_text("hf_file\n")
+        assert token() == "hf_file"
+        monkeypatch.setenv("HF_TOKEN", " hf_variable\n")
+        assert token() == "hf_variable"
+
+    def test_the_file_is_where_the_hubs_tools_keep_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        places = {"HOME": ".cache/huggingface/token", "XDG_CACHE_HOME": "huggingface/token", "HF_HOME": "token"}
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.delenv("HF_HOME")
+        for variable, place in places.items():
+            monkeypatch.setenv(variable, str(tmp_path / variable))
+            file = tmp_path / variable / place
+            file.parent.mkdir(parents=True)
+            file.write_text(f"hf_{variable}")
+            assert token() == f"hf_{variable}"
+        (tmp_path / "elsewhere").write_text("hf_elsewhere")
+        monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "elsewhere"))
+        assert token() == "hf_elsewhere"
+
+    def test_an_empty_or_unreadable_file_is_none(self, tmp_path: Path) -> None:
+        file = tmp_path / "hf" / "token"
+        file.mkdir(parents=True)
+        assert token() is None
+        file.rmdir()
+        file.write_bytes(b"\xff\xfe")
+        assert token() is None
+        file.write_text("\n")
+        assert token() is None
+
+    def test_one_that_would_break_a_request_is_refused_and_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_TOKEN", "hf_s3cret\r\nX: y")
+        with pytest.raises(BadOption, match="characters that no token has") as bad:
+            token()
+        assert "s3cret" not in str(bad.value)
+
+
+class TestWhatTheHubSays:
+    def test_of_a_large_file_size_hash_and_commit_by_one_question(self, hub: Hub) -> None:
+        entry = resolve(HubFile("new/model", "file.gguf"))
+        sha256 = hashlib.sha256(CONTENT).hexdigest()
+        assert (entry.bytes, entry.sha256, entry.etag, entry.revision) == (len(CONTENT), sha256, sha256, COMMIT)
+        assert entry.url == f"{hub.url}/new/model/resolve/{COMMIT}/file.gguf"
+        assert [(asked["method"], asked["server"]) for asked in hub.requests()] == [("HEAD", "hub")]
+
+    def test_of_a_small_file_no_sha256(self) -> None:
+        entry = resolve(HubFile("new/model", "README.md"))
+        assert (entry.bytes, entry.sha256, len(entry.etag), entry.revision) == (8, None, 40, COMMIT)
+
+    @pytest.mark.parametrize("path", ["BF16/50% & more.gguf", "file.gguf"])
+    @pytest.mark.parametrize("revision", ["main", COMMIT, "refs/pr/1"])
+    def test_whatever_its_name_and_revision(self, path: str, revision: str) -> None:
+        assert resolve(HubFile("new/model", path, revision)).bytes == len(CONTENT)
+
+    def test_a_renamed_repository_is_followed_with_the_token(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_TOKEN", "hf_mine")
+        assert resolve(HubFile("old/model", "file.gguf")).bytes == len(CONTENT)
+        assert [asked["Authorization"] for asked in hub.requests()] == ["Bearer hf_mine"] * 2
+
+    def test_a_circle_has_an_end(self) -> None:
+        with pytest.raises(Refused, match="circle"):
+            resolve(HubFile("round/model", "file.gguf"))
+
+    def test_a_server_that_is_no_hub(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("no-metadata"))
+        with pytest.raises(Refused, match="does not say how large new/model:file") as refused:
+            resolve(HubFile("new/model", "file.gguf"))
+        assert "HF_ENDPOINT" in refused.value.hint
+
+
+class TestWhoMayHaveIt:
+    @pytest.mark.parametrize(
+        ("file", "user", "kind", "title", "hint"),
+        [
+            ("gated/model:file.gguf", None, Refused, "is gated", "accept its terms. Make a token"),
+            ("gated/model:file.gguf", "hf_other", Refused, "is gated", "of the account that did"),
+            ("secret/model:file.gguf", None, Refused, "does not show secret/model", "or it is private"),
+            ("secret/model:file.gguf", "stale", Refused, "does not show secret/model", "has run out"),
+            ("no/model:file.gguf", None, Refused, "does not show no/model", "no such repository"),
+            ("no/model:file.gguf", "hf_mine", ModelMissing, "There is no repository no/model", "Check its name"),
+            ("new/model:none.gguf", None, ModelMissing, "new/model has no file none.gguf at revision main", "Look at"),
+            ("new/model@v9:file.gguf", None, ModelMissing, "new/model has no revision v9", "Look at"),
+        ],
+    )
+    def test_each_reason_has_its_own_words(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        file: str,
+        user: str | None,
+        kind: type[LauncherError],
+        title: str,
+        hint: str,
+    ) -> None:
+        if user:
+            monkeypatch.setenv("HF_TOKEN", user)
+        with pytest.raises(kind, match=title) as refused:
+            resolve(HubFile.parse(file))
+        assert hint in refused.value.hint
+        assert user is None or user not in str(refused.value)
+        assert refused.value.facts["file"] == file
+
+    def test_a_token_with_consent_has_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_TOKEN", "hf_consent")
+        assert resolve(HubFile("gated/model", "file.gguf")).bytes == len(CONTENT)
+
+    @pytest.mark.parametrize(("status", "what"), [("429", "too many requests"), ("502", "HTTP status 502")])
+    def test_a_fault_of_the_hub(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, status: str, what: str) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(status))
+        with pytest.raises(Refused, match=what) as refused:
+            resolve(HubFile("new/model", "file.gguf"))
+        assert refused.value.status == int(status)
+
+    def test_a_403_that_says_no_more_counts_as_gated(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("403"))
+        with pytest.raises(Refused, match="is gated"):
+            resolve(HubFile("new/model", "file.gguf"))
+
+
+class TestOffline:
+    @pytest.mark.parametrize("value", ["1", "TRUE", "yes", "on"])
+    def test_the_user_has_said_so(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+        monkeypatch.setenv("HF_HUB_OFFLINE", value)
+        with pytest.raises(Offline, match="HF_HUB_OFFLINE is set"):
+            resolve(HubFile("new/model", "file.gguf"))
+        assert hub.requests() == []
+
+    @pytest.mark.parametrize("value", ["0", "", "false"])
+    def test_or_has_not(self, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+        monkeypatch.setenv("HF_HUB_OFFLINE", value)
+        assert resolve(HubFile("new/model", "file.gguf")).bytes == len(CONTENT)
+
+    def test_there_is_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1 cannot be reached"):
+            resolve(HubFile("new/model", "file.gguf"))
