@@ -110,7 +110,8 @@ class _Parser:
         return header
 
     def _check_magic(self) -> None:
-        magic = self._source.read(len(_MAGIC))
+        self._block = self._source.read(_BLOCK_BYTES)
+        magic = self._block[: len(_MAGIC)]
         if magic != _MAGIC:
             raise ModelBroken(
                 f"{self._path.name} is not a GGUF file: it begins with {magic.hex(' ') or 'nothing, it is empty'}.",

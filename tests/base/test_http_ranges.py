@@ -14,7 +14,7 @@ from launcher.base.http import RangeReader, head
 
 KIB, MIB = 2**10, 2**20
 CONTENT = random.Random(1).randbytes(9 * MIB)
-PATH = "/new/model/resolve/main/file.gguf"
+PATH = "/ranges/model/resolve/main/file.gguf"
 
 
 class Hub(Protocol):
@@ -26,7 +26,7 @@ class Hub(Protocol):
 
 @pytest.fixture(autouse=True)
 def content(hub: Hub) -> None:
-    path = hub.folder / "new" / "model" / "file.gguf"
+    path = hub.folder / "ranges" / "model" / "file.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(CONTENT)

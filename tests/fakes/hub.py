@@ -23,6 +23,7 @@ import json
 import re
 import sys
 import threading
+import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -138,16 +139,21 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             half = "breaks-off" in faults and status in (200, 206)
-            try:
-                self.wfile.write(body[: len(body) // 2] if half else body)
-            except ConnectionError:  # the client had enough
-                half = True
+            self.wfile.write(body[: len(body) // 2] if half else body)
             self.close_connection = self.close_connection or half
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # the client had enough
+            traceback.print_exc()
 
 
 def main() -> None:
     """Serve until standard input ends."""
-    servers = {name: ThreadingHTTPServer(("127.0.0.1", 0), Handler) for name in ("hub", "store")}
+    servers = {name: Server(("127.0.0.1", 0), Handler) for name in ("hub", "store")}
     for name, server in servers.items():
         ADDRESSES[name] = f"http://127.0.0.1:{server.server_port}"
         threading.Thread(target=server.serve_forever, daemon=True).start()
