@@ -31,6 +31,10 @@ lock:
 demo-model:
     python -m tools.demo_model
 
+# presets/schema.json anew, from the classes that read the presets
+schema:
+    python -m tools.export_schema
+
 # pictures of the window for the README, in both themes
 screenshots:
     mkdir -p docs/images

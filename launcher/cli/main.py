@@ -18,6 +18,7 @@ VERBS = {
     "chat": "ask a running server",
     "status": "list the running servers",
     "stop": "stop a running server",
+    "models": "list the models of the catalogue, or tell all about one",
     "doctor": "say what this machine has and what is missing",
 }
 _INTERRUPTED, _TERMINATED, _BROKEN_PIPE = 130, 143, 141

@@ -14,7 +14,8 @@ from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from launcher.base.paths import config_dir, shipped
-from launcher.models.catalogue import Catalogue, ModelEntry, Preset, Problem
+from launcher.models.catalogue import Catalogue, ModelEntry, Problem
+from launcher.models.preset import Preset
 
 T = TypeVar("T")
 _OWN_MODELS, _OWN_PRESETS = "models", "presets"
@@ -89,6 +90,7 @@ def _add_presets(models: dict[str, ModelEntry], paths: Iterable[Path]) -> list[P
     from launcher.models.catalogue_schema import PresetsFile, Source, preset_contradictions
 
     problems: list[Problem] = []
+    own: dict[str, list[Preset]] = {}
     for path in paths:
         source = Source.read(path, problems)
         for index, table in source.good_tables(PresetsFile, "presets"):
@@ -101,7 +103,9 @@ def _add_presets(models: dict[str, ModelEntry], paths: Iterable[Path]) -> list[P
                 source.blame(("presets", index, *place), reason)
             if not wrong:
                 told = preset if preset.source else replace(preset, source=f"your own, {path.name}")
-                models[model.id] = replace(model, presets=(told, *model.presets))
+                own.setdefault(model.id, []).append(told)
+    for model_id, presets in own.items():
+        models[model_id] = replace(models[model_id], presets=(*presets, *models[model_id].presets))
     return problems
 
 

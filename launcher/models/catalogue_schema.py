@@ -14,7 +14,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from launcher.models.catalogue import SPECULATION, ModelEntry, Preset, Problem, Text
+from launcher.models.catalogue import SPECULATION, ModelEntry, Problem
+from launcher.models.preset import Preset, Text
 
 Place = tuple[str | int, ...]
 """The way to a value in a file: keys, and indexes of arrays."""
@@ -47,13 +48,14 @@ class PresetsFile(BaseModel):
     model_config = _STRICT
 
     presets: tuple[OwnPreset, ...]
-    """The presets; the last one comes first in plans."""
+    """The presets; they come before those that ship with the program."""
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of both kinds of file, for editors."""
     models, presets = (kind.model_json_schema() for kind in (ModelsFile, PresetsFile))
     definitions = models.pop("$defs") | presets.pop("$defs")
+    definitions["OwnPreset"]["properties"] |= definitions["Preset"]["properties"]  # inherited fields lack descriptions
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "MTP Launcher catalogue",
@@ -197,13 +199,13 @@ def _reason(schema: type[BaseModel], detail: ErrorDetails) -> str:
         return "is no field that is known here" + (f"; did you mean {near[0]}?" if near else "")
     if kind == "too_short":
         return "has no entries"
-    if kind == "dataclass_type":
-        return "should be a table"
     said = re.sub(r"^(Input|String|Tuple) should", "should", detail["msg"])
+    if kind == "dataclass_type":
+        said = "should be a table"
     return said if isinstance(given, dict | list) else f"{said}, not {json.dumps(given, ensure_ascii=False)[:60]}"
 
 
 @cache
 def _names(schema: type[BaseModel]) -> list[str]:
-    definitions = schema.model_json_schema()["$defs"].values()
-    return sorted({name for definition in definitions for name in definition["properties"]})
+    told = schema.model_json_schema()
+    return sorted({name for table in (told, *told["$defs"].values()) for name in table["properties"]})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.base.age import process_age_s
-from launcher.base.paths import HOME_VARIABLE, cache_dir, runtime_dir, shipped, state_dir
+from launcher.base.paths import HOME_VARIABLE, cache_dir, config_dir, runtime_dir, shipped, state_dir
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_variable_moves_everything_that_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "stick"))
     assert cache_dir() == tmp_path / "stick" / "cache"
+    assert config_dir() == tmp_path / "stick" / "config"
     assert state_dir() == tmp_path / "stick" / "state"
     assert runtime_dir() == tmp_path / "stick" / "state" / "run" / platform.node()
 
@@ -45,8 +46,10 @@ def test_without_the_variable_the_systems_own_folders_are_used(
     if value is not None:
         monkeypatch.setenv(HOME_VARIABLE, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configs"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "states"))
     assert cache_dir() == tmp_path / "caches" / "mtp-launcher"
+    assert config_dir() == tmp_path / "configs" / "mtp-launcher"
     assert state_dir() == tmp_path / "states" / "mtp-launcher"
 
 

@@ -1,0 +1,198 @@
+"""`mtp-launcher models`: what the catalogue knows."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from launcher.base.units import percent
+from launcher.cli.output import print_json
+
+if TYPE_CHECKING:
+    from launcher.models.catalogue import Catalogue, ModelEntry
+    from launcher.models.preset import Note, QualityNote, Sampling
+
+_UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
+_GB = 1e9
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("model", nargs="?", metavar="ID", help="a model's id: its files, presets and measurements")
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Print the list, or all about one model. What is wrong in the user's own files is told beside it."""
+    from launcher.models.catalogue_load import load_catalogue
+
+    catalogue = load_catalogue()
+    chosen = catalogue.find(options.model) if options.model else None
+    if options.json:
+        told = {"model": asdict(chosen)} if chosen else {"models": [asdict(model) for model in catalogue.models]}
+        print_json(told | {"problems": [asdict(problem) for problem in catalogue.problems]})
+        return 0
+    for problem in catalogue.problems:
+        print(f"Left out: {problem}", file=sys.stderr)
+    if chosen:
+        _describe(chosen)
+    else:
+        _list(catalogue)
+    return 0
+
+
+def _list(catalogue: Catalogue) -> None:
+    head = ("ID", "NAME", "FILES", "SIZES", "DRAFTS BY", "LICENCE")
+    rows = [
+        (model.id, model.name, str(len(model.files)), _sizes(model), model.speculation or "none", _or(model.licence))
+        for model in catalogue.models
+    ]
+    _table([head, *rows], right={2, 3}, indent="")
+    print("\n`mtp-launcher models ID` tells all about one.")
+
+
+def _sizes(model: ModelEntry) -> str:
+    known = sorted(file.size_bytes for file in model.files if file.size_bytes)
+    if not known:
+        return "unknown"
+    ends = dict.fromkeys(_gb(size) for size in (known[0], known[-1]))
+    return " to ".join(ends) + " GB"
+
+
+def _describe(model: ModelEntry) -> None:
+    print(f"{model.name} ({model.id})")
+    for topic, told in _about(model):
+        print(f"  {topic:<9} {told}")
+    _files(model)
+    _presets(model)
+    _measurements(model)
+    notes: list[Note | QualityNote] = [*model.notes, *model.quality]
+    for note in notes:
+        print(f"\n{note.text}\n  Source: {note.source}")
+
+
+def _about(model: ModelEntry) -> Iterator[tuple[str, str]]:
+    from launcher.models.catalogue import SPECULATION
+
+    if model.repo:
+        yield "From", f"{model.repo}, {f'revision {model.revision}' if model.revision else 'no revision pinned'}"
+    yield "Licence", model.licence or "unknown here"
+    yield "Context", f"{model.native_context:,} tokens" if model.native_context else "unknown here"
+    if model.speculation:
+        way = SPECULATION[model.speculation]
+        draft = f", {model.draft.file} ({_gb(model.draft.size_bytes)} GB)" if model.draft else ""
+        yield "Drafts by", f"{way.summary} (--spec-type {way.spec_type}){draft}"
+    if model.sampling:
+        yield "Sampling", f"thinking: {_sampling(model.sampling.thinking)}"
+        yield "", f"no thinking: {_sampling(model.sampling.no_thinking)}"
+        yield "", f"from {model.sampling.source}"
+    if shape := model.geometry:
+        experts = f", {shape.experts} experts of which {shape.experts_used} work" if shape.experts else ""
+        layers = f"{shape.layers} layers, {shape.attention_layers} with attention, {shape.mtp_layers} MTP"
+        yield "Shape", f"{shape.architecture}: {layers}{experts}"
+        yield "", f"from {model.geometry_source or 'its description'}"
+    else:
+        yield "Shape", "unknown here, read from the file's header"
+
+
+def _files(model: ModelEntry) -> None:
+    print("\nFiles" + (f" (from {model.files_source})" if model.files_source else ""))
+    notes = _Notes()
+    rows: list[Sequence[str]] = [("QUANT", "GB", "SHA-256", "NAME", "")]
+    for file in model.files:
+        sha256 = file.sha256[:12] if file.sha256 else None
+        told = notes.number(file.note, file.source)
+        rows.append((file.quant, _gb(file.size_bytes), _or(sha256), file.file, told))
+    for vision in model.mmproj:
+        sha256 = vision.sha256[:12] if vision.sha256 else None
+        rows.append(("vision", _gb(vision.size_bytes), _or(sha256), vision.file, notes.number("", vision.source)))
+    _table(rows, right={1})
+    notes.print()
+
+
+def _presets(model: ModelEntry) -> None:
+    if not model.presets:
+        return
+    print("\nPresets")
+    notes = _Notes()
+    head = ("GPU", "FOR", "QUANT", "CONTEXT", "KV", "DRAFT", "CPU-MOE", "UBATCH", "SLOTS", "MIB", "HOST", "MARK", "")
+    rows: list[Sequence[str]] = [head]
+    for one in model.presets:
+        gpu = f"{one.memory_gb} GB" if one.memory_gb else "any"
+        host = f"{one.host_memory_gb_min} GB" if one.host_memory_gb_min else ""
+        meant = ", ".join((*one.intents, *(() if one.variant == "any" else (one.variant,))))
+        counts = [_count(count) for count in (one.draft, one.n_cpu_moe, one.ubatch, one.slots, one.predicted_mib)]
+        told = notes.number(one.note, one.source)
+        rows.append((gpu, meant, one.quant, _count(one.ctx), one.kv, *counts, host, one.mark, told))
+    _table(rows, right={0, 3, 5, 6, 7, 8, 9, 10})
+    notes.print()
+
+
+def _measurements(model: ModelEntry) -> None:
+    if not model.measurements:
+        return
+    print("\nMeasured (tokens per second with and without drafts)")
+    notes = _Notes()
+    head = ("GPU", "QUANT", "CONTEXT", "FILLED", "KV", "DRAFT", "CPU-MOE", "T/S", "WITHOUT", "ACCEPTED", "MIB", "")
+    rows: list[Sequence[str]] = [head]
+    for one in model.measurements:
+        speed = _span(one.tokens_per_second, one.tokens_per_second_high, "{:g}".format)
+        accepted = _span(one.acceptance, one.acceptance_high, percent)
+        told = notes.number(one.note, one.source + (" (little trust)" if one.trust == "low" else ""))
+        context = (_or(one.quant), _count(one.ctx), _count(one.filled), _or(one.kv))
+        results = (speed, _span(one.baseline, None, "{:g}".format), accepted, _count(one.memory_mib))
+        gpu = " ".join(filter(None, (one.gpu, one.os)))
+        rows.append((gpu, *context, _count(one.draft), _count(one.n_cpu_moe), *results, told))
+    _table(rows, right={2, 3, 5, 6, 7, 8, 9, 10})
+    notes.print()
+
+
+class _Notes:
+    """What is said below a table, each text once, with the number that its rows show."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def number(self, note: str, source: str) -> str:
+        text = " ".join(filter(None, (note, source and f"Source: {source}.")))
+        return self._texts.setdefault(text, f"[{len(self._texts) + 1}]") if text else ""
+
+    def print(self) -> None:
+        for text, number in self._texts.items():
+            print(f"  {number:>4} {text}")
+
+
+def _sampling(sampling: Sampling | None) -> str:
+    if sampling is None:
+        return "nothing advised"
+    return ", ".join(f"{name} {value:g}" for name, value in asdict(sampling).items() if value is not None)
+
+
+def _gb(size_bytes: int | None) -> str:
+    return _UNKNOWN if size_bytes is None else f"{size_bytes / _GB:.2f}"
+
+
+def _count(count: int | None) -> str:
+    return _UNKNOWN if count is None else f"{count:,}"
+
+
+def _or(text: str | None) -> str:
+    return text or _UNKNOWN
+
+
+def _span(low: float | None, high: float | None, tell: Callable[[float], str]) -> str:
+    if low is None:
+        return _UNKNOWN
+    return tell(low) if high is None else f"{tell(low)} to {tell(high)}"
+
+
+def _table(rows: Sequence[Sequence[str]], *, right: set[int], indent: str = "  ") -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = (
+            text.rjust(width) if column in right else text.ljust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print(indent + "  ".join(cells).rstrip())

@@ -1,0 +1,157 @@
+"""How a model is started, what was measured when somebody did, and what its makers advise."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le, Len
+
+Positive = Annotated[int, Ge(1)]
+Count = Annotated[int, Ge(0)]
+Amount = Annotated[float, Ge(0)]
+Share = Annotated[float, Ge(0), Le(1)]
+Text = Annotated[str, Len(1)]
+
+Intent = Literal["balanced", "long-context", "best-quality", "as-published"]
+Variant = Literal["any", "desktop", "headless"]
+Mark = Literal["measured", "derived", "guess"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """Sampling parameters, in llama-server's spelling."""
+
+    temperature: Amount | None = None
+    """Temperature."""
+    top_p: Share | None = None
+    """Nucleus sampling."""
+    top_k: Count | None = None
+    """Candidates kept."""
+    min_p: Share | None = None
+    """Least probability, as a share of the best candidate's."""
+    presence_penalty: float | None = None
+    """Penalty for tokens that were used before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingAdvice:
+    """What the model's authors advise."""
+
+    thinking: Sampling | None = None
+    """While the model thinks before it answers."""
+    no_thinking: Sampling | None = None
+    """While it answers at once."""
+    source: Text
+    """Where the authors say so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something worth knowing, with its source."""
+
+    text: Text
+    """What is known."""
+    source: Text
+    """Who says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityNote:
+    """What a quantisation costs in quality; shown beside the plans that use it."""
+
+    quants: tuple[Text, ...] = ()
+    """Parts of quantisation names it applies to, such as IQ2."""
+    kv: tuple[Text, ...] = ()
+    """KV cache types it applies to."""
+    text: Text
+    """The note."""
+    source: Text
+    """Who measured it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One result that somebody published: one stream of generation on one machine."""
+
+    gpu: Text
+    """GPU as the source names it."""
+    gpu_memory_gb: Positive | None = None
+    """Memory of all GPUs together, in GB as vendors count."""
+    backend: Text | None = None
+    """Backend, such as CUDA or Vulkan."""
+    os: Text | None = None
+    """Operating system."""
+    engine: Text | None = None
+    """Engine and build, where it is not llama.cpp or its build is known."""
+    quant: Text | None = None
+    """Quantisation."""
+    ctx: Positive | None = None
+    """Context that was allocated, in tokens."""
+    filled: Count | None = None
+    """Context that was filled before the generation, in tokens."""
+    kv: Text | None = None
+    """KV cache type."""
+    draft: Count | None = None
+    """Draft length."""
+    n_cpu_moe: Count | None = None
+    """Layers whose routed experts were in host memory."""
+    tokens_per_second: Amount | None = None
+    """Rate with speculation, the lower end of a range; absent where only memory was measured."""
+    tokens_per_second_high: Amount | None = None
+    """Upper end of a range of rates."""
+    baseline: Amount | None = None
+    """Rate without speculation, in tokens per second."""
+    acceptance: Share | None = None
+    """Share of the drafted tokens that were accepted, the lower end of a range."""
+    acceptance_high: Share | None = None
+    """Upper end of a range of shares."""
+    memory_mib: Positive | None = None
+    """GPU memory in use while it ran, in MiB."""
+    trust: Literal["good", "low"] = "good"
+    """Low where the source leaves out what was run, or contradicts better ones."""
+    note: str = ""
+    """What else the source says."""
+    source: Text
+    """Who measured it."""
+
+    @property
+    def speedup(self) -> float | None:
+        """Rate with speculation over the rate without; below 1 it was slower. None when either is unknown."""
+        return self.tokens_per_second / self.baseline if self.tokens_per_second and self.baseline else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """One way to start a model on a machine of a certain size."""
+
+    intents: Annotated[tuple[Intent, ...], Len(1)] = ("balanced",)
+    """What it is meant for."""
+    variant: Variant = "any"
+    """Whether a desktop shares the GPU: then a GiB of it stays free."""
+    memory_gb: Positive | None = None
+    """GPU memory it is made for, in GB as vendors count; absent where it does not matter."""
+    host_memory_gb_min: Positive | None = None
+    """Least host memory, in GB."""
+    quant: Text
+    """Quantisation, one of the model's files."""
+    ctx: Positive
+    """Context in tokens."""
+    kv: Text = "f16"
+    """KV cache type, of keys and values alike."""
+    draft: Count = 2
+    """Draft length; 0 is off."""
+    n_cpu_moe: Count = 0
+    """Layers whose routed experts stay in host memory."""
+    ubatch: Positive = 512
+    """Physical batch in tokens."""
+    slots: Positive = 1
+    """Requests served at the same time; they share the context."""
+    threads: Positive | None = None
+    """CPU threads."""
+    mark: Mark = "guess"
+    """Measured: somebody ran this or a neighbour of it. Derived: the memory formula says it fits. Guess: neither."""
+    predicted_mib: Positive | None = None
+    """GPU memory by the formula, in MiB."""
+    note: str = ""
+    """Why it is as it is."""
+    source: str = ""
+    """Where it comes from."""
