@@ -1,28 +1,47 @@
 """What this machine has, what the program needs, and how to get what is missing."""
 
 import asyncio
+import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.errors import LauncherError
+from launcher.base.paths import cache_dir, state_dir
 from launcher.engine.build import Build, Device, find_on_path, list_devices, probe
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.environment import system_settings
-from launcher.machine.gpu import Gpu
-from launcher.machine.host import Host
+from launcher.machine.advice import advise
+from launcher.machine.backend import BackendChoice, choose_backend
+from launcher.machine.disks import Disk, read_disks
+from launcher.machine.engine_view import disagreements, is_gpu
+from launcher.machine.gpu import Activity
+from launcher.machine.gpus import inspect_gpus
 from launcher.machine.libraries import Library, install_line, missing_libraries
 from launcher.machine.machine import Machine, read_machine
+from launcher.machine.reading import Reading
+from launcher.machine.wsl import WslSettings, read_settings
 
 _PURPOSES = ("engine", "window", "xcb", "wayland")
+_BUILD = re.compile(r"\bbuild (\d+)|^(\d+) \(")
+"""The two forms in which llama-server has told its build: `0.7.0 (build 11669, ...)`, before that `6123 (...)`."""
+_FIRST_GOOD, _MTP_BROKEN_SINCE = 10749, 10741
+"""Builds b10741 to b10748 cannot start draft-mtp (ggml-org/llama.cpp issue 28196)."""
+_ASLEEP = "A GPU sleeps, and listing its devices would wake it."
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFound:
-    """An engine that was looked at: its build and devices, or the error that it gave."""
+    """An engine that was looked at: its build and devices, or the error that it gave.
+
+    Without devices, `devices_absent` says why they were not asked for.
+    """
 
     place: str
     build: Build | None
-    devices: tuple[Device, ...]
+    devices: tuple[Device, ...] | None
+    devices_absent: str | None
     error: LauncherError | None
 
 
@@ -32,16 +51,18 @@ class Finding:
 
     title: str
     hint: str
-    blocks: str | None
+    blocks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The whole report."""
+    """The whole report. `inspected` holds each GPU's readings and activity by its id."""
 
-    host: Host
-    gpus: tuple[Gpu, ...]
-    no_gpu_because: str | None
+    machine: Machine
+    inspected: Mapping[str, tuple[Mapping[str, Reading], Activity]]
+    disks: Mapping[str, Disk]
+    wsl_settings: tuple[WslSettings, ...]
+    backend: BackendChoice
     engines: tuple[EngineFound, ...]
     missing: tuple[Library, ...]
     findings: tuple[Finding, ...]
@@ -52,33 +73,71 @@ class Diagnosis:
         return not any(finding.blocks == "demo" for finding in self.findings)
 
 
-async def diagnose() -> Diagnosis:
-    """Look at everything. Nothing that is missing makes it fail."""
-    machine = read_machine()
+async def diagnose(*, models: Path | None = None, wake: bool = False) -> Diagnosis:
+    """Look at everything. Nothing that is missing makes it fail.
+
+    `models` is where model files are kept, by default the cache of the Hugging Face hub. A GPU that sleeps is only
+    looked at with `wake`.
+    """
+    machine = read_machine(wake=wake)
+    inspected = inspect_gpus(machine.gpus, wake=wake)
+    folders = {"program": cache_dir(), "logs": state_dir(), "models": models or hub_cache()}
+    disks = dict(zip(folders, read_disks(folders.values()), strict=True))
+    settings = read_settings() if machine.host.wsl else ()
     on_path = find_on_path()
+    asleep = any(gpu.asleep for gpu in machine.gpus)
     places: list[tuple[str, Path | None]] = [("built-in", None)]
     if on_path is not None:
         places.append((str(on_path), on_path))
-    engines = tuple(await asyncio.gather(*(_look(place, engine) for place, engine in places)))
+    looks = [_look(place, engine, _ASLEEP if asleep and engine else None) for place, engine in places]
+    engines = tuple(await asyncio.gather(*looks))
     missing = tuple(library for purpose in _PURPOSES for library in missing_libraries(purpose))
-    findings = tuple(_findings(machine, engines, missing))
-    return Diagnosis(machine.host, machine.gpus, machine.no_gpu_because, engines, missing, findings)
+    findings = [
+        *_demo_findings(engines[0]),
+        *(finding for engine in engines[1:] for finding in _engine_findings(engine, machine)),
+        *(Finding(each.title, each.hint) for each in advise(machine, settings, [disks["models"]])),
+        *_window_findings(machine, missing),
+    ]
+    backend = choose_backend(machine.gpus)
+    return Diagnosis(machine, inspected, disks, settings, backend, engines, missing, tuple(findings))
 
 
-async def _look(place: str, engine: Path | None) -> EngineFound:
+def hub_cache(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the folder in which llama.cpp and huggingface_hub keep downloaded models: the first variable set wins."""
+    environ = os.environ if environ is None else environ
+    for variable, below in (
+        ("LLAMA_CACHE", ""),
+        ("HF_HUB_CACHE", ""),
+        ("HUGGINGFACE_HUB_CACHE", ""),
+        ("HF_HOME", "hub"),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+    ):
+        if environ.get(variable):
+            return Path(environ[variable], below).expanduser()
+    return Path("~/.cache/huggingface/hub").expanduser()
+
+
+def build_number(version: str) -> int | None:
+    """Return the number of llama.cpp's build in what `--version` says; None when it was built without one."""
+    found = _BUILD.search(version)
+    number = int(found[1] or found[2]) if found else 0
+    return number or None
+
+
+async def _look(place: str, engine: Path | None, devices_absent: str | None) -> EngineFound:
     try:
         build = await probe(engine)
-        return EngineFound(place, build, await list_devices(build), None)
+        devices = None if devices_absent else await list_devices(build)
+        return EngineFound(place, build, devices, devices_absent, None)
     except LauncherError as error:
-        return EngineFound(place, None, (), error)
+        return EngineFound(place, None, None, error.title, error)
     except OSError as error:
         unwritable = LauncherError(f"{error.filename} cannot be written: {error.strerror}.", "Check that folder.")
-        return EngineFound(place, None, (), unwritable)
+        return EngineFound(place, None, None, unwritable.title, unwritable)
 
 
-def _findings(machine: Machine, engines: tuple[EngineFound, ...], missing: tuple[Library, ...]) -> list[Finding]:
+def _demo_findings(built_in: EngineFound) -> list[Finding]:
     findings = []
-    built_in = engines[0]
     if built_in.error is not None:
         findings.append(Finding(built_in.error.title, built_in.error.hint, "demo"))
     try:
@@ -86,31 +145,45 @@ def _findings(machine: Machine, engines: tuple[EngineFound, ...], missing: tuple
     except LauncherError as error:
         findings.append(Finding(error.title, error.hint, "demo"))
     except OSError as error:
-        findings.append(
-            Finding(
-                f"The demo model cannot be unpacked: {error.strerror}.", "Check its folder and the disk space.", "demo"
-            )
-        )
-    for engine in engines[1:]:
-        if engine.error is not None:
-            findings.append(Finding(engine.error.title, engine.error.hint, engine.place))
-        elif machine.gpus and not engine.devices:
-            findings.append(
-                Finding(
-                    f"{engine.place} does not see the GPU ({machine.gpus[0].name}).",
-                    "Its GPU backend or the CUDA runtime beside it is missing: it would run on the processor.",
-                    None,
-                )
-            )
+        why = f"The demo model cannot be unpacked: {error.strerror}."
+        findings.append(Finding(why, "Check its folder and the disk space.", "demo"))
+    return findings
+
+
+def _engine_findings(engine: EngineFound, machine: Machine) -> list[Finding]:
+    """Return what is wrong with an engine that would be used for its GPU backend."""
+    if engine.error is not None:
+        return [Finding(engine.error.title, engine.error.hint, engine.place)]
+    findings = []
+    if engine.devices is not None:
+        findings += [
+            Finding(f"{engine.place}: {each.title}", each.hint) for each in disagreements(machine.gpus, engine.devices)
+        ]
+    number = build_number(engine.build.version) if engine.build else None
+    if number is not None and number < _FIRST_GOOD:
+        broken = number >= _MTP_BROKEN_SINCE
+        what = "which cannot start draft-mtp" if broken else "which is older than what this program was made with"
+        hint = f"Take a build from b{_FIRST_GOOD} on."
+        findings.append(Finding(f"{engine.place} is b{number}, {what}.", hint, "MTP" if broken else None))
+    return findings
+
+
+def _window_findings(machine: Machine, missing: tuple[Library, ...]) -> list[Finding]:
+    findings = []
     window = tuple(library for library in missing if library.purpose != "engine")
     if window:
         names = ", ".join(library.soname for library in window)
         findings.append(Finding(f"A window would need {names}.", f"Install: {install_line(window)}", "window"))
     if machine.host.display is None:
-        findings.append(Finding("There is no display.", "The demo runs in the terminal, without its window.", None))
+        findings.append(Finding("There is no display.", "The demo runs in the terminal, without its window."))
     settings = system_settings()
     if settings is not None:
         findings.append(
-            Finding(f"{settings} changes every llama-server on this computer.", "Move it away if it surprises.", None)
+            Finding(f"{settings} changes every llama-server on this computer.", "Move it away if it surprises.")
         )
     return findings
+
+
+def gpu_devices(engine: EngineFound) -> tuple[Device, ...]:
+    """Return those of an engine's devices that are GPUs."""
+    return tuple(device for device in engine.devices or () if is_gpu(device))

@@ -4,66 +4,164 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.cli.output import print_json
+from launcher.cli.output import print_json, rounded
 
 if TYPE_CHECKING:
-    from launcher.doctor import Diagnosis
+    from launcher.doctor import Diagnosis, EngineFound
+    from launcher.machine.disks import Disk
+    from launcher.machine.gpu import Gpu
+    from launcher.machine.host import Host
 
-_MIB = 2**20
+_MIB, _GB = 2**20, 10**9
 
 
-def configure(_parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options: none."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("--wake", action="store_true", help="wake a GPU that sleeps, to look at it too")
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="where your model files are")
 
 
 async def run(options: argparse.Namespace) -> int:
     """Print the report. Exit code 0 when the demo can run here."""
     from launcher.doctor import diagnose
 
-    report = await diagnose()
+    report = await diagnose(models=options.models, wake=options.wake)
     if options.json:
         print_json(_as_json(report))
         return 0 if report.demo_can_run else 1
-    host = report.host
-    instructions = {True: "AVX2", False: "no AVX2", None: "AVX2 unknown or not applicable"}[host.avx2]
-    print(f"System    {host.system}" + (f" (WSL{host.wsl})" if host.wsl else ""))
-    print(f"Processor {host.cpu or host.machine}, {host.physical_cores or 'unknown'} cores, {instructions}")
-    print(f"Memory    {host.memory_bytes / _MIB:,.0f} MiB")
-    for gpu in report.gpus:
-        memory = "memory unknown" if gpu.memory_bytes is None else f"{gpu.memory_bytes / _MIB:,.0f} MiB"
-        print(f"GPU       {gpu.name}, {memory}, driver {gpu.driver or 'unknown'}")
-    if report.no_gpu_because:
-        print(f"GPU       no NVIDIA GPU: {report.no_gpu_because}")
-    for engine in report.engines:
-        if engine.build is None:
-            print(f"Engine    {engine.place}: cannot be used")
-        else:
-            devices = ", ".join(device.description for device in engine.devices) or "processor only"
-            print(f"Engine    {engine.place}: {engine.build.version}, {devices}")
-    print(f"Display   {host.display or 'none'}")
+    for what, line in _lines(report):
+        print(f"{what:<11}{line}")
     for finding in report.findings:
         print(f"\n{finding.title}\n  {finding.hint}")
     print("\nThe demo can run." if report.demo_can_run else "\nThe demo cannot run yet.")
     return 0 if report.demo_can_run else 1
 
 
+def _lines(report: Diagnosis) -> list[tuple[str, str]]:
+    host, machine = report.machine.host, report.machine
+    lines = [("System", _system(host)), ("Processor", _processor(host)), ("Memory", _memory(host))]
+    for gpu in machine.gpus:
+        lines += [("GPU", text) for text in _gpu(gpu, report)]
+    if machine.no_gpu_because:
+        lines.append(("GPU", f"none: {machine.no_gpu_because}"))
+    lines.append(("Engine fit", f"{report.backend.backend}. {report.backend.reason} {report.backend.better or ''}"))
+    lines += [("Engine", _engine(engine)) for engine in report.engines]
+    lines += [("Disk", _disk(what, disk)) for what, disk in report.disks.items()]
+    lines.append(("Display", host.display or "none"))
+    return [(what, line.rstrip()) for what, line in lines]
+
+
+def _system(host: Host) -> str:
+    inside = [f"WSL{host.wsl}" if host.wsl else "", f"in {host.container}" if host.container else ""]
+    power = {True: "on battery", False: "", None: ""}[host.on_battery]
+    return ", ".join([host.system, *filter(None, [*inside, power])])
+
+
+def _processor(host: Host) -> str:
+    if host.cpu_features is None:
+        features = f"instructions unknown: {host.absent['cpu_features']}"
+    else:
+        features = ", ".join(name.upper() for name in host.cpu_features) or "no instructions of use"
+    lacks = f"; lacks {', '.join(host.lacks).upper()}" if host.lacks else ""
+    return f"{host.cpu or host.machine}, {host.physical_cores or 'unknown'} cores, {features}{lacks}"
+
+
+def _memory(host: Host) -> str:
+    limit = ", all that its control group allows" if host.memory_limit_bytes else ""
+    return f"{host.memory_bytes / _MIB:,.0f} MiB{limit}, {host.available_bytes / _MIB:,.0f} MiB available"
+
+
+def _gpu(gpu: Gpu, report: Diagnosis) -> list[str]:
+    memory = f"memory unknown ({gpu.absent.get('memory_bytes', '')})"
+    if gpu.memory_bytes is not None:
+        free = "" if gpu.free_bytes is None else f", {gpu.free_bytes / _MIB:,.0f} MiB free"
+        memory = f"{gpu.memory_bytes / _MIB:,.0f} MiB{free}"
+    facts = [
+        gpu.name,
+        memory,
+        "shares the computer's memory" if gpu.unified else "",
+        f"driver {gpu.driver or 'unknown'}",
+        f"CUDA {gpu.cuda_version}" if gpu.cuda_version else "",
+        "compute capability {}.{}".format(*gpu.compute_capability) if gpu.compute_capability else "",
+        f"{gpu.memory_bandwidth_gb_s:,.0f} GB/s" if gpu.memory_bandwidth_gb_s else "",
+        "asleep" if gpu.asleep else "",
+        "lights a display" if gpu.display_active else "",
+    ]
+    return [", ".join(filter(None, facts)), *_now(gpu, report)]
+
+
+def _now(gpu: Gpu, report: Diagnosis) -> list[str]:
+    """Return what the GPU does at this moment, as far as anything is known of it."""
+    readings, activity = report.inspected.get(gpu.id, ({}, None))
+    shown = [
+        ("gpu_temperature_c", "{:.0f} °C"),
+        ("gpu_power_w", "{:.0f} W"),
+        ("gpu_power_limit_w", "limit {:.0f} W"),
+        ("gpu_clock_mhz", "{:,.0f} MHz"),
+        ("gpu_use_percent", "{:.0f} % busy"),
+    ]
+    known = {name: reading.value for name, reading in readings.items() if reading.value is not None}
+    facts = [form.format(known[name]) for name, form in shown if name in known]
+    if activity is not None and activity.throttled_by:
+        facts.append(f"held back by: {', '.join(activity.throttled_by)}")
+    for process in activity.processes or () if activity else ():
+        used = "memory unknown" if process.used_bytes is None else f"{process.used_bytes / _MIB:,.0f} MiB"
+        facts.append(f"{process.name or 'process'} ({process.pid}): {used}")
+    return [f"  now: {', '.join(facts)}"] if facts else []
+
+
+def _engine(engine: EngineFound) -> str:
+    if engine.build is None:
+        return f"{engine.place}: cannot be used"
+    from launcher.doctor import gpu_devices
+
+    devices = ", ".join(f"{each.name} {each.description}" for each in gpu_devices(engine)) or "processor only"
+    return f"{engine.place}: {engine.build.version}, {engine.devices_absent or devices}"
+
+
+def _disk(what: str, disk: Disk) -> str:
+    free = disk.absent.get("free_bytes") if disk.free_bytes is None else f"{disk.free_bytes / _GB:,.1f} GB free"
+    return f"{what}: {disk.folder}, {free}" + (f", {disk.file_system}" if disk.file_system else "")
+
+
 def _as_json(report: Diagnosis) -> dict[str, object]:
+    machine = report.machine
     return {
         "demo_can_run": report.demo_can_run,
-        "host": asdict(report.host),
-        "gpus": [asdict(gpu) for gpu in report.gpus],
-        "no_gpu_because": report.no_gpu_because,
+        "host": asdict(machine.host) | {"avx2": machine.host.avx2, "lacks": machine.host.lacks},
+        "gpus": [asdict(gpu) | _now_as_json(gpu, report) for gpu in machine.gpus],
+        "no_gpu_because": machine.no_gpu_because,
+        "gpus_absent": dict(machine.absent),
+        "gpus_without_driver": [asdict(card) for card in machine.undriven],
+        "engine_fit": {
+            "backend": report.backend.backend,
+            "gpu": report.backend.gpu.name if report.backend.gpu else None,
+            "reason": report.backend.reason,
+            "better": report.backend.better,
+        },
         "engines": [
             {
                 "place": engine.place,
                 "version": engine.build.version if engine.build else None,
-                "devices": [asdict(device) for device in engine.devices],
+                "devices": None if engine.devices is None else [asdict(device) for device in engine.devices],
+                "devices_absent": engine.devices_absent,
                 "error": engine.error.title if engine.error else None,
             }
             for engine in report.engines
         ],
+        "disks": {what: asdict(disk) for what, disk in report.disks.items()},
+        "wsl_settings": [asdict(settings) for settings in report.wsl_settings],
         "missing_libraries": [asdict(library) for library in report.missing],
         "findings": [asdict(finding) for finding in report.findings],
     }
+
+
+def _now_as_json(gpu: Gpu, report: Diagnosis) -> dict[str, object]:
+    if gpu.id not in report.inspected:
+        return {"readings": None, "activity": None}
+    readings, activity = report.inspected[gpu.id]
+    told = {name: {"value": rounded(each.value), "absent": each.absent} for name, each in readings.items()}
+    return {"readings": told, "activity": asdict(activity)}

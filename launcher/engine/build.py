@@ -86,9 +86,10 @@ def check_built_in(host: Host | None = None) -> None:
             "The built-in engine is not installed: there is no xllamacpp wheel for this platform.",
             "Name a llama-server with --engine.",
         )
-    if not (host or read_host()).runs_built_in_engine:
+    host = host or read_host()
+    if not host.runs_built_in_engine:
         raise CpuUnsupported(
-            "This processor has no AVX2, which the built-in engine needs.",
+            f"This processor has no {', '.join(host.lacks).upper()}, which the built-in engine needs.",
             "Name a llama-server that was built for this processor with --engine.",
         )
     missing = missing_libraries("engine")

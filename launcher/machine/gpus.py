@@ -6,7 +6,7 @@ from pathlib import Path
 
 from launcher.machine.amd import AmdGpus
 from launcher.machine.engine_view import EngineDevice, merge
-from launcher.machine.gpu import Gpu, GpuSource, Vendor, unknown_readings
+from launcher.machine.gpu import Activity, Gpu, GpuSource, Vendor, unknown_readings
 from launcher.machine.intel import IntelGpus
 from launcher.machine.nvidia import Nvml
 from launcher.machine.reading import Reading
@@ -60,6 +60,26 @@ def find_gpus(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wake: 
     failures = tuple(failure for source in sources for failure in source.failures)
     ordered = sorted(merge(found, devices), key=lambda gpu: gpu.unified is True)
     return GpusFound(tuple(ordered), absent, failures, _undriven(cards, absent))
+
+
+def inspect_gpus(
+    gpus: Sequence[Gpu], *, root: Path = ROOT, wake: bool = False
+) -> dict[str, tuple[dict[str, Reading], Activity]]:
+    """Return the readings and the activity of each GPU by its id; of one that sleeps nothing is asked, unless `wake`.
+
+    A GPU that only an engine names is left out: no driver here knows it.
+    """
+    cards = pci_gpus(root)
+    told: dict[str, tuple[dict[str, Reading], Activity]] = {}
+    for vendor in _SOURCES:
+        own = [gpu for gpu in gpus if gpu.vendor == vendor and gpu.driver is not None]
+        if own:
+            source = _source(vendor, cards, wake=wake, root=root)
+            try:
+                told |= {gpu.id: (source.sample(gpu), source.activity(gpu)) for gpu in own}
+            finally:
+                source.close()
+    return told
 
 
 class GpuSensors:

@@ -30,8 +30,8 @@ class Host:
     """This computer. What is unknown is None, and `absent` says why by the field's name.
 
     Memory is what a program may have: in a container, what its limit leaves. `memory_limit_bytes` is that limit, None
-    when there is none. `cpu_features` are those of its processor that matter to an engine. `on_battery` is whether a
-    battery is what feeds it.
+    when there is none. `wsl_gpu` is whether WSL lends this system a GPU. `cpu_features` are those of its processor that
+    matter to an engine. `on_battery` is whether a battery is what feeds it.
     """
 
     kind: System
@@ -44,6 +44,7 @@ class Host:
     available_bytes: int
     memory_limit_bytes: int | None
     wsl: int | None
+    wsl_gpu: bool
     container: str | None
     on_battery: bool | None
     display: str | None
@@ -101,6 +102,7 @@ def read_host(root: Path = ROOT) -> Host:
         machine=platform.machine(),
         memory_bytes=min(memory.total, limit.limit_bytes) if limit else memory.total,
         available_bytes=min(memory.available, limit.left_bytes) if limit else memory.available,
+        wsl_gpu=(root / "dev/dxg").exists(),
         absent={name: why for name, why in absent.items() if facts[name] is None and why},
         **facts,
     )

@@ -10,6 +10,7 @@ import psutil
 
 from launcher.machine.gpu import ASLEEP, Activity, Gpu, GpuProcess, unknown_readings
 from launcher.machine.reading import Reading
+from launcher.machine.surroundings import container_name
 from launcher.machine.sysfs import ROOT, PciGpu, text
 
 _MIB = 2**20
@@ -38,6 +39,7 @@ class Nvml:
 
     def __init__(self, cards: Sequence[PciGpu] = (), *, wake: bool = False, root: Path = ROOT) -> None:
         self._root = root
+        self._in_container = container_name(root) is not None  # NVML tells the host's process ids
         self._sleepers = () if wake else tuple(card for card in cards if card.sleeps_now())
         self._handles: dict[str, Any] = {}
         self._nvml: Any = None
@@ -182,7 +184,8 @@ class Nvml:
                 known = found.get(each.pid)
                 if known is None or known.used_bytes is None:
                     used = None if each.usedGpuMemory is None else int(each.usedGpuMemory)
-                    found[each.pid] = GpuProcess(each.pid, _process_name(each.pid), used)
+                    name = None if self._in_container else _process_name(each.pid)
+                    found[each.pid] = GpuProcess(each.pid, name, used)
         if not found and "processes" in absent:
             return None
         absent.pop("processes", None)  # one list of the two is better than none

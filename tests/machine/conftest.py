@@ -1,8 +1,12 @@
 """What the machine's tests share: a stand-in for the NVIDIA driver's library, and trees like those of real kernels."""
 
+import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +33,35 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def old_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a library that lacks functions."""
     return compiled(tmp_path_factory.mktemp("old"), "-DOLD_DRIVER")
+
+
+@pytest.fixture(scope="session")
+def no_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a library that cannot be loaded, and hides the one that this computer may have."""
+    folder = tmp_path_factory.mktemp("none")
+    (folder / SONAME).touch()
+    return folder
+
+
+def asked(script: str, folder: Path | None, root: Path, **answers: object) -> Any:  # noqa: ANN401 -- any JSON value
+    """Run `script` in a process that finds NVML in `folder`, with STUB_ variables for `answers`; return its JSON.
+
+    pynvml keeps the library for the life of its process, so each case has a process of its own.
+    """
+    library = folder / SONAME if folder else Path("none")
+    variables = {f"STUB_{name}": str(answer) for name, answer in answers.items()}
+    variables["STUB_ROOT"] = str(root)
+    variables["LD_LIBRARY_PATH"] = str(folder or "")
+    variables["STUB_LIBRARY"] = str(library) if library.exists() and library.stat().st_size else ""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    return json.loads(done.stdout)
 
 
 @pytest.fixture

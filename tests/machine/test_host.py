@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from launcher.machine.host import read_host
+from tests.machine.conftest import write
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a proc file system is Linux's")
 
@@ -54,17 +55,25 @@ class TestProcessor:
         (proc / "cpuinfo").write_text(DESKTOP)
         host = read_host(proc.parent)
         assert (host.cpu, host.avx2) == ("AMD Ryzen 7 5800X 8-Core Processor", True)
+        assert host.cpu_features == ("sse4_2", "avx", "avx2", "fma", "f16c", "bmi2")
         assert host.runs_built_in_engine
 
     def test_avx_alone_is_not_avx2(self, proc: Path) -> None:
         (proc / "cpuinfo").write_text(OLD_DESKTOP)
         host = read_host(proc.parent)
         assert host.avx2 is False
+        assert host.lacks == ("avx2", "fma", "bmi2")
         assert not host.runs_built_in_engine
+
+    def test_a_virtual_processor_may_lack_what_goes_with_avx2(self, proc: Path) -> None:
+        (proc / "cpuinfo").write_text(DESKTOP.replace(" fma", ""))
+        host = read_host(proc.parent)
+        assert (host.avx2, host.lacks, host.runs_built_in_engine) == (True, ("fma",), False)
 
     def test_without_cpuinfo_nothing_is_claimed(self, proc: Path) -> None:
         host = read_host(proc.parent)
         assert host.avx2 is None
+        assert host.absent["cpu_features"] == "The system does not list them."
         assert host.cpu == (platform.processor() or None)
         assert host.runs_built_in_engine
 
@@ -103,7 +112,134 @@ class TestWindowsSubsystem:
         assert read_host(proc.parent).wsl == version
 
     def test_without_a_release_there_is_none(self, proc: Path) -> None:
+        host = read_host(proc.parent)
+        assert host.wsl is None
+        assert host.absent["wsl"] == "This is not the Windows Subsystem for Linux."
+
+    def test_a_kernel_of_the_users_own_is_wsl_2_by_its_gpu_and_its_interop(
+        self, proc: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("WSL_DISTRO_NAME", raising=False)
+        monkeypatch.delenv("WSL_INTEROP", raising=False)
+        write(proc, {"sys/kernel/osrelease": "6.9.1-mine"})
+        write(proc.parent, {"dev/dxg": ""})
         assert read_host(proc.parent).wsl is None
+        monkeypatch.setenv("WSL_DISTRO_NAME", "Ubuntu")
+        host = read_host(proc.parent)
+        assert (host.wsl, host.wsl_gpu) == (2, True)
+        monkeypatch.delenv("WSL_DISTRO_NAME")  # a systemd service does not have it
+        write(proc, {"sys/fs/binfmt_misc/WSLInterop": "enabled"})
+        assert read_host(proc.parent).wsl == 2
+
+    def test_a_container_on_wsl_2_is_both(self, proc: Path) -> None:
+        write(proc, {"sys/kernel/osrelease": "5.15.153.1-microsoft-standard-WSL2"})
+        write(proc.parent, {".dockerenv": ""})
+        host = read_host(proc.parent)
+        assert (host.wsl, host.container) == (2, "docker")
+
+
+class TestContainer:
+    @pytest.mark.parametrize(
+        ("files", "name"),
+        [
+            ({".dockerenv": ""}, "docker"),
+            ({"run/.containerenv": 'engine="podman-4.9"'}, "podman"),
+            ({"run/systemd/container": "lxc"}, "lxc"),
+            ({"run/systemd/container": "wsl"}, None),
+            ({"proc/self/cgroup": "0::/system.slice/docker-0a1b.scope"}, "docker"),
+            ({"proc/self/cgroup": "12:memory:/kubepods/besteffort/pod1/2"}, "kubernetes"),
+            ({"proc/self/cgroup": "0::/user.slice/user-1000.slice/session-2.scope"}, None),
+            ({}, None),
+        ],
+    )
+    def test_it_is_known_by_what_it_leaves(self, root: Path, files: dict[str, str | bytes], name: str | None) -> None:
+        write(root, files)
+        host = read_host(root)
+        assert host.container == name
+        assert ("container" in host.absent) == (name is None)
+
+
+class TestMemoryLimit:
+    MIB = 2**20
+
+    def test_a_container_of_version_2_has_what_its_limit_leaves(self, root: Path) -> None:
+        write(
+            root,
+            {
+                "proc/self/cgroup": "0::/",
+                "sys/fs/cgroup/memory.max": str(512 * self.MIB),
+                "sys/fs/cgroup/memory.current": str(300 * self.MIB),
+                "sys/fs/cgroup/memory.stat": f"anon {100 * self.MIB}\ninactive_file {200 * self.MIB}",
+            },
+        )
+        host = read_host(root)
+        assert host.memory_bytes == host.memory_limit_bytes == 512 * self.MIB
+        assert host.available_bytes == 412 * self.MIB  # what files take is given back
+
+    def test_the_tightest_of_its_groups_counts(self, root: Path) -> None:
+        write(
+            root,
+            {
+                "proc/self/cgroup": "0::/user.slice/limited.scope",
+                "sys/fs/cgroup/user.slice/memory.max": str(256 * self.MIB),
+                "sys/fs/cgroup/user.slice/memory.current": str(16 * self.MIB),
+                "sys/fs/cgroup/user.slice/limited.scope/memory.max": str(512 * self.MIB),
+                "sys/fs/cgroup/user.slice/limited.scope/memory.current": str(16 * self.MIB),
+            },
+        )
+        host = read_host(root)
+        assert (host.memory_bytes, host.available_bytes) == (256 * self.MIB, 240 * self.MIB)
+
+    def test_a_container_of_version_1_sees_its_own_group_at_the_root(self, root: Path) -> None:
+        write(
+            root,
+            {
+                "proc/self/cgroup": "4:memory:/docker/0a1b\n1:name=systemd:/docker/0a1b",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": str(512 * self.MIB),
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": str(112 * self.MIB),
+                "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 0",
+            },
+        )
+        host = read_host(root)
+        assert (host.memory_bytes, host.available_bytes) == (512 * self.MIB, 400 * self.MIB)
+
+    @pytest.mark.parametrize("limit", ["max", "9223372036854771712", "", "odd"])
+    def test_no_limit_is_none(self, root: Path, limit: str) -> None:
+        write(root, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": limit})
+        host = read_host(root)
+        assert host.memory_limit_bytes is None
+        assert host.absent["memory_limit_bytes"] == "No control group limits it."
+        assert host.memory_bytes == psutil.virtual_memory().total
+
+
+BATTERY = {"type": "Battery", "status": "Discharging", "capacity": "61"}
+MOUSE = BATTERY | {"scope": "Device"}
+
+
+class TestPower:
+    @pytest.mark.parametrize(
+        ("supplies", "on_battery"),
+        [
+            ({"BAT0": BATTERY, "AC": {"type": "Mains", "online": "0"}}, True),
+            ({"BAT0": BATTERY | {"status": "Charging"}, "AC": {"type": "Mains", "online": "1"}}, False),
+            ({"BAT0": BATTERY, "ucsi-source-psy-USBC000:001": {"type": "USB", "online": "1"}}, False),
+            ({"BAT0": BATTERY}, True),
+            ({"hidpp_battery_0": MOUSE}, False),
+            ({"AC": {"type": "Mains", "online": "1"}}, False),
+        ],
+        ids=["unplugged", "plugged", "plugged by USB", "no adapter", "a mouse", "no battery"],
+    )
+    def test_a_laptop_knows_what_feeds_it(
+        self, root: Path, supplies: dict[str, dict[str, str | bytes]], on_battery: bool
+    ) -> None:
+        for name, files in supplies.items():
+            write(root / "sys/class/power_supply" / name, files)
+        assert read_host(root).on_battery is on_battery
+
+    def test_a_kernel_that_lists_none_leaves_it_unknown(self, root: Path) -> None:
+        host = read_host(root)
+        assert host.on_battery is None
+        assert host.absent["on_battery"] == "The kernel lists no power supplies."
 
 
 class TestDisplay:
@@ -123,7 +259,9 @@ class TestDisplay:
 class TestThisComputer:
     def test_it_has_memory_and_a_system(self) -> None:
         host = read_host()
-        assert host.memory_bytes == psutil.virtual_memory().total > 2**20
+        total = psutil.virtual_memory().total
+        assert host.memory_bytes == min(total, host.memory_limit_bytes or total)
+        assert 2**20 < host.available_bytes < host.memory_bytes
         assert platform.release() in host.system
         assert host.machine == os.uname().machine
 

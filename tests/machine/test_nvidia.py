@@ -1,12 +1,5 @@
-"""NVIDIA cards through the real pynvml, with a small NVML library compiled here in the driver's place.
+"""NVIDIA cards through the real pynvml, with a small NVML library compiled here in the driver's place."""
 
-pynvml keeps the library for the life of its process, so each case has a process of its own.
-"""
-
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +7,7 @@ import psutil
 import pytest
 
 from launcher.machine.gpu import ASLEEP, READINGS
-from tests.machine.conftest import SONAME, pci_card, write
+from tests.machine.conftest import SONAME, asked, pci_card, write
 
 LOOK = """
 import ctypes, json, os, sys
@@ -48,28 +41,14 @@ RTX_4090 = (0x10DE, 0x2684)
 
 
 def look(folder: Path | None, root: Path = Path("/nowhere"), **answers: object) -> dict[str, Any]:
-    """Return what Nvml says in a process that finds the library of `folder`, with STUB_ variables for `answers`."""
-    library = folder / SONAME if folder else Path("none")
-    variables = {f"STUB_{name}": str(answer) for name, answer in answers.items()}
-    variables["STUB_ROOT"] = str(root)
-    variables["LD_LIBRARY_PATH"] = str(folder or "")
-    variables["STUB_LIBRARY"] = str(library) if library.exists() and library.stat().st_size else ""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", LOOK],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
-    said: dict[str, Any] = json.loads(done.stdout)
+    """Return what Nvml says in a process that finds the library of `folder`."""
+    said: dict[str, Any] = asked(LOOK, folder, root, **answers)
     return said
 
 
 class TestNoCard:
-    def test_no_library_means_no_driver(self, tmp_path: Path) -> None:
-        (tmp_path / SONAME).touch()  # an empty file cannot be loaded, and hides one that this computer may have
-        said = look(tmp_path)
+    def test_no_library_means_no_driver(self, no_driver: Path) -> None:
+        said = look(no_driver)
         assert said["absent"] == "No NVIDIA driver is installed."
         assert said["gpus"] == []
 
@@ -239,6 +218,11 @@ class TestActivity:
         processes = look(driver, PROCESSES=2)["activity"]["0"]["processes"]
         assert [(each["pid"], each["used_bytes"]) for each in processes] == [(1, 4 * GIB), (2, 4 * GIB), (3, None)]
         assert processes[0]["name"] == psutil.Process(1).name()
+
+    def test_inside_a_container_the_numbers_are_the_hosts_and_name_nothing(self, driver: Path, root: Path) -> None:
+        write(root, {".dockerenv": ""})
+        (process,) = look(driver, root, PROCESSES=1)["activity"]["0"]["processes"][:1]
+        assert process == {"pid": 1, "name": None, "used_bytes": 4 * GIB}
 
     def test_one_list_of_programs_is_better_than_none(self, driver: Path) -> None:
         said = look(driver, PROCESSES=1, nvmlDeviceGetGraphicsRunningProcesses_v3=NOT_SUPPORTED)["activity"]["0"]

@@ -1,0 +1,65 @@
+"""Which of llama.cpp's official builds suits this computer's GPU."""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from launcher.machine.gpu import Gpu
+
+Backend = Literal["cuda-13", "cuda-12", "vulkan", "metal", "cpu"]
+_CUDA_13_DRIVER, _CUDA_12_DRIVER = 580, 525
+"""The oldest drivers that run programs of CUDA 13 and 12 (NVIDIA, CUDA compatibility, minor version compatibility)."""
+_CUDA_13_CAPABILITY, _CUDA_12_CAPABILITY = (7, 5), (5, 0)
+"""CUDA 13 knows no GPU before Turing; llama.cpp's CUDA 12 builds begin at Maxwell (ggml-cuda/CMakeLists.txt)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendChoice:
+    """The build to take, for which GPU, and why this one. `better` is what would lead to a faster one, if anything."""
+
+    backend: Backend
+    gpu: Gpu | None
+    reason: str
+    better: str | None = None
+
+
+def choose_backend(gpus: Sequence[Gpu], system: str = platform.system()) -> BackendChoice:
+    """Return the build for the first GPU that one suits; `gpus` in the order of `find_gpus`.
+
+    The rule: an NVIDIA GPU takes the newest CUDA that its compute capability and driver allow; every other GPU, and
+    an NVIDIA GPU that fits none, takes Vulkan; no GPU, the processor.
+    """
+    if system == "Darwin":
+        return BackendChoice("metal", gpus[0] if gpus else None, "On a Mac the engine computes by Metal.")
+    if not gpus:
+        return BackendChoice("cpu", None, "No GPU was found.")
+    gpu = gpus[0]
+    if gpu.vendor != "nvidia":
+        return BackendChoice("vulkan", gpu, f"Vulkan runs on the {gpu.name} with the driver that it has.")
+    return _for_nvidia(gpu)
+
+
+def _for_nvidia(gpu: Gpu) -> BackendChoice:
+    capability, driver = gpu.compute_capability, _major(gpu.driver)
+    if capability is None or driver is None:
+        missing = "compute capability" if capability is None else "driver's version"
+        why = gpu.absent.get("compute_capability" if capability is None else "driver", "")
+        return BackendChoice("vulkan", gpu, f"The {gpu.name}'s {missing} is not known. {why}".rstrip())
+    known = f"The {gpu.name} has compute capability {capability[0]}.{capability[1]} and driver {gpu.driver}"
+    if capability >= _CUDA_13_CAPABILITY and driver >= _CUDA_13_DRIVER:
+        return BackendChoice("cuda-13", gpu, f"{known}: enough for CUDA 13, which needs 7.5 and {_CUDA_13_DRIVER}.")
+    if capability >= _CUDA_12_CAPABILITY and driver >= _CUDA_12_DRIVER:
+        newer = capability >= _CUDA_13_CAPABILITY
+        better = f"With an NVIDIA driver from {_CUDA_13_DRIVER} on it could take CUDA 13." if newer else None
+        why = f"driver {_CUDA_13_DRIVER}" if newer else "compute capability 7.5"
+        return BackendChoice("cuda-12", gpu, f"{known}: CUDA 13 needs {why}, CUDA 12 does not.", better)
+    if capability >= _CUDA_12_CAPABILITY:
+        better = f"With an NVIDIA driver from {_CUDA_12_DRIVER} on it could take CUDA."
+        return BackendChoice("vulkan", gpu, f"{known}: CUDA 12 needs driver {_CUDA_12_DRIVER}.", better)
+    return BackendChoice("vulkan", gpu, f"{known}: CUDA 12 needs compute capability 5.0.")
+
+
+def _major(version: str | None) -> int | None:
+    head = (version or "").partition(".")[0]
+    return int(head) if head.isdecimal() else None

@@ -1,0 +1,202 @@
+"""`mtp-launcher doctor` as a user types it, with stand-ins for the NVIDIA driver and for the engine on PATH."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.doctor import build_number, hub_cache
+from tests.conftest import FAKES
+
+COMMAND = [sys.executable, "-m", "launcher", "doctor"]
+SONAME = "libnvidia-ml.so.1"
+STUB_DEVICE = "CUDA0: NVIDIA Stub 24GB (24082 MiB, 18000 MiB free)"
+Doctor = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the library of a present NVIDIA driver."""
+    folder = tmp_path_factory.mktemp("driver")
+    cc = shutil.which("cc")
+    assert cc, "a C compiler is needed: ./test installs one"
+    command = [cc, "-std=c11", "-shared", "-fPIC", "-o", folder / SONAME, FAKES / "nvml_stub.c"]
+    subprocess.run(command, check=True, timeout=60)
+    return folder
+
+
+@pytest.fixture
+def engine_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Put a llama-server of a version, with devices, on PATH."""
+
+    def put(version: str, devices: str) -> Path:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        program = folder / "llama-server"
+        fake = shlex.join([sys.executable, str(FAKES / "llama_server.py")])
+        program.write_text(
+            f"#!/bin/sh\ncase $1 in --version) echo 'version: {version}' >&2 ;; *) exec {fake} \"$@\" ;; esac\n"
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("FAKE_DEVICES", f"Available devices:\n  {devices}")
+        return program
+
+    return put
+
+
+def run(*arguments: str, **environment: str) -> str:
+    """Return what doctor prints."""
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def report(*arguments: str, **environment: str) -> Any:  # noqa: ANN401 -- any JSON value
+    return json.loads(run(*arguments, "--json", **environment))
+
+
+def titles(told: Any) -> list[str]:  # noqa: ANN401 -- any JSON value
+    return [finding["title"] for finding in told["findings"]]
+
+
+def with_driver(driver: Path, **answers: object) -> dict[str, str]:
+    stub = {f"STUB_{name}": str(value) for name, value in answers.items()}
+    return {"LD_LIBRARY_PATH": str(driver), "CUDA_VISIBLE_DEVICES": "0", **stub}
+
+
+def test_a_gpu_is_described_with_what_it_does_now_and_the_build_that_suits_it(driver: Path) -> None:
+    told = report(**with_driver(driver, REASONS=4, PROCESSES=1))
+    (gpu,) = told["gpus"]
+    assert (gpu["name"], gpu["compute_capability"], gpu["cuda_version"]) == ("NVIDIA Stub 24GB", [8, 9], "13.1")
+    assert gpu["readings"]["gpu_power_limit_w"] == {"value": 450.0, "absent": None}
+    assert gpu["activity"]["throttled_by"] == ["power limit"]
+    assert told["engine_fit"]["backend"] == "cuda-13"
+    assert told["no_gpu_because"] is None
+    text = run(**with_driver(driver, REASONS=4, PROCESSES=1))
+    assert "GPU        NVIDIA Stub 24GB, 24,576 MiB, 18,432 MiB free, driver 580.65.06, CUDA 13.1" in text
+    assert "compute capability 8.9, 1,008 GB/s, lights a display" in text
+    assert "now: 61 °C, 312 W, limit 450 W, 2,520 MHz, 87 % busy, held back by: power limit" in text
+    assert "Engine fit cuda-13. The NVIDIA Stub 24GB has compute capability 8.9" in text
+
+
+def test_what_a_driver_does_not_say_has_its_reason(driver: Path) -> None:
+    told = report(**with_driver(driver, nvmlDeviceGetMemoryBusWidth=3, nvmlDeviceGetUtilizationRates=3))
+    (gpu,) = told["gpus"]
+    unsupported = "This card or driver does not report it."
+    assert gpu["memory_bandwidth_gb_s"] is None
+    assert gpu["absent"] == {"memory_bandwidth_gb_s": unsupported}
+    assert gpu["readings"]["gpu_use_percent"] == {"value": None, "absent": unsupported}
+
+
+def test_a_lost_gpu_leaves_the_other(driver: Path) -> None:
+    told = report(**with_driver(driver, GPUS=2, LOST=0))
+    assert [gpu["id"] for gpu in told["gpus"]] == ["GPU-one"]
+    assert "NVIDIA GPU 0: The GPU stopped answering: restart the computer." in titles(told)
+
+
+def test_without_a_driver_there_is_a_reason_and_the_processor(tmp_path: Path) -> None:
+    (tmp_path / SONAME).touch()
+    environment = {"LD_LIBRARY_PATH": str(tmp_path)}
+    told = report(**environment)
+    assert [gpu for gpu in told["gpus"] if gpu["vendor"] == "nvidia"] == []
+    assert told["gpus_absent"]["nvidia"] == "No NVIDIA driver is installed."
+
+
+def test_an_engine_that_agrees_with_the_driver_is_not_mentioned(
+    driver: Path, engine_on_path: Callable[[str, str], Path]
+) -> None:
+    program = engine_on_path("0.7.0 (build 11669, commit Debian)", STUB_DEVICE)
+    told = report(**with_driver(driver))
+    assert told["engines"][1]["place"] == str(program)
+    assert told["engines"][1]["devices"][0]["total_mib"] == 24082
+    assert not [title for title in titles(told) if str(program) in title]
+
+
+@pytest.mark.parametrize(
+    ("devices", "title"),
+    [
+        ("(none)", "CUDA_VISIBLE_DEVICES=0 hides the NVIDIA Stub 24GB from the engine."),
+        (
+            "CUDA0: NVIDIA Stub 24GB (12000 MiB, 9000 MiB free)",
+            "The driver gives NVIDIA Stub 24GB 24,576 MiB of memory, the engine 12,000 MiB.",
+        ),
+        (
+            f"{STUB_DEVICE}\n  Vulkan0: llvmpipe (LLVM 21.1.8, 256 bits) (24105 MiB, 23622 MiB free)",
+            "The engine takes the processor for a GPU: Vulkan0 is llvmpipe (LLVM 21.1.8, 256 bits).",
+        ),
+    ],
+)
+def test_an_engine_that_sees_something_else_is_told(
+    driver: Path, engine_on_path: Callable[[str, str], Path], devices: str, title: str
+) -> None:
+    program = engine_on_path("0.7.0 (build 11669, commit Debian)", devices)
+    assert f"{program}: {title}" in titles(report(**with_driver(driver)))
+
+
+@pytest.mark.parametrize(
+    ("version", "title", "blocks"),
+    [
+        ("0.5.0 (build 10745, commit x)", "b10745, which cannot start draft-mtp.", "MTP"),
+        ("0.5.0 (build 10740, commit x)", "b10740, which is older than what this program was made with.", None),
+        ("6123 (abcdef0)", "b6123, which is older than what this program was made with.", None),
+        ("0.5.0 (build 10749, commit x)", None, None),
+        ("0.6.0-dev (build 0, commit unknown)", None, None),
+    ],
+)
+def test_an_engine_that_is_too_old_is_told(
+    driver: Path, engine_on_path: Callable[[str, str], Path], version: str, title: str | None, blocks: str | None
+) -> None:
+    program = engine_on_path(version, STUB_DEVICE)
+    findings = [each for each in report(**with_driver(driver))["findings"] if str(program) in each["title"]]
+    expected = [] if title is None else [(f"{program} is {title}", blocks)]
+    assert [(each["title"], each["blocks"]) for each in findings] == expected
+
+
+def test_the_models_folder_is_the_one_that_was_named(tmp_path: Path) -> None:
+    told = report("--models", str(tmp_path / "models"))
+    assert told["disks"]["models"]["folder"] == str(tmp_path / "models")
+    assert told["disks"]["models"]["free_bytes"] > 0
+    assert f"models: {tmp_path / 'models'}" in run("--models", str(tmp_path / "models"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"LLAMA_CACHE": "/a", "HF_HOME": "/b"}, "/a"),
+        ({"HF_HUB_CACHE": "/c", "HUGGINGFACE_HUB_CACHE": "/d"}, "/c"),
+        ({"HF_HOME": "/b", "XDG_CACHE_HOME": "/e"}, "/b/hub"),
+        ({"LLAMA_CACHE": "", "XDG_CACHE_HOME": "/e"}, "/e/huggingface/hub"),
+        ({}, str(Path.home() / ".cache/huggingface/hub")),
+    ],
+)
+def test_downloaded_models_lie_where_the_first_variable_says(environment: dict[str, str], folder: str) -> None:
+    assert hub_cache(environment) == Path(folder)
+
+
+@pytest.mark.parametrize(
+    ("version", "number"),
+    [
+        ("0.7.0 (build 11669, commit Debian)", 11669),
+        ("6123 (abcdef0)", 6123),
+        ("0.6.0-dev (build 0, commit x)", None),
+        ("xllamacpp 2026.10.11549", None),
+        ("", None),
+    ],
+)
+def test_the_build_is_read_from_either_form_of_the_version(version: str, number: int | None) -> None:
+    assert build_number(version) == number

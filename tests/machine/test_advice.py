@@ -1,0 +1,176 @@
+"""Advice from facts: WSL and its settings file, cards without drivers, power."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.machine.advice import Advice, advise
+from launcher.machine.disks import Disk
+from launcher.machine.gpu import Gpu
+from launcher.machine.gpus import Undriven
+from launcher.machine.host import Host
+from launcher.machine.machine import Machine
+from launcher.machine.wsl import WslSettings, parse_settings, read_settings
+from tests.machine.conftest import write
+
+GIB = 2**30
+HOST = Host(
+    kind="linux",
+    system="Debian",
+    machine="x86_64",
+    cpu="a processor",
+    physical_cores=8,
+    cpu_features=(),
+    memory_bytes=32 * GIB,
+    available_bytes=30 * GIB,
+    memory_limit_bytes=None,
+    wsl=None,
+    wsl_gpu=False,
+    container=None,
+    on_battery=False,
+    display=None,
+)
+GPU = Gpu("nvidia", 0, "NVIDIA GeForce RTX 4070", "GPU-1", 12 * GIB, unified=False, asleep=False)
+WSL2 = replace(HOST, wsl=2, wsl_gpu=True)
+CONFIG = Path("/mnt/c/Users/me/.wslconfig")
+NO_DRIVER = "No NVIDIA driver is installed."
+
+
+def machine(host: Host = HOST, *gpus: Gpu, undriven: tuple[Undriven, ...] = ()) -> Machine:
+    return Machine(host, gpus, None if gpus else NO_DRIVER, {}, (), undriven)
+
+
+def settings(text: str) -> list[WslSettings]:
+    return [parse_settings(CONFIG, text)]
+
+
+def titles(advice: tuple[Advice, ...]) -> list[str]:
+    return [each.title for each in advice]
+
+
+class TestSettingsFile:
+    def test_real_settings_are_known_in_any_case_and_place(self) -> None:
+        text = "# mine\n[wsl2]\nMemory=12GB # half\nswap = 8GB\ngpuSupport=true\n[Experimental]\nsparseVhd=true\n"
+        (found,) = settings(text)
+        assert found.unknown == ()
+        assert found.values == {
+            "wsl2.memory": "12GB",
+            "wsl2.swap": "8GB",
+            "wsl2.gpusupport": "true",
+            "experimental.sparsevhd": "true",
+        }
+
+    def test_what_wsl_does_not_know_is_named_with_its_line(self) -> None:
+        (found,) = settings("memory=4GB\n[wsl2]\n\ngpuMemory=8GB\nsparseVhd=true\n[gpu]\nmemory=1GB\n")
+        assert [(each.line, each.name) for each in found.unknown] == [
+            (1, "memory"),
+            (4, "wsl2.gpuMemory"),
+            (5, "wsl2.sparseVhd"),
+            (7, "gpu.memory"),
+        ]
+        assert found.values == {}
+
+    def test_of_a_name_that_is_set_twice_the_first_holds(self) -> None:
+        assert settings("[wsl2]\nmemory=4GB\nMEMORY=8GB\n")[0].values == {"wsl2.memory": "4GB"}
+
+    def test_every_users_file_is_found_below_the_windows_drive(self, root: Path) -> None:
+        write(root, {"mnt/c/Users/a/.wslconfig": b"\xef\xbb\xbf[wsl2]\r\nmemory=4GB\r\n", "mnt/c/Users/b/x": ""})
+        write(root, {"mnt/c/Users/c/.wslconfig/not-a-file": ""})
+        (found,) = read_settings(root)
+        assert found.path == root / "mnt/c/Users/a/.wslconfig"
+        assert found.values == {"wsl2.memory": "4GB"}
+        assert read_settings(root / "elsewhere") == ()
+
+
+class TestWsl:
+    def test_a_setting_that_does_not_exist_is_named(self) -> None:
+        (advice,) = advise(machine(WSL2, GPU), settings("[wsl2]\ngpuMemory=8GB\n"))
+        assert advice.title == f"{CONFIG} line 2: WSL knows no setting wsl2.gpuMemory and skips it."
+        assert "does not divide the GPU's memory" in advice.hint
+
+    def test_outside_wsl_2_nothing_is_said_of_it(self) -> None:
+        assert advise(machine(HOST, GPU), settings("[wsl2]\ngpuMemory=8GB\n")) == ()
+
+    def test_wsl_1_has_no_gpu(self) -> None:
+        (advice,) = advise(machine(replace(HOST, wsl=1)))
+        assert advice.title == "This is WSL 1, which has no GPU."
+        assert "--set-version" in advice.hint
+
+    @pytest.mark.parametrize(
+        ("host", "text", "title"),
+        [
+            (WSL2, "[wsl2]\ngpuSupport=false\n", f"{CONFIG} keeps the GPU from WSL: gpuSupport is off."),
+            (replace(WSL2, wsl_gpu=False), "", "WSL offers no GPU here: there is no /dev/dxg."),
+            (WSL2, "", f"WSL offers a GPU, but none was found: {NO_DRIVER}"),
+        ],
+    )
+    def test_no_gpu_in_wsl_2_has_its_cause(self, host: Host, text: str, title: str) -> None:
+        assert titles(advise(machine(host), settings(text))) == [title]
+
+    def test_a_memory_line_is_suggested_when_wsl_is_clearly_too_small(self) -> None:
+        (advice,) = advise(machine(replace(WSL2, memory_bytes=8 * GIB - 2**28), GPU))
+        assert "WSL has 7.8 GiB of memory" in advice.title
+        assert "%UserProfile%\\.wslconfig, set memory=12GB below [wsl2]" in advice.hint
+        assert "wsl --shutdown" in advice.hint
+
+    def test_a_memory_line_that_is_there_is_to_be_raised(self) -> None:
+        small = replace(WSL2, memory_bytes=6 * GIB)
+        (advice,) = advise(machine(small, GPU), settings("[wsl2]\nmemory=6GB\n"))
+        assert f"In {CONFIG}, raise memory=6GB" in advice.hint
+        (default,) = advise(machine(small, GPU), settings("[wsl2]\nmemory=0\n"))  # which means the default
+        assert "set memory=9GB" in default.hint
+
+    @pytest.mark.parametrize(
+        ("memory_gib", "gpu"),
+        [(12, GPU), (8, replace(GPU, memory_bytes=24 * GIB)), (8, replace(GPU, memory_bytes=None))],
+        ids=["enough memory", "a GPU that holds it all", "a GPU of unknown memory"],
+    )
+    def test_else_none_is_suggested(self, memory_gib: int, gpu: Gpu) -> None:
+        assert advise(machine(replace(WSL2, memory_bytes=memory_gib * GIB), gpu)) == ()
+
+    def test_models_on_a_drive_of_windows_load_slowly(self) -> None:
+        disk = Disk(Path("/mnt/d/models"), None, None, "9p")
+        (advice,) = advise(machine(WSL2, GPU), (), [disk])
+        assert advice.title.startswith("/mnt/d/models lies on a drive of Windows")
+        assert advise(machine(HOST, GPU), (), [disk]) == ()
+
+
+class TestCards:
+    @pytest.mark.parametrize(
+        ("vendor", "kernel_driver", "container", "hint"),
+        [
+            ("nvidia", None, None, "apt-get install nvidia-driver"),
+            ("nvidia", "nouveau", None, "apt-get install nvidia-driver"),
+            ("nvidia", "nvidia", "docker", "--gpus all"),
+            ("amd", None, "podman", "--device /dev/dri"),
+            ("amd", "radeon", None, "amdgpu"),
+            ("intel", None, None, "i915 or xe"),
+            ("amd", "vfio-pci", "docker", "virtual machine"),
+        ],
+    )
+    def test_a_card_without_its_driver_and_how_to_get_it(
+        self, vendor: str, kernel_driver: str | None, container: str | None, hint: str
+    ) -> None:
+        card = Undriven(vendor, "Some Card", "0000:01:00.0", kernel_driver, "No driver is loaded for it.")  # type: ignore[arg-type]
+        (advice,) = advise(machine(replace(HOST, container=container), undriven=(card,)))
+        assert advice.title == "The Some Card is there, its driver is not: No driver is loaded for it."
+        assert hint in advice.hint
+
+    def test_a_sleeping_gpu_can_be_woken(self) -> None:
+        (advice,) = advise(machine(HOST, replace(GPU, asleep=True)))
+        assert "sleeps" in advice.title
+        assert "--wake" in advice.hint
+
+    def test_a_lost_gpu_is_told(self) -> None:
+        lost = replace(machine(HOST, GPU), failures=("NVIDIA GPU 1: The GPU stopped answering.",))
+        assert titles(advise(lost)) == ["NVIDIA GPU 1: The GPU stopped answering."]
+
+
+def test_a_battery_holds_back() -> None:
+    (advice,) = advise(machine(replace(HOST, on_battery=True), GPU))
+    assert advice.hint.startswith("Plug it in")
+
+
+def test_all_is_well() -> None:
+    assert advise(machine(HOST, GPU), (), [Disk(Path("/home/me"), GIB, GIB, "ext4")]) == ()

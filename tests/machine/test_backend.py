@@ -1,0 +1,53 @@
+"""Which engine build suits which GPU."""
+
+import pytest
+
+from launcher.machine.backend import choose_backend
+from launcher.machine.gpu import ASLEEP, Gpu
+
+
+def nvidia(capability: tuple[int, int] | None, driver: str | None) -> Gpu:
+    gpu = Gpu("nvidia", 0, "NVIDIA Card", "GPU-1", compute_capability=capability, driver=driver)
+    return gpu.explained(ASLEEP)
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "backend", "better"),
+    [
+        ((8, 9), "580.65.06", "cuda-13", None),
+        ((7, 5), "580", "cuda-13", None),
+        ((12, 0), "595.10", "cuda-13", None),
+        ((8, 9), "579.99", "cuda-12", "driver from 580 on"),
+        ((7, 0), "580.65.06", "cuda-12", None),  # Volta: CUDA 13 has left it behind
+        ((6, 1), "525.60.13", "cuda-12", None),
+        ((5, 0), "535.1", "cuda-12", None),
+        ((8, 6), "524.99", "vulkan", "driver from 525 on"),
+        ((3, 5), "470.1", "vulkan", None),
+        (None, "580.65.06", "vulkan", None),
+        ((8, 9), None, "vulkan", None),
+        ((8, 9), "odd", "vulkan", None),
+    ],
+)
+def test_an_nvidia_gpu_takes_the_newest_cuda_that_it_can(
+    capability: tuple[int, int] | None, driver: str | None, backend: str, better: str | None
+) -> None:
+    choice = choose_backend([nvidia(capability, driver)], "Linux")
+    assert choice.backend == backend
+    assert (choice.better is None) == (better is None)
+    assert better is None or better in str(choice.better)
+    assert choice.reason.endswith(".")
+
+
+def test_a_gpu_that_sleeps_says_so() -> None:
+    assert choose_backend([nvidia(None, "580.65.06")], "Linux").reason.endswith(ASLEEP)
+
+
+def test_the_first_gpu_decides() -> None:
+    arc, card = Gpu("intel", 0, "Intel Arc", "0000:03:00.0"), nvidia((8, 9), "580.65.06")
+    assert choose_backend([card, arc], "Linux").gpu == card
+    assert choose_backend([arc, card], "Windows").backend == "vulkan"
+
+
+def test_without_a_gpu_it_is_the_processor_and_on_a_mac_metal() -> None:
+    assert choose_backend([], "Windows").backend == "cpu"
+    assert choose_backend([], "Darwin").backend == "metal"

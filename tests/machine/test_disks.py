@@ -1,0 +1,56 @@
+"""The disks below folders, by mount points as Linux and WSL have them."""
+
+import shutil
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.machine.disks import read_disks
+
+WSL = [("/", "ext4"), ("/mnt/c", "9p"), ("/mnt/wsl", "tmpfs"), ("/home/me/win", "drvfs")]
+
+
+def test_a_folder_that_does_not_exist_yet_has_its_parents_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "of tomorrow"
+    (disk,) = read_disks([folder])
+    total, _, free = shutil.disk_usage(tmp_path)
+    assert disk.folder == folder
+    assert disk.total_bytes == total
+    assert disk.free_bytes == pytest.approx(free, rel=0.05)
+    assert disk.absent == {}
+
+
+def test_the_file_system_is_that_of_the_deepest_mount_point(tmp_path: Path) -> None:
+    mounts = [("/", "ext4"), (str(tmp_path), "btrfs"), (f"{tmp_path}-other", "xfs")]
+    assert [disk.file_system for disk in read_disks([tmp_path / "a", Path("/")], mounts)] == ["btrfs", "ext4"]
+
+
+def test_an_unknown_file_system_has_a_reason(tmp_path: Path) -> None:
+    (disk,) = read_disks([tmp_path], [])
+    assert disk.file_system is None
+    assert disk.absent == {"file_system": "The system does not list what is mounted there."}
+
+
+def test_this_computers_own_mounts_are_read() -> None:
+    (disk,) = read_disks([Path("/")])
+    assert disk.file_system == next(each.fstype for each in psutil.disk_partitions(all=True) if each.mountpoint == "/")
+
+
+@pytest.mark.parametrize(
+    ("folder", "mounts", "windows"),
+    [
+        ("/mnt/c/models", [("/", "ext4")], True),
+        ("/mnt/c", WSL, True),
+        ("/mnt/cache", WSL, False),
+        ("/mnt/wsl/models", WSL, False),
+        ("/home/me/models", WSL, False),
+        ("/", [("/", "9p")], True),
+        ("/", [("/", "virtiofs")], True),
+    ],
+)
+def test_a_drive_of_windows_is_known_by_its_place_or_its_file_system(
+    folder: str, mounts: list[tuple[str, str]], windows: bool
+) -> None:
+    (disk,) = read_disks([Path(folder)], mounts)
+    assert disk.holds_windows_files is windows

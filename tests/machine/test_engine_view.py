@@ -1,0 +1,170 @@
+"""What the engine's --list-devices says beside what the drivers say."""
+
+from typing import NamedTuple
+
+import pytest
+
+from launcher.machine.engine_view import disagreements, is_gpu, merge
+from launcher.machine.gpu import ASLEEP, Gpu, Vendor
+
+GIB, MIB = 2**30, 2**20
+
+
+class Device(NamedTuple):
+    name: str
+    description: str
+    total_mib: int
+    free_mib: int
+
+
+def gpu(name: str, mib: int | None, vendor: Vendor = "nvidia", index: int = 0, reserved_mib: int = 0) -> Gpu:
+    memory = None if mib is None else mib * MIB
+    return Gpu(vendor, index, name, f"{vendor}-{index}", memory, reserved_bytes=reserved_mib * MIB, unified=False)
+
+
+RTX_4090 = gpu("NVIDIA GeForce RTX 4090", 24564, reserved_mib=482)
+CUDA_4090 = Device("CUDA0", "NVIDIA GeForce RTX 4090", 24082, 23500)
+RX_7900 = gpu("AMD Radeon RX 7900 XTX", 24560, "amd")
+LLVMPIPE = Device("Vulkan0", "llvmpipe (LLVM 21.1.8, 256 bits)", 24105, 23622)
+BLAS = Device("BLAS", "Accelerate", 0, 0)
+REMOTE = Device("RPC0", "192.168.1.7:50052", 24000, 23000)
+
+
+class TestAgreement:
+    @pytest.mark.parametrize(
+        ("gpus", "devices"),
+        [
+            ([RTX_4090], [CUDA_4090]),
+            ([RTX_4090], [CUDA_4090._replace(description="GeForce RTX 4090")]),
+            ([RTX_4090], [CUDA_4090, Device("Vulkan0", "NVIDIA GeForce RTX 4090", 24564, 24000)]),
+            ([RX_7900], [Device("Vulkan0", "AMD Radeon RX 7900 XTX (RADV NAVI31)", 24560, 24000)]),
+            ([RX_7900], [Device("ROCm0", "Radeon RX 7900 XTX", 24560, 24500)]),
+            ([gpu("AMD Navi 31", 24560, "amd")], [Device("ROCm0", "Radeon RX 7900 XTX", 24560, 24500)]),
+            ([gpu("Intel Arc B580", None, "intel")], [Device("SYCL0", "Intel(R) Arc(TM) B580 Graphics", 11605, 11000)]),
+            ([RTX_4090], [CUDA_4090, BLAS]),
+            ([], []),
+        ],
+        ids=["CUDA", "no maker", "two backends", "RADV", "ROCm", "other name", "SYCL", "BLAS", "nothing"],
+    )
+    def test_nothing_is_said(self, gpus: list[Gpu], devices: list[Device]) -> None:
+        assert disagreements(gpus, devices, {}) == ()
+
+    def test_two_cards_of_one_name_are_told_apart_by_their_memory(self) -> None:
+        gpus = [gpu("NVIDIA GeForce RTX 3060", 12288), gpu("NVIDIA GeForce RTX 3060", 8192, index=1)]
+        devices = [
+            Device("CUDA0", "NVIDIA GeForce RTX 3060", 8191, 8000),
+            Device("CUDA1", "NVIDIA GeForce RTX 3060", 12287, 12000),
+        ]
+        assert disagreements(gpus, devices, {}) == ()
+
+    def test_a_built_in_gpu_is_not_missed_beside_another(self) -> None:
+        built_in = Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)
+        assert disagreements([RTX_4090, built_in], [CUDA_4090], {}) == ()
+
+
+class TestDisagreement:
+    def test_a_gpu_is_missing_from_the_engine(self) -> None:
+        (found,) = disagreements([RTX_4090], [], {})
+        assert (found.kind, found.title) == ("missing", "The engine does not see the GPU (NVIDIA GeForce RTX 4090).")
+        assert "CUDA runtime" in found.hint
+
+    def test_one_of_two_is_missing(self) -> None:
+        (found,) = disagreements([RTX_4090, RX_7900], [CUDA_4090], {})
+        assert (found.kind, found.title) == ("missing", "The engine does not see the AMD Radeon RX 7900 XTX.")
+
+    def test_the_only_gpu_is_missed_even_when_it_is_built_in(self) -> None:
+        (found,) = disagreements([Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)], [BLAS], {})
+        assert found.kind == "missing"
+
+    @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"])
+    def test_a_variable_hides_it(self, name: str) -> None:
+        second = gpu("NVIDIA GeForce RTX 3060", 12288, index=1)
+        (found,) = disagreements([RTX_4090, second], [CUDA_4090], {name: "0", "HIP_VISIBLE_DEVICES": "0"})
+        assert (found.kind, found.title) == (
+            "hidden",
+            f"{name}=0 hides the NVIDIA GeForce RTX 3060 from the engine.",
+        )
+
+    def test_a_variable_that_hides_nothing_is_not_blamed(self) -> None:
+        assert disagreements([RTX_4090], [CUDA_4090], {"CUDA_VISIBLE_DEVICES": "0"}) == ()
+
+    def test_without_variables_named_the_environment_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        assert disagreements([RTX_4090], [])[0].kind == "hidden"
+
+    @pytest.mark.parametrize(
+        ("total_mib", "differs"), [(23_360, False), (23_359, True), (25_300, False), (25_302, True)]
+    )
+    def test_memory_may_differ_by_3_percent_beside_what_is_reserved(self, total_mib: int, differs: bool) -> None:
+        found = disagreements([RTX_4090], [CUDA_4090._replace(total_mib=total_mib)], {})
+        assert [each.kind for each in found] == ["memory"] * differs
+        if differs:
+            assert f"24,564 MiB of memory, the engine {total_mib:,} MiB" in found[0].title
+
+    def test_memory_that_the_driver_does_not_tell_differs_from_nothing(self) -> None:
+        assert disagreements([gpu("NVIDIA GB10", None)], [Device("CUDA0", "NVIDIA GB10", 122_000, 100_000)], {}) == ()
+
+    def test_the_processor_is_no_gpu(self) -> None:
+        (found,) = disagreements([], [LLVMPIPE], {})
+        assert found.kind == "processor"
+        assert "Vulkan0 is llvmpipe" in found.title
+        kinds = [each.kind for each in disagreements([RTX_4090], [LLVMPIPE], {})]
+        assert kinds == ["processor", "missing"]
+
+    def test_what_is_a_gpu(self) -> None:
+        devices = [CUDA_4090, LLVMPIPE, BLAS, REMOTE, Device("MTL0", "Apple M3 Max", 49152, 49000)]
+        assert [device.name for device in devices if is_gpu(device)] == ["CUDA0", "MTL0"]
+
+
+class TestMerge:
+    def test_what_the_driver_knows_stays(self) -> None:
+        assert merge([RTX_4090], [CUDA_4090]) == [RTX_4090]
+
+    def test_the_engine_tells_memory_that_the_driver_does_not(self) -> None:
+        arc = Gpu("intel", 0, "Intel Arc B580", "0000:03:00.0", driver="xe", asleep=False).explained("Not said.")
+        (merged,) = merge([arc], [Device("Vulkan0", "Intel(R) Arc(tm) B580 Graphics (BMG G21)", 12216, 11000)])
+        assert (merged.name, merged.id, merged.driver) == ("Intel Arc B580", "0000:03:00.0", "xe")
+        assert (merged.memory_bytes, merged.free_bytes, merged.used_bytes) == (12216 * MIB, 11000 * MIB, 1216 * MIB)
+        assert "memory_bytes" not in merged.absent
+        assert merged.absent["display_active"] == "Not said."
+
+    def test_a_gpu_that_slept_is_awake_once_the_engine_has_listed_it(self) -> None:
+        asleep = Gpu("amd", 0, "AMD Radeon RX 7900 XTX", "0000:03:00.0", asleep=True).explained(ASLEEP)
+        (merged,) = merge([asleep], [Device("Vulkan0", "AMD Radeon RX 7900 XTX (RADV NAVI31)", 24560, 24000)])
+        assert merged.asleep is False
+        assert merged.memory_bytes == 24560 * MIB
+
+    def test_a_gpu_that_only_the_engine_names_is_added_once(self) -> None:
+        devices = [
+            CUDA_4090,
+            Device("Vulkan0", "NVIDIA GeForce RTX 4090", 24564, 24000),
+            Device("Vulkan1", "AMD Radeon Graphics (RADV PHOENIX)", 16000, 15000),
+            BLAS,
+        ]
+        first, second = merge([RTX_4090], devices)
+        assert first == RTX_4090
+        assert (second.vendor, second.index, second.name, second.id) == (
+            "amd",
+            0,
+            "AMD Radeon Graphics (RADV PHOENIX)",
+            "Vulkan1",
+        )
+        assert second.memory_bytes == 16000 * MIB
+        assert second.absent["bus_id"] == "Only the engine's device list names this GPU."
+
+    def test_without_any_driver_two_backends_still_name_one_gpu(self) -> None:
+        devices = [CUDA_4090, Device("Vulkan0", "NVIDIA GeForce RTX 4090", 24564, 24000)]
+        assert [each.id for each in merge([], devices)] == ["CUDA0"]
+
+    @pytest.mark.parametrize(
+        ("device", "vendor"),
+        [
+            (Device("MTL0", "Apple M3 Max", 49152, 49000), "other"),
+            (Device("Vulkan0", "Intel(R) UHD Graphics 770", 16000, 15000), "intel"),
+            (Device("Vulkan0", "Radeon RX 580 Series", 8192, 8000), "amd"),
+            (Device("Vulkan0", "Quadro P5000", 16384, 16000), "nvidia"),
+            (Device("Vulkan0", "Adreno (TM) 750", 16384, 16000), "other"),
+        ],
+    )
+    def test_the_maker_is_told_by_backend_and_name(self, device: Device, vendor: Vendor) -> None:
+        assert [each.vendor for each in merge([], [device])] == [vendor]

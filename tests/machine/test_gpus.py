@@ -1,0 +1,162 @@
+"""All sources of GPUs together, in processes that find a stand-in for NVML or none."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+from launcher.machine.gpu import READINGS
+from tests.machine.conftest import asked, pci_card, write
+
+GIB = 2**30
+NOT_LOADED = 9
+FIND = """
+import json, os
+from dataclasses import asdict
+from pathlib import Path
+from launcher.machine.gpus import find_gpus, inspect_gpus
+root = Path(os.environ["STUB_ROOT"])
+found = find_gpus(root=root)
+told = inspect_gpus(found.gpus, root=root)
+print(json.dumps(asdict(found) | {
+    "none_because": found.none_because,
+    "inspected": {id_: [readings, asdict(activity)] for id_, (readings, activity) in told.items()},
+}))
+"""
+WATCH = """
+import ctypes, json, os
+from pathlib import Path
+from launcher.machine.gpus import GpuSensors
+root = Path(os.environ["STUB_ROOT"])
+status = next(iter(root.glob("sys/bus/pci/devices/*/power/runtime_status")), None)
+opened = lambda: (
+    ctypes.c_int.in_dll(ctypes.CDLL(os.environ["STUB_LIBRARY"]), "stub_open_count").value
+    if os.environ["STUB_LIBRARY"] else None
+)
+sensors = GpuSensors(root)
+said = []
+for runs in (False, True, True, False, True):
+    said.append([sensors.sample(engine_runs=runs), opened()])
+sensors.close()
+print(json.dumps({"samples": said, "open": opened()}))
+"""
+NVIDIA, AMD, INTEL = (0x10DE, 0x2684), (0x1002, 0x744C), (0x8086, 0x46A6)
+AMD_FILES: dict[str, str | bytes] = {
+    "mem_info_vram_total": str(16 * GIB),
+    "mem_info_vram_used": str(GIB),
+    "gpu_metrics": struct.pack("<HBB", 120, 1, 3),
+    "hwmon/hwmon1/temp1_input": "44000",
+}
+LEFT_ALONE = "Not read while no engine runs, so that the GPU can sleep."
+
+
+def find(folder: Path, root: Path, **answers: object) -> dict[str, Any]:
+    found: dict[str, Any] = asked(FIND, folder, root, **answers)
+    return found
+
+
+class TestFind:
+    def test_gpus_of_all_makers_come_with_built_in_ones_last(self, driver: Path, root: Path) -> None:
+        pci_card(root, "0000:00:02.0", INTEL, "i915")
+        pci_card(root, "0000:01:00.0", NVIDIA, "nvidia")
+        pci_card(root, "0000:03:00.0", AMD, "amdgpu", AMD_FILES)
+        found = find(driver, root)
+        assert [(gpu["vendor"], gpu["index"], gpu["unified"]) for gpu in found["gpus"]] == [
+            ("nvidia", 0, False),
+            ("amd", 0, False),
+            ("intel", 0, True),
+        ]
+        assert (found["absent"], found["failures"], found["undriven"]) == ({}, [], [])
+        assert found["none_because"] is None
+        readings, activity = found["inspected"]["GPU-zero"]
+        assert readings["gpu_power_w"] == [312.5, None]
+        assert activity["throttled_by"] == []
+        assert found["inspected"]["0000:03:00.0"][0]["gpu_temperature_c"] == [44.0, None]
+
+    def test_nothing_at_all_says_why(self, no_driver: Path, root: Path) -> None:
+        found = find(no_driver, root)
+        assert found["gpus"] == []
+        assert found["none_because"] == "No NVIDIA driver is installed."
+        assert set(found["absent"]) == {"nvidia", "amd", "intel"}
+
+    def test_a_lost_card_is_told_beside_one_that_answers(self, driver: Path, root: Path) -> None:
+        found = find(driver, root, GPUS=2, LOST=1)
+        assert [gpu["id"] for gpu in found["gpus"]] == ["GPU-zero"]
+        assert found["failures"] == ["NVIDIA GPU 1: The GPU stopped answering: restart the computer."]
+
+
+class TestUndriven:
+    def test_an_nvidia_card_without_a_driver(self, no_driver: Path, root: Path) -> None:
+        pci_card(root, "0000:01:00.0", NVIDIA, None)
+        found = find(no_driver, root)
+        assert found["undriven"] == [
+            {
+                "vendor": "nvidia",
+                "name": "NVIDIA GPU 0x2684",
+                "bus_id": "0000:01:00.0",
+                "kernel_driver": None,
+                "reason": "No driver is loaded for it.",
+            }
+        ]
+        assert found["none_because"] == "No driver is loaded for it."
+
+    def test_another_driver_has_it(self, no_driver: Path, root: Path) -> None:
+        pci_card(root, "0000:01:00.0", NVIDIA, "nouveau")
+        pci_card(root, "0000:03:00.0", AMD, "vfio-pci")
+        assert [card["reason"] for card in find(no_driver, root)["undriven"]] == [
+            "The driver nouveau runs it, and no engine can use that.",
+            "The driver vfio-pci runs it, and no engine can use that.",
+        ]
+
+    def test_its_driver_is_there_and_does_not_work(self, driver: Path, root: Path) -> None:
+        pci_card(root, "0000:01:00.0", NVIDIA, "nvidia")
+        found = find(driver, root, nvmlInitWithFlags=NOT_LOADED)
+        assert [card["reason"] for card in found["undriven"]] == ["The NVIDIA driver is installed but not loaded."]
+
+    def test_a_container_that_was_given_one_card_of_two_is_well(self, driver: Path, root: Path) -> None:
+        pci_card(root, "0000:01:00.0", NVIDIA, "nvidia")
+        pci_card(root, "0000:41:00.0", NVIDIA, "nvidia")
+        found = find(driver, root, GPUS=1)
+        assert (len(found["gpus"]), found["undriven"]) == (1, [])
+
+    def test_a_card_that_sleeps_has_its_driver(self, no_driver: Path, root: Path) -> None:
+        pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", status="suspended", control="auto")
+        found = find(no_driver, root)
+        assert (found["undriven"], [gpu["asleep"] for gpu in found["gpus"]]) == ([], [True])
+
+
+class TestWatch:
+    def test_a_laptops_gpu_is_left_alone_until_an_engine_runs(self, driver: Path, root: Path) -> None:
+        pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", status="suspended", control="auto")
+        said = asked(WATCH, driver, root)
+        alone = {name: [None, LEFT_ALONE] for name in READINGS}
+        temperatures = [readings["gpu_temperature_c"] for readings, _ in said["samples"]]
+        assert temperatures == [[None, LEFT_ALONE], [61, None], [61, None], [None, LEFT_ALONE], [61, None]]
+        assert said["samples"][0][0] == said["samples"][3][0] == alone
+        assert [count for _, count in said["samples"]] == [0, 1, 1, 0, 1]  # an open library would keep it awake
+        assert said["open"] == 0
+
+    def test_a_gpu_that_lights_a_display_never_sleeps_and_is_always_read(self, driver: Path, root: Path) -> None:
+        pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", control="auto")
+        said = asked(WATCH, driver, root)
+        assert {readings["gpu_temperature_c"][0] for readings, _ in said["samples"]} == {61}
+
+    def test_without_power_management_it_is_always_read(self, driver: Path, root: Path) -> None:
+        said = asked(WATCH, driver, root, nvmlDeviceGetDisplayActive=3)
+        assert {readings["gpu_temperature_c"][0] for readings, _ in said["samples"]} == {61}
+        assert said["open"] == 0
+
+    def test_an_amd_card_is_watched_too(self, no_driver: Path, root: Path) -> None:
+        pci_card(root, "0000:03:00.0", AMD, "amdgpu", AMD_FILES)
+        said = asked(WATCH, no_driver, root)
+        assert {tuple(readings["gpu_temperature_c"]) for readings, _ in said["samples"]} == {(44.0, None)}
+
+    def test_without_a_gpu_each_reading_says_why(self, no_driver: Path, root: Path) -> None:
+        said = asked(WATCH, no_driver, root)
+        reason = "No NVIDIA driver is installed."
+        assert said["samples"][1][0] == {name: [None, reason] for name in READINGS}
+
+    def test_the_larger_of_two_is_the_one_that_an_engine_would_use(self, driver: Path, root: Path) -> None:
+        pci_card(root, "0000:00:02.0", INTEL, "i915")
+        write(root / "sys/bus/pci/devices/0000:00:02.0", {"drm/card0/gt_act_freq_mhz": "300"})
+        said = asked(WATCH, driver, root)
+        assert said["samples"][1][0]["gpu_clock_mhz"] == [2520, None]

@@ -1,0 +1,279 @@
+"""AMD and Intel GPUs, and what sleeps, read from trees like those of real kernels."""
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from launcher.machine.amd import AmdGpus
+from launcher.machine.gpu import ASLEEP, GONE, READINGS, TOO_SHORT, Gpu
+from launcher.machine.intel import IntelGpus
+from launcher.machine.reading import Reading
+from launcher.machine.sysfs import pci_gpus
+from tests.machine.conftest import pci_card, write
+
+GIB, MIB = 2**30, 2**20
+RX_7900, PHOENIX, ARC_B580, ARC_A770, IRIS = 0x744C, 0x15BF, 0xE20B, 0x56A0, 0x46A6
+PCI_IDS = """\
+# a list
+1002  Advanced Micro Devices, Inc. [AMD/ATI]
+\t15bf  Phoenix1
+\t744c  Navi 31 [Radeon RX 7900 XT/7900 XTX/7900 GRE/7900M]
+\t\t1002 0e3b  a subsystem
+10de  NVIDIA Corporation
+\t744c  not AMD's
+8086  Intel Corporation
+\te20b  Battlemage G21 [Arc B580]
+"""
+CARD = {
+    "mem_info_vram_total": str(24 * GIB),
+    "mem_info_vram_used": str(2 * GIB),
+    "mem_info_gtt_total": str(31 * GIB),
+    "mem_info_gtt_used": str(MIB),
+    "gpu_busy_percent": "37",
+    "gpu_metrics": struct.pack("<HBB", 120, 1, 3) + bytes(116),
+    "hwmon/hwmon5/temp1_input": "61000",
+    "hwmon/hwmon5/power1_average": "303000000",
+    "hwmon/hwmon5/power1_cap": "339000000",
+    "hwmon/hwmon5/freq1_input": "2305000000",
+    "hwmon/hwmon5/freq2_input": "1249000000",
+    "drm/card1/card1-DP-1/enabled": "enabled",
+    "drm/card1/card1-DP-2/enabled": "disabled",
+}
+APU = {
+    "mem_info_vram_total": str(GIB),
+    "mem_info_vram_used": str(GIB // 2),
+    "mem_info_gtt_total": str(14 * GIB),
+    "mem_info_gtt_used": str(GIB),
+    "gpu_metrics": struct.pack("<HBB", 264, 3, 0) + bytes(260),
+    "hwmon/hwmon2/power1_input": "9000000",
+}
+ARC = {
+    "drm/card0/card0-HDMI-A-1/enabled": "disabled",
+    "hwmon/hwmon3/energy1_input": "5000000",
+    "hwmon/hwmon3/energy1_label": "card",
+    "hwmon/hwmon3/energy2_input": "1000000",
+    "hwmon/hwmon3/energy2_label": "pkg",
+    "hwmon/hwmon3/temp2_input": "48000",
+    "hwmon/hwmon3/temp2_label": "pkg",
+    "hwmon/hwmon3/temp3_input": "52000",
+    "hwmon/hwmon3/temp3_label": "vram",
+    "hwmon/hwmon3/power1_max": "190000000",
+    "tile0/gt0/freq0/act_freq": "2850",
+    "tile0/physical_vram_size_bytes": hex(12 * GIB),
+}
+
+
+def amd(root: Path, *, wake: bool = False) -> AmdGpus:
+    return AmdGpus([card for card in pci_gpus(root) if card.vendor == "amd"], wake=wake)
+
+
+def intel(root: Path, times: Sequence[float] = (0.0,)) -> IntelGpus:
+    clock = iter(times)
+    return IntelGpus([card for card in pci_gpus(root) if card.vendor == "intel"], clock=lambda: next(clock))
+
+
+def known(gpu: Gpu) -> dict[str, object]:
+    """Return the fields that have a value; each of the others must have a reason."""
+    fields = {name: getattr(gpu, name) for name in Gpu.__slots__ if name != "absent"}
+    unknown = {name for name, value in fields.items() if value is None}
+    assert set(gpu.absent) == unknown
+    assert all(reason.endswith(".") for reason in gpu.absent.values())
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+class TestBus:
+    def test_only_gpus_of_the_three_makers_count(self, root: Path) -> None:
+        pci_card(root, "0000:00:01.0", (0x1234, 0x1111), "bochs-drm")  # a virtual machine's display
+        pci_card(root, "0000:00:1f.3", (0x8086, 0x7AD0), "snd_hda_intel", kind="0x040300")  # sound
+        pci_card(root, "0000:00:0b.0", (0x8086, 0x7D1D), "intel_vpu", kind="0x120000")  # an NPU
+        pci_card(root, "0000:83:00.0", (0x1002, 0x74A1), "amdgpu", kind="0x120000")  # an Instinct
+        pci_card(root, "0000:01:00.0", (0x10DE, 0x2684), None, kind="0x030200")  # a card without outputs
+        assert [(card.vendor, card.address) for card in pci_gpus(root)] == [
+            ("nvidia", "0000:01:00.0"),
+            ("amd", "0000:83:00.0"),
+        ]
+
+    def test_names_come_from_the_pci_id_database(self, root: Path) -> None:
+        write(root, {"usr/share/misc/pci.ids": PCI_IDS})
+        pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu")
+        pci_card(root, "0000:04:00.0", (0x1002, PHOENIX), "amdgpu")
+        pci_card(root, "0000:05:00.0", (0x8086, ARC_B580), "xe")
+        pci_card(root, "0000:06:00.0", (0x8086, 0x1234), "xe")
+        assert [card.name for card in pci_gpus(root)] == [
+            "AMD Radeon RX 7900 XT/7900 XTX/7900 GRE/7900M",
+            "AMD Phoenix1",
+            "Intel Arc B580",
+            "Intel GPU 0x1234",
+        ]
+
+    def test_without_a_bus_there_is_nothing(self, root: Path) -> None:
+        assert pci_gpus(root) == ()
+        assert amd(root).absent == "The kernel lists no AMD GPU with the amdgpu driver."
+        assert intel(root).absent == "The kernel lists no Intel GPU with the i915 or xe driver."
+
+    @pytest.mark.parametrize(
+        "broken", [{"class": "no number"}, {"device": ""}, {"vendor": "0x"}], ids=["class", "device", "vendor"]
+    )
+    def test_a_device_that_does_not_say_what_it_is_is_passed_over(
+        self, root: Path, broken: dict[str, str | bytes]
+    ) -> None:
+        pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", broken)
+        assert pci_gpus(root) == ()
+
+
+class TestAmd:
+    def test_a_card_is_described(self, root: Path) -> None:
+        pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD)
+        source = amd(root)
+        assert (source.absent, source.failures) == (None, ())
+        (gpu,) = source.gpus()
+        assert known(gpu) == {
+            "vendor": "amd",
+            "index": 0,
+            "name": "AMD GPU 0x744c",
+            "id": "0000:03:00.0",
+            "memory_bytes": 24 * GIB,
+            "used_bytes": 2 * GIB,
+            "free_bytes": 22 * GIB,
+            "driver": "amdgpu",
+            "bus_id": "0000:03:00.0",
+            "unified": False,
+            "asleep": False,
+            "display_active": True,
+        }
+        assert gpu.absent["cuda_version"] == "Only NVIDIA GPUs have one."
+
+    def test_a_card_is_read(self, root: Path) -> None:
+        pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD)
+        source = amd(root)
+        assert source.sample(source.gpus()[0]) == {
+            "gpu_temperature_c": Reading(61.0),
+            "gpu_power_w": Reading(303.0),
+            "gpu_power_limit_w": Reading(339.0),
+            "gpu_clock_mhz": Reading(2305.0),
+            "gpu_memory_clock_mhz": Reading(1249.0),
+            "vram_used_mib": Reading(2048.0),
+            "gpu_use_percent": Reading(37.0),
+        }
+
+    def test_an_apu_has_its_carve_out_and_what_it_may_take_of_the_hosts_memory(self, root: Path) -> None:
+        pci_card(root, "0000:c4:00.0", (0x1002, PHOENIX), "amdgpu", APU)
+        source = amd(root)
+        (gpu,) = source.gpus()
+        assert (gpu.unified, gpu.memory_bytes, gpu.free_bytes) == (True, 15 * GIB, 15 * GIB - 3 * GIB // 2)
+        readings = source.sample(gpu)
+        assert readings["gpu_power_w"] == Reading(9.0)
+        assert readings["gpu_temperature_c"] == Reading.unknown("The amdgpu driver does not say.")
+
+    def test_an_old_apu_is_known_by_its_second_voltage(self, root: Path) -> None:
+        files = {name: content for name, content in APU.items() if name != "gpu_metrics"}
+        pci_card(root, "0000:05:00.0", (0x1002, 0x15D8), "amdgpu", files | {"hwmon/hwmon2/in1_label": "vddnb"})
+        assert amd(root).gpus()[0].unified is True
+
+    def test_a_name_that_the_card_stores_comes_first(self, root: Path) -> None:
+        write(root, {"usr/share/hwdata/pci.ids": PCI_IDS})
+        pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", {"product_name": "Radeon PRO W7900"})
+        pci_card(root, "0000:04:00.0", (0x1002, RX_7900), "amdgpu", {"product_name": ""})
+        assert [gpu.name for gpu in amd(root).gpus()] == [
+            "AMD Radeon PRO W7900",
+            "AMD Radeon RX 7900 XT/7900 XTX/7900 GRE/7900M",
+        ]
+
+    def test_what_the_driver_does_not_show_is_unknown_alone(self, root: Path) -> None:
+        pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", {"mem_info_vram_total": str(24 * GIB)})
+        source = amd(root)
+        (gpu,) = source.gpus()
+        assert (gpu.memory_bytes, gpu.used_bytes, gpu.free_bytes, gpu.unified) == (24 * GIB, None, None, None)
+        assert known(gpu)
+        assert {reading.value for reading in source.sample(gpu).values()} == {None}
+
+    def test_a_sleeping_card_is_named_and_its_drivers_files_are_not_read(self, root: Path) -> None:
+        folder = pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD, status="suspended", control="auto")
+        for name in ("mem_info_vram_total", "gpu_metrics", "gpu_busy_percent", "hwmon/hwmon5/temp1_input"):
+            (folder / name).unlink()
+            (folder / name).mkdir()  # a read would fail, and show as another reason
+        source = amd(root)
+        (gpu,) = source.gpus()
+        assert gpu.asleep
+        assert gpu.absent["memory_bytes"] == ASLEEP
+        assert set(source.sample(gpu)) == set(READINGS)
+        assert set(source.sample(gpu).values()) == {Reading.unknown(ASLEEP)}
+        assert known(gpu)
+
+    def test_it_is_read_all_the_same_when_that_is_asked_for(self, root: Path) -> None:
+        pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD, status="suspended", control="auto")
+        source = amd(root, wake=True)
+        assert source.gpus()[0].memory_bytes == 24 * GIB
+        assert source.sample(source.gpus()[0])["gpu_temperature_c"] == Reading(61.0)
+
+    def test_a_card_that_another_driver_runs_is_not_listed(self, root: Path) -> None:
+        pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "vfio-pci", CARD)
+        assert amd(root).gpus() == ()
+
+    def test_a_card_that_was_pulled_out_is_gone(self, root: Path) -> None:
+        pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD)
+        (gpu,) = amd(root).gpus()
+        assert set(AmdGpus([]).sample(gpu).values()) == {Reading.unknown(GONE)}
+
+
+class TestIntel:
+    def test_a_card_of_xe(self, root: Path) -> None:
+        write(root, {"usr/share/misc/pci.ids": PCI_IDS})
+        pci_card(root, "0000:03:00.0", (0x8086, ARC_B580), "xe", ARC)
+        (gpu,) = intel(root).gpus()
+        assert known(gpu) == {
+            "vendor": "intel",
+            "index": 0,
+            "name": "Intel Arc B580",
+            "id": "0000:03:00.0",
+            "memory_bytes": 12 * GIB,
+            "driver": "xe",
+            "bus_id": "0000:03:00.0",
+            "unified": False,
+            "asleep": False,
+            "display_active": False,
+        }
+        assert gpu.absent["free_bytes"] == "The xe driver does not say."
+
+    def test_power_is_the_growth_of_the_energy_counter(self, root: Path) -> None:
+        folder = pci_card(root, "0000:03:00.0", (0x8086, ARC_B580), "xe", ARC)
+        source = intel(root, (10.0, 10.01, 12.0, 14.0))
+        (gpu,) = source.gpus()
+        first = source.sample(gpu)
+        assert first["gpu_power_w"] == Reading.unknown(TOO_SHORT)
+        assert first["gpu_temperature_c"] == Reading(48.0)  # the package's, not the memory's
+        assert first["gpu_power_limit_w"] == Reading(190.0)
+        assert first["gpu_clock_mhz"] == Reading(2850.0)
+        assert first["vram_used_mib"] == Reading.unknown("The xe driver does not say.")
+        write(folder, {"hwmon/hwmon3/energy1_input": "245000000"})
+        assert source.sample(gpu)["gpu_power_w"] == Reading.unknown(TOO_SHORT)  # 10 ms later
+        assert source.sample(gpu)["gpu_power_w"] == Reading(pytest.approx(120.0))  # 240 J in 2 s
+        write(folder, {"hwmon/hwmon3/energy1_input": "1000"})
+        assert source.sample(gpu)["gpu_power_w"] == Reading.unknown(TOO_SHORT)  # the counter began anew
+
+    def test_a_card_of_i915_with_its_memory(self, root: Path) -> None:
+        files: dict[str, str | bytes] = {
+            "drm/card1/lmem_total_bytes": str(16 * GIB),
+            "drm/card1/lmem_avail_bytes": str(15 * GIB),
+            "drm/card1/gt_act_freq_mhz": "2400",
+        }
+        pci_card(root, "0000:03:00.0", (0x8086, ARC_A770), "i915", files)
+        source = intel(root)
+        (gpu,) = source.gpus()
+        assert (gpu.memory_bytes, gpu.used_bytes, gpu.free_bytes) == (16 * GIB, GIB, 15 * GIB)
+        readings = source.sample(gpu)
+        assert readings["vram_used_mib"] == Reading(1024.0)
+        assert readings["gpu_clock_mhz"] == Reading(2400.0)
+        assert readings["gpu_power_w"] == Reading.unknown("The i915 driver does not say.")
+
+    def test_the_processors_own_gpu_shares_the_computers_memory(self, root: Path) -> None:
+        pci_card(root, "0000:00:02.0", (0x8086, IRIS), "i915")
+        source = intel(root)
+        (gpu,) = source.gpus()
+        assert gpu.unified is True
+        assert gpu.absent["memory_bytes"] == "It shares the computer's memory."
+        assert source.sample(gpu)["vram_used_mib"] == Reading.unknown("It shares the computer's memory.")
+        assert source.activity(gpu).absent["processes"] == "The i915 driver does not say."
+        assert known(gpu)
