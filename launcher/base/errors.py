@@ -52,6 +52,12 @@ class ModelHasNoHead(LauncherError):
     code = "model_has_no_mtp_head"
 
 
+class GeometryUnknown(LauncherError):
+    """A model's header does not tell what its memory follows from."""
+
+    code = "geometry_unknown"
+
+
 class CpuUnsupported(LauncherError):
     """The processor lacks an instruction set that the engine needs."""
 

@@ -1,6 +1,10 @@
 """The shape of a model: the numbers that its memory follows from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from launcher.base.errors import GeometryUnknown
+from launcher.models.gguf_header import GgufHeader, GgufModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +57,66 @@ class Geometry:
     def delta_state(self) -> int:
         """Elements of one layer's delta-net state (llama.cpp: n_embd_s)."""
         return self.state_size * self.inner_size
+
+
+_OTHER_CACHES = ("attention.kv_lora_rank", "attention.indexer.head_count", "wkv_head_size")
+"""Keys of models whose cache is none of keys and values by head, nor a state as we know it (src/llama-arch.cpp)."""
+
+
+def geometry_of(model: GgufModel | GgufHeader) -> Geometry:
+    """Return the geometry that a header states.
+
+    Raises GeometryUnknown when it lacks a number that the memory follows from, or when the model keeps its context
+    in a way that we have no formula for.
+    """
+    arch = model.architecture
+    for key in _OTHER_CACHES:
+        if model.count(key):
+            raise GeometryUnknown(f"{model.name} ({arch}) keeps its context in a way that no formula here knows.")
+
+    def number(key: str, default: int | None = None) -> int:
+        found = model.metadata.get(f"{arch}.{key}")
+        value = max(found, default=0) if isinstance(found, Sequence) and not isinstance(found, str) else found
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+            raise GeometryUnknown(f"The header of {model.name} has no usable {arch}.{key}: its memory cannot be told.")
+        return value
+
+    heads, hidden = number("attention.head_count"), number("embedding_length")
+    mtp_layers = number("nextn_predict_layers", 0)
+    layers = number("block_count") - mtp_layers
+    head_size = hidden // heads if heads else 0
+    if layers <= 0 or not head_size:
+        raise GeometryUnknown(f"The header of {model.name} names {layers} layers of {heads} heads: that cannot be.")
+    return Geometry(
+        architecture=arch,
+        layers=layers,
+        mtp_layers=mtp_layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=number("attention.head_count_kv", heads),
+        key_length=number("attention.key_length", head_size),
+        value_length=number("attention.value_length", head_size),
+        attention_layers=_attention_layers(model, layers),
+        conv_kernel=number("ssm.conv_kernel", 0),
+        inner_size=number("ssm.inner_size", 0),
+        state_size=number("ssm.state_size", 0),
+        time_step_rank=number("ssm.time_step_rank", 0),
+        group_count=number("ssm.group_count", 0),
+        experts=number("expert_count", 0),
+        experts_used=number("expert_used_count", 0),
+        expert_ffn=number("expert_feed_forward_length", 0),
+        ffn=number("feed_forward_length", 0),
+        vocabulary=model.vocabulary or 0,
+        trained_context=number("context_length", 0),
+        shared_expert_ffn=number("expert_shared_feed_forward_length", 0),
+    )
+
+
+def _attention_layers(model: GgufModel | GgufHeader, layers: int) -> int:
+    """How many layers of the trunk keep keys and values: all, each interval's last, or those with KV heads."""
+    heads = model.metadata.get(f"{model.architecture}.attention.head_count_kv")
+    if isinstance(heads, Sequence) and not isinstance(heads, str):
+        return sum(1 for count in heads[:layers] if count)
+    interval = model.count("full_attention_interval") or (4 if model.count("ssm.inner_size") else 1)
+    return layers // interval

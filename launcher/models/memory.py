@@ -1,0 +1,200 @@
+"""The memory that a model takes, by part: pure arithmetic from its geometry, its weights and the settings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+from launcher.base.errors import BadOption
+from launcher.models.compute import Backend, ComputeSetting, compute_buffers, padded_context
+from launcher.models.geometry import Geometry
+from launcher.models.weights import Weights
+
+_MIB = 2**20
+_F32 = 4
+_ENCODER_MIB = 500
+"""Buffers of the vision encoder: a guess between 300 and 700 MiB, nobody has published a measurement."""
+_CHECKPOINTS = 32
+"""Context checkpoints that a slot keeps in host memory (--ctx-checkpoints, common/arg.cpp)."""
+_PROMPT_CACHE_MIB = 8_192
+"""The most that cached prompts take of host memory (--cache-ram)."""
+
+KV_TYPES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        # Elements and bytes of a block (ggml-common.h). iq4_nl is left out: CUDA's flash attention refuses it.
+        "f32": (1, 4),
+        "f16": (1, 2),
+        "bf16": (1, 2),
+        "q8_0": (32, 34),
+        "q5_1": (32, 24),
+        "q5_0": (32, 22),
+        "q4_1": (32, 20),
+        "q4_0": (32, 18),
+    }
+)
+OVERHEAD_MIB: Mapping[str, int] = MappingProxyType(
+    {
+        # What a process holds on the device beside llama.cpp's buffers. CUDA: 284 MiB on an L4, 331 on an A30 (peaks
+        # of qiip's logs, b10964, less the sum of the buffers). Of the others nobody has published a measurement:
+        # CUDA's stands in. On the processor: 249 MB resident before any weights are read, measured here.
+        "cuda": 330,
+        "rocm": 330,
+        "vulkan": 330,
+        "metal": 330,
+        "cpu": 240,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a model is run, as far as memory follows from it.
+
+    `context` is the total of all slots, in tokens, `kv` the type of keys and values alike, `draft` the draft length (0
+    is off), `n_cpu_moe` how many layers' routed experts stay on the host, `mmproj_bytes` a vision projector's file on
+    the GPU, `draft_model_bytes` a draft that lies in a file of its own.
+    """
+
+    context: int
+    kv: str = "f16"
+    draft: int = 2
+    ubatch: int = 512
+    slots: int = 1
+    n_cpu_moe: int = 0
+    backend: Backend = "cuda"
+    mmproj_bytes: int = 0
+    draft_model_bytes: int = 0
+
+    def check(self) -> None:
+        """Raise BadOption for a value that no engine takes."""
+        if self.kv not in KV_TYPES:
+            raise BadOption(f"There is no KV cache type {self.kv!r}.", f"Choose one of {', '.join(KV_TYPES)}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Bytes by part, of the GPU's memory (of the host's on the cpu backend)."""
+
+    weights: int
+    kv: int
+    recurrent: int
+    draft_kv: int
+    compute: int
+    draft_compute: int
+    staging: int
+    overhead: int
+    mmproj: int
+
+    @property
+    def total(self) -> int:
+        """Their sum."""
+        return sum(self.as_dict().values())
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the parts by name, in the order of the table."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class HostParts:
+    """Bytes of host memory: at the start, and what the engine may add while it runs."""
+
+    weights: int
+    compute: int
+    checkpoints_most: int
+    prompt_cache_most: int
+
+    @property
+    def at_start(self) -> int:
+        """What is needed before the first request."""
+        return self.weights + self.compute
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a setting takes. `exact` when the weights were read from a header and the graph is known."""
+
+    setting: Setting
+    parts: Parts
+    host: HostParts
+    exact: bool
+
+
+def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate:
+    """Return the memory that `setting` takes with one GPU, flash attention on and all layers on the GPU.
+
+    Raises BadOption for a KV cache type that does not exist.
+    """
+    setting.check()
+    mtp = setting.draft > 0 and geometry.mtp_layers > 0
+    on_cpu = setting.backend == "cpu"
+    moved = min(setting.n_cpu_moe, len(weights.blocks) + len(weights.heads))
+    device, host = weights.on_device(moved, mtp=mtp), weights.on_host(moved, mtp=mtp)
+    compute = compute_buffers(
+        geometry,
+        ComputeSetting(
+            backend=setting.backend,
+            context=setting.context,
+            ubatch=setting.ubatch,
+            slots=setting.slots,
+            draft=setting.draft if mtp else 0,
+            quantised=KV_TYPES[setting.kv][0] > 1,
+            cpu_expert_layers=0 if on_cpu else moved,
+        ),
+    )
+    checkpoint = recurrent_bytes(geometry, slots=1, draft=0)
+    parts = Parts(
+        weights=device + setting.draft_model_bytes + (host if on_cpu else 0),
+        kv=kv_bytes(geometry, setting),
+        recurrent=recurrent_bytes(geometry, slots=setting.slots, draft=setting.draft if mtp else 0),
+        draft_kv=draft_kv_bytes(geometry, setting) if mtp else 0,
+        compute=compute.target,
+        draft_compute=compute.draft,
+        staging=staging_bytes(weights, moved, setting),
+        overhead=OVERHEAD_MIB[setting.backend] * _MIB,
+        mmproj=setting.mmproj_bytes + (_ENCODER_MIB * _MIB if setting.mmproj_bytes else 0),
+    )
+    host_parts = HostParts(
+        weights=0 if on_cpu else host,
+        compute=compute.target_host + compute.draft_host,
+        checkpoints_most=_CHECKPOINTS * setting.slots * checkpoint,
+        prompt_cache_most=_PROMPT_CACHE_MIB * _MIB,
+    )
+    return Estimate(setting, parts, host_parts, weights.exact)
+
+
+def kv_bytes(geometry: Geometry, setting: Setting) -> int:
+    """Return the bytes of the target's KV cache: each layer of attention, each cell, keys and values.
+
+    Source: src/llama-kv-cache.cpp; a slot's cells are padded to 256 (src/llama-context.cpp).
+    """
+    per_block, block_bytes = KV_TYPES[setting.kv]
+    widths = geometry.kv_heads * geometry.key_length, geometry.kv_heads * geometry.value_length
+    cells = padded_context(setting.context, setting.slots) * setting.slots
+    return geometry.attention_layers * cells * sum(width // per_block * block_bytes for width in widths)
+
+
+def recurrent_bytes(geometry: Geometry, *, slots: int, draft: int) -> int:
+    """Return the bytes of the recurrent states: convolution and delta state in f32, 1 + `draft` copies a slot.
+
+    Source: src/llama-memory-recurrent.cpp, n_rows = mem_size * (1 + n_rs_seq), where n_rs_seq is the draft length.
+    """
+    if not geometry.state_size:
+        return 0
+    return geometry.recurrent_layers * (geometry.conv_state + geometry.delta_state) * _F32 * slots * (1 + draft)
+
+
+def draft_kv_bytes(geometry: Geometry, setting: Setting) -> int:
+    """Return the bytes of the MTP head's own KV cache: as many cells as the target's, always f16 as we start it.
+
+    Source: common/speculative.cpp; --spec-draft-type-k and -v default to f16.
+    """
+    width = geometry.kv_heads * (geometry.key_length + geometry.value_length)
+    cells = padded_context(setting.context, setting.slots) * setting.slots
+    return geometry.mtp_layers * cells * width * KV_TYPES["f16"][1]
+
+
+def staging_bytes(weights: Weights, n_cpu_moe: int, setting: Setting) -> int:
+    """Return the bytes of the device's copy of one layer's experts, which prompts need when the host holds them."""
+    if not n_cpu_moe or setting.backend == "cpu":
+        return 0
+    return max(block.experts for block in weights.blocks[:n_cpu_moe])

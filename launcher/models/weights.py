@@ -1,0 +1,118 @@
+"""Where a model's weights go: tensor by tensor from its header, or by a family's rules until that is read."""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+from launcher.base.errors import GeometryUnknown
+from launcher.models.catalogue import ModelEntry, ModelFile
+from launcher.models.geometry import Geometry
+from launcher.models.gguf_header import GgufHeader, GgufModel
+from launcher.models.quants import QUANTS
+
+_MIB = 2**20
+_HEADER_BYTES_PER_TOKEN = 44
+"""Of metadata, nearly all of it vocabulary: 10.5 MiB for the 248,320 tokens of Qwen3.5 to 3.8."""
+_USUAL_EMBEDDING = "Q4_K"
+"""What most files of 4 bits have; stands in where neither the file's header nor its family's is known."""
+_BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
+_EXPERT = re.compile(r"ffn_(?:up|down|gate|gate_up)_(?:ch)?exps\.")
+"""What --n-cpu-moe moves (llama.cpp, common/common.h: LLM_FFN_EXPS_REGEX)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One layer's bytes: its routed experts, and all else."""
+
+    rest: int
+    experts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A model's tensors in bytes.
+
+    `embedding` is the input embedding, which stays on the host; `output` is what lies beside the blocks and goes to the
+    device with them. `exact` when the header was read, else the family's rules stand in.
+    """
+
+    embedding: int
+    output: int
+    blocks: tuple[Block, ...]
+    heads: tuple[Block, ...]
+    exact: bool
+
+    def on_device(self, n_cpu_moe: int, *, mtp: bool) -> int:
+        """Bytes on the GPU with all layers there but the experts of the first `n_cpu_moe`.
+
+        The head's tensors are loaded with MTP only (llama.cpp, src/models/qwen35moe.cpp: load_mtp).
+        """
+        blocks = self.blocks + (self.heads if mtp else ())
+        kept = sum(block.rest for block in blocks) + sum(block.experts for block in blocks[n_cpu_moe:])
+        return self.output + kept
+
+    def on_host(self, n_cpu_moe: int, *, mtp: bool) -> int:
+        """Bytes on the host: the input embedding and the experts that are not on the GPU."""
+        blocks = self.blocks + (self.heads if mtp else ())
+        return self.embedding + sum(block.experts for block in blocks[:n_cpu_moe])
+
+    def expert_layers(self, *, mtp: bool) -> int:
+        """How many layers have routed experts: the most that --n-cpu-moe can move."""
+        return sum(1 for block in self.blocks + (self.heads if mtp else ()) if block.experts)
+
+
+def weights_of(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
+    """Return the weights as the header states them. Raises GeometryUnknown when a tensor's type is not known."""
+    rest: dict[int, int] = defaultdict(int)
+    experts: dict[int, int] = defaultdict(int)
+    embedding = output = 0
+    tied = True
+    for tensor in model.tensors:
+        if tensor.n_bytes is None:
+            raise GeometryUnknown(f"{model.name} holds {tensor.name} as {tensor.quant}, which is not known here.")
+        block = _BLOCK.fullmatch(tensor.name)
+        if block:
+            kind = experts if _EXPERT.match(block[2]) else rest
+            kind[int(block[1])] += tensor.n_bytes
+        elif tensor.name == "token_embd.weight":
+            embedding = tensor.n_bytes
+        else:
+            tied = tied and tensor.name != "output.weight"
+            output += tensor.n_bytes
+    if tied:  # the embedding is then copied to the device to make the logits (src/llama-model.cpp)
+        output += embedding
+    count = geometry.layers + geometry.mtp_layers
+    blocks = tuple(Block(rest[index], experts[index]) for index in range(count))
+    return Weights(embedding, output, blocks[: geometry.layers], blocks[geometry.layers :], exact=True)
+
+
+def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> Weights | None:
+    """Return the weights as the catalogue's rules put them, or None while the file's size is unknown.
+
+    All blocks are taken as equal: together they are the file, less its metadata, the embedding and the head.
+    """
+    total, rules = file.size_bytes, entry.weights
+    if total is None:
+        return None
+    header = int(rules.header_mib * _MIB) if rules else _HEADER_BYTES_PER_TOKEN * geometry.vocabulary
+    embedding = _embedding_bytes(entry, file, geometry)
+    device = total - header - embedding
+    expert = int((entry.expert_layer_mib(file) or 0) * _MIB)
+    heads: tuple[Block, ...] = ()
+    if entry.has_head(file):
+        known = entry.mtp_block_mib(file)
+        head = device // (geometry.layers + 1) if known is None else int(known * _MIB)
+        heads = (Block(head - expert, expert),)
+        device -= head
+    device -= geometry.layers * expert
+    rest = device // (geometry.layers + 1)
+    output = device - geometry.layers * rest
+    return Weights(embedding, output, (Block(rest, expert),) * geometry.layers, heads, exact=False)
+
+
+def _embedding_bytes(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> int:
+    known = [each.token_embd_type for each in entry.files if each.token_embd_type]
+    usual = max(set(known), key=known.count, default=_USUAL_EMBEDDING)
+    wanted = file.token_embd_type or usual
+    quant = next(quant for quant in QUANTS.values() if quant.name == wanted)
+    return quant.n_bytes(geometry.vocabulary * geometry.hidden)
