@@ -101,11 +101,13 @@ _QWEN36_27B = Hybrid(64, 5_120, 24, 4, 6_144, 48, 17_408).geometry
 _QWEN35_9B = Hybrid(32, 4_096, 16, 4, 4_096, 32, 12_288).geometry
 
 
+Recipe = tuple[Callable[[], Geometry], Types]
+
+
 def _qwen(make: Callable[[], Geometry], file_bytes: int, embedding: str, other: str, low: str, high: str) -> Recipe:
     return make, Types(embedding, "Q6_K", other, low, high, file_bytes - _QWEN_HEADER_BYTES)
 
 
-Recipe = tuple[Callable[[], Geometry], Types]
 _RECIPES: Mapping[str, Recipe] = {
     # Unsloth's Qwen3.6-35B-A3B-MTP-GGUF, Qwen3.8-27B-GGUF, Qwen3.6-27B-MTP-GGUF and Qwen3.5-9B-MTP-GGUF: sizes of the
     # files. The engine's log of two of them tells the embedding's type by its size: 515.31 MiB is Q8_0, 521.0 Q3_K.
