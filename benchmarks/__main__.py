@@ -5,12 +5,13 @@ import signal
 import sys
 from collections.abc import Callable
 
-from benchmarks import demo_speed, monitoring, own_cpu, ready, version, window
+from benchmarks import demo_speed, header, monitoring, own_cpu, ready, version, window
 from benchmarks.report import Row, load, machine, table
 from benchmarks.workplace import own_home, slow_model
 
 BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "version": version.run,
+    "header": header.run,
     "ready": ready.run,
     "own-cpu": own_cpu.run,
     "window": window.run,

@@ -266,16 +266,17 @@ class _Parser:
 
 def _checked_alignment(metadata: dict[str, object], refuse: Callable[[str], NoReturn]) -> int:
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
-    if not isinstance(alignment, int) or not 0 < alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
-        refuse(f"its alignment is {alignment}")
-    return alignment
+    number = alignment if isinstance(alignment, int) and not isinstance(alignment, bool) else 0
+    if not 0 < number <= _MAX_ALIGNMENT or number & (number - 1):
+        refuse(f"its alignment is {_shown(alignment)}")
+    return number
 
 
 def _check_facts(header: GgufHeader, refuse: Callable[[str], NoReturn]) -> None:
     """Refuse counts that no model has, so that what is derived from them ends."""
     name = header.metadata.get("general.architecture", "")
     if not isinstance(name, str) or len(name) > 64 or not name.isprintable():
-        refuse(f"its architecture is named {_shown(str(name))}")
+        refuse(f"its architecture is named {_shown(name)}")
     keys = {
         f"{header.architecture}.block_count": _MAX_BLOCKS,
         f"{header.architecture}.nextn_predict_layers": header.block_count or _MAX_BLOCKS,
@@ -289,6 +290,7 @@ def _check_facts(header: GgufHeader, refuse: Callable[[str], NoReturn]) -> None:
             refuse(f"{key} is {value:,}")
 
 
-def _shown(name: str) -> str:
-    """Quote a name for an error, cut to what a line can hold."""
-    return repr(name if len(name) <= 60 else f"{name[:60]}...")
+def _shown(value: object) -> str:
+    """Write a value for an error, cut to what a line can hold."""
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:76]}...{shown[-1]}"

@@ -293,7 +293,7 @@ def of_blocks(name: str, value: int, *, blocks: int = 41) -> bytes:
     )
 
 
-UINT32, INT32, FLOAT32, FLOAT64 = 4, 5, 6, 12
+UINT32, INT32, FLOAT32, BOOL, FLOAT64 = 4, 5, 6, 7, 12
 NAN32, NAN64 = struct.pack("<f", float("nan")), struct.pack("<d", float("nan"))
 F32, Q4_K = 0, 12
 NONSENSE = {
@@ -308,7 +308,9 @@ NONSENSE = {
     "its alignment is 48": one("general.alignment", UINT8, b"\x30"),
     "its alignment is -32": one("general.alignment", INT32, struct.pack("<i", -32)),
     "its alignment is 1099511627776": one("general.alignment", UINT64, u64(2**40)),
-    "its alignment is 32": one("general.alignment", STRING, text("32")),
+    "its alignment is '32'": one("general.alignment", STRING, text("32")),
+    "its alignment is True": one("general.alignment", BOOL, b"\1"),
+    f"its alignment is '{'x' * 75}...'": one("general.alignment", STRING, text("x" * 1000)),
     "the name of a key has 4,194,304 bytes": beginning(keys=1) + u64(2**22) + bytes(2**22),
     "the name of a tensor has 65,536 bytes": beginning(tensors=1) + text("t" * 2**16),
     "the name of a key is empty": one("", UINT8, b"\0"),
@@ -319,7 +321,7 @@ NONSENSE = {
     "'k' is not a number": one("k", FLOAT32, NAN32),
     "'kk' is not a number": one("kk", FLOAT64, NAN64),
     "'kkk' is not a number": one("kkk", ARRAY, u32(FLOAT32) + u64(2) + bytes(4) + NAN32),
-    f"'{'k' * 60}...' is not a number": one("k" * 1000, FLOAT32, NAN32),
+    f"'{'k' * 75}...' is not a number": one("k" * 1000, FLOAT32, NAN32),
     "tensor 't' is larger than any file": beginning(tensors=1) + tensor(dimensions=(2**32, 2**31), kind=F32),
     "tensor 'u' is larger than any file": beginning(tensors=1) + tensor("u", dimensions=(2**63, 0)),
     "tensor 'v' is larger than any file": beginning(tensors=1) + tensor("v", (2**61,), F32),

@@ -1,0 +1,106 @@
+"""A header taken to pieces, so that it can be changed where it means something."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+STRING, ARRAY = 8, 9
+_WORTH_TAKING_APART = 16
+"""Longer arrays stay one piece."""
+
+
+class Piece(NamedTuple):
+    """Bytes that mean one thing: a "number", a "text", or a "blob" of many values."""
+
+    kind: str
+    data: bytes
+
+
+Entry = list[Piece]
+
+
+@dataclass
+class Pieces:
+    """A header: its beginning (magic, version, counts), its keys, its tensors, and the padding."""
+
+    beginning: Entry
+    keys: list[Entry]
+    tensors: list[Entry]
+    padding: bytes
+
+    def copy(self) -> Pieces:
+        """Return one that can be changed without changing this."""
+        return Pieces(list(self.beginning), list(map(list, self.keys)), list(map(list, self.tensors)), self.padding)
+
+    def data(self) -> bytes:
+        """Return the header's bytes."""
+        entries = (self.beginning, *self.keys, *self.tensors)
+        return b"".join(piece.data for entry in entries for piece in entry) + self.padding
+
+
+def number(value: int, size: int) -> Piece:
+    """Return `value`, cut to `size` bytes."""
+    return Piece("number", (value % 256**size).to_bytes(size, "little"))
+
+
+def text(data: bytes) -> Entry:
+    """Return a text with its length."""
+    return [number(len(data), 8), Piece("text", data)]
+
+
+def take_apart(header: bytes) -> Pieces:
+    """Take a good header to pieces."""
+    return _Reader(header).pieces()
+
+
+class _Reader:
+    def __init__(self, header: bytes) -> None:
+        self._header = header
+        self._at = 0
+
+    def pieces(self) -> Pieces:
+        beginning = [self._take("text", 4), *(self._take("number", size) for size in (4, 8, 8))]
+        n_tensors, n_keys = (struct.unpack("<Q", piece.data)[0] for piece in beginning[2:])
+        keys = [[*self._text(), *self._value()] for _ in range(n_keys)]
+        tensors = [[*self._text(), *self._shape(), self._take("number", 4), self._number()] for _ in range(n_tensors)]
+        return Pieces(beginning, keys, tensors, self._header[self._at :])
+
+    def _take(self, kind: str, size: int) -> Piece:
+        self._at += size
+        return Piece(kind, self._header[self._at - size : self._at])
+
+    def _number(self) -> Piece:
+        return self._take("number", 8)
+
+    def _text(self) -> Entry:
+        length = self._number()
+        return [length, self._take("text", int.from_bytes(length.data, "little"))]
+
+    def _shape(self) -> Iterator[Piece]:
+        count = self._take("number", 4)
+        yield count
+        for _ in range(int.from_bytes(count.data, "little")):
+            yield self._number()
+
+    def _value(self) -> Entry:
+        kind = self._take("number", 4)
+        return [kind, *self._values(int.from_bytes(kind.data, "little"), 1)]
+
+    def _values(self, kind: int, count: int) -> Entry:
+        if kind == ARRAY:
+            element, length = self._take("number", 4), self._number()
+            n = int.from_bytes(length.data, "little")
+            return [element, length, *self._values(int.from_bytes(element.data, "little"), n)]
+        if count > _WORTH_TAKING_APART:
+            begin = self._at
+            for _ in range(count):
+                self._one(kind)
+            return [Piece("blob", self._header[begin : self._at])]
+        return [piece for _ in range(count) for piece in self._one(kind)]
+
+    def _one(self, kind: int) -> Entry:
+        return self._text() if kind == STRING else [self._take("number", SCALAR_BYTES[kind])]
