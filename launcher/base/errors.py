@@ -94,6 +94,12 @@ class EngineFailed(LauncherError):
     code = "engine_failed"
 
 
+class TwinImpossible(LauncherError):
+    """No sparse file can be made to ask the engine with."""
+
+    code = "twin_impossible"
+
+
 class DraftsInert(LauncherError):
     """The engine runs, but drafts nothing although MTP was asked for."""
 

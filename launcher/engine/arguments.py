@@ -1,0 +1,36 @@
+"""From settings to llama-server's arguments: in its own spelling, and only what the build has."""
+
+from collections.abc import Collection
+
+from launcher.base.errors import EngineUnsuitable
+from launcher.models.memory import Setting
+
+_USUAL_BATCH, _USUAL_UBATCH = 2_048, 512
+"""llama-server's own defaults (common/common.h)."""
+
+
+def memory_arguments(setting: Setting, flags: Collection[str]) -> list[str]:
+    """Return the arguments that `setting` amounts to, for a build that knows `flags`.
+
+    Raises EngineUnsuitable when the build lacks one of them. What the build does by itself is not spelled out.
+    """
+    wanted: dict[str, str | None] = {"--ctx-size": str(setting.context), "--parallel": str(setting.slots)}
+    if setting.backend != "cpu":
+        wanted["--gpu-layers"] = "99"
+    if setting.kv != "f16":
+        wanted |= {"--cache-type-k": setting.kv, "--cache-type-v": setting.kv}
+    wanted["--flash-attn"] = "on"
+    if setting.ubatch != _USUAL_UBATCH:
+        wanted["--ubatch-size"] = str(setting.ubatch)
+    if setting.ubatch > _USUAL_BATCH:
+        wanted["--batch-size"] = str(setting.ubatch)
+    if setting.n_cpu_moe:
+        wanted["--n-cpu-moe"] = str(setting.n_cpu_moe)
+    if setting.draft:
+        wanted |= {"--spec-type": "draft-mtp", "--spec-draft-n-max": str(setting.draft)}
+    missing = [flag for flag in wanted if flag not in flags]
+    if missing:
+        raise EngineUnsuitable(
+            f"The engine does not know {', '.join(missing)}.", "Use a newer llama.cpp build.", missing=missing
+        )
+    return [word for flag, value in wanted.items() for word in ((flag,) if value is None else (flag, value))]
