@@ -39,9 +39,8 @@ def wsl_version(root: Path = ROOT) -> int | None:
         return 1
     if sys.platform != "linux":
         return None
-    own_kernel = {"WSL_DISTRO_NAME", "WSL_INTEROP"} & os.environ.keys()
-    interop = (root / "proc/sys/fs/binfmt_misc/WSLInterop").exists()
-    return 2 if (own_kernel or interop) and (root / "dev/dxg").exists() else None
+    own_kernel = (root / "proc/sys/fs/binfmt_misc/WSLInterop").exists() or (root / "dev/dxg").exists()
+    return 2 if own_kernel or {"WSL_DISTRO_NAME", "WSL_INTEROP"} & os.environ.keys() else None
 
 
 def container_name(root: Path = ROOT) -> str | None:

@@ -22,8 +22,11 @@ def test_a_folder_that_does_not_exist_yet_has_its_parents_disk(tmp_path: Path) -
 
 
 def test_the_file_system_is_that_of_the_deepest_mount_point(tmp_path: Path) -> None:
-    mounts = [("/", "ext4"), (str(tmp_path), "btrfs"), (f"{tmp_path}-other", "xfs")]
-    assert [disk.file_system for disk in read_disks([tmp_path / "a", Path("/")], mounts)] == ["btrfs", "ext4"]
+    for name in ("a", "ab"):
+        (tmp_path / name).mkdir()
+    mounts = [("/", "ext4"), (str(tmp_path), "btrfs"), (str(tmp_path / "a"), "xfs")]
+    folders = [tmp_path / "a" / "deep", tmp_path / "ab", Path("/")]
+    assert [disk.file_system for disk in read_disks(folders, mounts)] == ["xfs", "btrfs", "ext4"]
 
 
 def test_an_unknown_file_system_has_a_reason(tmp_path: Path) -> None:

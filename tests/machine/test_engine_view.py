@@ -72,6 +72,10 @@ class TestDisagreement:
         (found,) = disagreements([RTX_4090, RX_7900], [CUDA_4090], {})
         assert (found.kind, found.title) == ("missing", "The engine does not see the AMD Radeon RX 7900 XTX.")
 
+    def test_a_gpu_of_another_maker_does_not_stand_in_for_it(self) -> None:
+        arc = Device("Vulkan0", "Intel(R) Arc(tm) B580 Graphics (BMG G21)", 24560, 24000)
+        assert [each.kind for each in disagreements([RX_7900], [arc], {})] == ["missing"]
+
     def test_the_only_gpu_is_missed_even_when_it_is_built_in(self) -> None:
         (found,) = disagreements([Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)], [BLAS], {})
         assert found.kind == "missing"

@@ -36,6 +36,13 @@ CPU implementer\t: 0x41
 """
 
 
+@pytest.fixture(autouse=True)
+def outside_wsl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trees of these tests alone say whether they are WSL's."""
+    for name in ("WSL_DISTRO_NAME", "WSL_INTEROP"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
     folder = tmp_path / "proc"
@@ -116,20 +123,21 @@ class TestWindowsSubsystem:
         assert host.wsl is None
         assert host.absent["wsl"] == "This is not the Windows Subsystem for Linux."
 
-    def test_a_kernel_of_the_users_own_is_wsl_2_by_its_gpu_and_its_interop(
+    def test_a_kernel_of_the_users_own_is_wsl_2_by_what_wsl_puts_beside_it(
         self, proc: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.delenv("WSL_DISTRO_NAME", raising=False)
-        monkeypatch.delenv("WSL_INTEROP", raising=False)
         write(proc, {"sys/kernel/osrelease": "6.9.1-mine"})
-        write(proc.parent, {"dev/dxg": ""})
         assert read_host(proc.parent).wsl is None
         monkeypatch.setenv("WSL_DISTRO_NAME", "Ubuntu")
+        assert read_host(proc.parent).wsl == 2
+        monkeypatch.delenv("WSL_DISTRO_NAME")  # a systemd service does not have it
+        interop = "sys/fs/binfmt_misc/WSLInterop"
+        write(proc, {interop: "enabled"})
+        assert read_host(proc.parent).wsl == 2
+        (proc / interop).unlink()
+        write(proc.parent, {"dev/dxg": ""})
         host = read_host(proc.parent)
         assert (host.wsl, host.wsl_gpu) == (2, True)
-        monkeypatch.delenv("WSL_DISTRO_NAME")  # a systemd service does not have it
-        write(proc, {"sys/fs/binfmt_misc/WSLInterop": "enabled"})
-        assert read_host(proc.parent).wsl == 2
 
     def test_a_container_on_wsl_2_is_both(self, proc: Path) -> None:
         write(proc, {"sys/kernel/osrelease": "5.15.153.1-microsoft-standard-WSL2"})
