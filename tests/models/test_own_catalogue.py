@@ -1,5 +1,6 @@
 """The user's own models and presets: they join the catalogue, and what is wrong is told by file, line and field."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from launcher.base.paths import config_dir
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.catalogue_schema import line_of
+
+ROOT = Path(__file__).parents[2]
 
 MODEL = """\
 [[models]]
@@ -94,6 +97,17 @@ def test_own_presets_come_first_and_say_whose_they_are() -> None:
     assert (first.quant, first.ctx, first.mark, first.source) == ("UD-IQ3_S", 49_152, "guess", "your own, own.toml")
     assert (second.quant, second.source) == ("UD-Q3_K_M", "a friend")
     assert tuple(rest) == shipped
+
+
+def test_the_examples_of_the_documentation_are_right() -> None:
+    text = (ROOT / "docs" / "models.md").read_text("utf-8")
+    models, presets = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    write("models", models)
+    write("presets", presets)
+    catalogue = load_catalogue()
+    assert catalogue.problems == ()
+    assert catalogue.find("small-draft").draft
+    assert catalogue.find("qwen3.6-35b-a3b-mtp").presets[0].note == "leaves room for the browser"
 
 
 def test_an_own_preset_may_be_for_an_own_model() -> None:
