@@ -192,7 +192,8 @@ def join_parts(parts: Sequence[GgufHeader]) -> GgufModel:
         raise _disjoint(first, f"tensor {twice[0]!r} is in two of them")
     promised = first.metadata.get("split.tensors.count", len(model.tensors))
     if promised != len(model.tensors):
-        raise _disjoint(first, f"they hold {len(model.tensors):,} tensors in place of {promised:,}")
+        said = f"{promised:,}" if isinstance(promised, int) else "an unknown number"
+        raise _disjoint(first, f"they hold {len(model.tensors):,} tensors in place of {said}")
     return model
 
 

@@ -20,6 +20,8 @@ MAX_HEADER_BYTES = 2**28
 _MAGIC = b"GGUF"
 _CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _SCALARS = {kind: struct.Struct(f"<{code}") for kind, code in _CODES.items()}
+_LAST_VERSION = 3
+_NO_VERSION = 2**16  # where the lower half is 0, the byte order is another
 _FLOATS = (6, 12)
 _STRING, _ARRAY = 8, 9
 _U32, _U64 = _SCALARS[4], _SCALARS[10]
@@ -113,20 +115,26 @@ class _Parser:
         self._block = self._source.read(_BLOCK_BYTES)
         magic = self._block[: len(_MAGIC)]
         if magic != _MAGIC:
-            raise ModelBroken(
-                f"{self._path.name} is not a GGUF file: it begins with {magic.hex(' ') or 'nothing, it is empty'}.",
+            self._refuse(
+                f"is not a GGUF file: it begins with {magic.hex(' ') or 'nothing, it is empty'}.",
                 "Choose another file, or download it again: an error page may have been saved in its place.",
-                path=str(self._path),
             )
         self._at = len(_MAGIC)
         version = self._number(_U32)
-        if version and version & 0xFFFF == 0:
-            raise ModelBroken(
-                f"{self._path.name} is in big-endian byte order, made for another kind of processor.",
-                "Get the ordinary, little-endian file of this model.",
-                path=str(self._path),
+        if version == 1:
+            self._refuse(
+                "is a GGUF file of version 1, which llama.cpp no longer reads.", "Get a newer file of this model."
             )
-        if version not in (2, 3):
+        if _LAST_VERSION < version < _NO_VERSION:
+            self._refuse(
+                f"is a GGUF file of version {version}, which is too new.", "Update the launcher and the engine."
+            )
+        if version and version % _NO_VERSION == 0:
+            self._refuse(
+                "is in big-endian byte order, made for another kind of processor.",
+                "Get the ordinary, little-endian file of this model.",
+            )
+        if version not in (2, _LAST_VERSION):
             self._break(f"its GGUF version is {version}")
 
     def _value(self, key: str) -> tuple[object | None, int | None]:
@@ -261,7 +269,10 @@ class _Parser:
             self._break(f"its header is larger than {MAX_HEADER_BYTES // 2**20} MiB")
 
     def _break(self, why: str) -> NoReturn:
-        raise ModelBroken(f"{self._path.name} is damaged or incomplete: {why}.", self._remedy, path=str(self._path))
+        self._refuse(f"is damaged or incomplete: {why}.", self._remedy)
+
+    def _refuse(self, what: str, hint: str) -> NoReturn:
+        raise ModelBroken(f"{self._path.name} {what}", hint, path=str(self._path))
 
 
 def _checked_alignment(metadata: dict[str, object], refuse: Callable[[str], NoReturn]) -> int:

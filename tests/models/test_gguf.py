@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.base.errors import ModelBroken, ModelMissing
-from launcher.models.gguf import GgufHeader, check_complete, read_header
+from launcher.models.gguf import GgufHeader, MtpHead, check_complete, read_header
+from launcher.models.quants import QUANTS, QUANTS_BY_NAME
 
 Fill = Callable[[GGUFWriter], None]
-QUANTS = [GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_K]
+SOME_QUANTS = [GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_K]
 
 
 def write(path: Path, fill: Fill, architecture: str = "qwen35moe") -> Path:
@@ -154,7 +155,7 @@ class TestTheSameFile:
                 st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1),
             ),
         ),
-        quants=st.lists(st.sampled_from(QUANTS), max_size=4),
+        quants=st.lists(st.sampled_from(SOME_QUANTS), max_size=4),
     )
     def test_any_file_that_the_package_writes(
         self,
@@ -194,6 +195,44 @@ class TestWhatTheHeaderTells:
         header = read_header(write(tmp_path / "file.gguf", fill))
         assert (header.trained_context, header.promised_heads, header.split_count) == (None, 0, 1)
 
+    @pytest.mark.parametrize(
+        ("tokens", "claimed", "vocabulary"), [(3, 99, 3), (3, None, 3), (0, 99, 99), (0, None, None)]
+    )
+    def test_the_vocabulary_is_the_tokens_or_else_what_is_claimed(
+        self, tmp_path: Path, tokens: int, claimed: int | None, vocabulary: int | None
+    ) -> None:
+        def fill(writer: GGUFWriter) -> None:
+            if tokens:
+                writer.add_token_list(["a"] * tokens)
+            if claimed:
+                writer.add_vocab_size(claimed)
+
+        assert read_header(write(tmp_path / "file.gguf", fill)).vocabulary == vocabulary
+
+    @pytest.mark.parametrize("length", [4_095, 4_096, 4_097])
+    def test_small_arrays_are_kept_and_large_ones_counted(self, tmp_path: Path, length: int) -> None:
+        layers = list(range(length))
+        header = read_header(write(tmp_path / "file.gguf", lambda writer: writer.add_head_count_kv(layers)))
+        kept = header.metadata.get("qwen35moe.attention.head_count_kv")
+        assert kept == (tuple(layers) if length <= 4_096 else None)
+        assert header.array_lengths == {"qwen35moe.attention.head_count_kv": length}
+
+
+def test_the_element_types_are_those_of_the_package_but_for_one() -> None:
+    theirs = {quant.value: (quant.name, *sizes) for quant, sizes in gguf.GGML_QUANT_SIZES.items()}
+    ours = {number: (quant.name, quant.per_block, quant.block_bytes) for number, quant in QUANTS.items()}
+    differ = {
+        name: (ours[number], theirs.get(number))
+        for number, (name, *_) in ours.items()
+        if ours[number] != theirs.get(number)
+    }
+    assert theirs.keys() <= ours.keys()
+    assert differ == {
+        "Q8_1": (("Q8_1", 32, 36), ("Q8_1", 32, 40)),  # ggml-common.h: two halves of scales, not two floats
+        "Q2_0": (("Q2_0", 64, 18), None),  # newer than the package
+    }
+    assert QUANTS_BY_NAME["Q4_K"].bits_per_element == 4.5
+
 
 class TestTheMtpHead:
     @staticmethod
@@ -216,11 +255,12 @@ class TestTheMtpHead:
 
     def test_a_promise_without_tensors_is_not_enough(self, tmp_path: Path) -> None:
         header = self.model(tmp_path, heads=1, tensor="blk.4.attn_q.weight")
-        assert header.promised_heads == 1
+        assert (header.promised_heads, header.mtp_head) == (1, MtpHead.PROMISED)
         assert not header.has_mtp_head
 
     def test_tensors_without_a_promise_are_not_enough(self, tmp_path: Path) -> None:
-        assert not self.model(tmp_path, heads=0, tensor="blk.4.nextn.eh_proj.weight").has_mtp_head
+        header = self.model(tmp_path, heads=0, tensor="blk.4.nextn.eh_proj.weight")
+        assert (header.has_mtp_head, header.mtp_head) == (False, MtpHead.NONE)
 
     def test_in_a_split_model_the_promise_must_do(self, tmp_path: Path) -> None:
         assert self.model(tmp_path, heads=1, tensor=None, split=3).has_mtp_head

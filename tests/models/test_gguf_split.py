@@ -174,6 +174,18 @@ def fewer_tensors(first: Path) -> None:
     shutil.copy(part(other, 3), part(first, 3))
 
 
+def a_count_that_is_none(first: Path) -> None:
+    """Let the first part's number of tensors be an array: found by the fuzzer."""
+    writer = GGUFWriter(first.parent / "x.gguf", "qwen35moe")
+    for key, value in {"no": 0, "count": 3}.items():
+        writer.add_uint16(f"split.{key}", value)
+    writer.add_array("split.tensors.count", [5])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    (first.parent / "x.gguf").replace(first)
+
+
 class TestPartsThatDoNotBelongTogether:
     @pytest.mark.parametrize(
         ("do", "why"),
@@ -183,6 +195,7 @@ class TestPartsThatDoNotBelongTogether:
             (no_part_at_all, "model-00002-of-00003.gguf says that it is no part of a split model"),
             (the_same_tensor_twice, "tensor 'output.weight' is in two of them"),
             (fewer_tensors, "they hold 6 tensors in place of 5"),
+            (a_count_that_is_none, "they hold 3 tensors in place of an unknown number"),
         ],
     )
     def test_it_is_said(self, first: Path, do: Callable[[Path], None], why: str) -> None:
