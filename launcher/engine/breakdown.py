@@ -84,7 +84,7 @@ def _json_row(row: dict[str, object]) -> Row:
 
 
 def _text_row(line: str) -> Row | None:
-    """Read `| - NAME (ABOUT) | TOTAL = FREE + (SELF = MODEL + CONTEXT + COMPUTE) + OTHER |`, or the host's shorter one."""
+    """Read `| - NAME (ABOUT) | TOTAL = FREE + (SELF = MODEL + CONTEXT + COMPUTE) + REST |`, or a host's."""
     cells = line.split("|")
     if len(cells) < 4 or not cells[1].strip().startswith("- "):
         return None

@@ -64,8 +64,9 @@ def _write(path: Path, part: TwinPart) -> None:
 
 
 def _disk_bytes(path: Path) -> int:
-    stat = path.stat()
-    return stat.st_blocks * 512 if sys.platform != "win32" else 0  # there FSCTL_SET_SPARSE has told
+    if sys.platform == "win32":
+        return 0  # there FSCTL_SET_SPARSE has told
+    return path.stat().st_blocks * 512
 
 
 def _allow_holes(descriptor: int) -> None:

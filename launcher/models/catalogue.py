@@ -16,7 +16,7 @@ from annotated_types import Len
 
 from launcher.base.errors import ModelUnknown
 from launcher.models.geometry import Geometry
-from launcher.models.preset import Amount, Measurement, Note, Positive, Preset, QualityNote, SamplingAdvice, Text
+from launcher.models.preset import Amount, Count, Measurement, Note, Positive, Preset, QualityNote, SamplingAdvice, Text
 
 Sha256 = Annotated[str, Len(64, 64)]
 SpeculationKind = Literal["mtp", "draft-file", "draft-model", "ngram-mod"]
@@ -137,6 +137,8 @@ class ModelEntry:
     """SPDX identifier of the weights' licence."""
     native_context: Positive | None = None
     """Context the model was trained for, in tokens."""
+    preference: Count = 100
+    """Order in which plans name models, the smallest first."""
     speculation: SpeculationKind | None = None
     """How it drafts: with a head inside (mtp), a head in its own file, a smaller model, or repeats (ngram-mod)."""
     draft: CompanionFile | None = None

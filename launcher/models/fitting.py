@@ -1,0 +1,105 @@
+"""Making a setting fit: what shrinks, in which order, until the estimate leaves the margin free."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from launcher.models.memory import Estimate, Setting
+
+_MIB = 2**20
+LEAST_CONTEXT = 32_768
+"""Less is not proposed unless asked for: a model that thinks runs out of it."""
+CONTEXTS = (262_144, 229_376, 196_608, 163_840, 131_072, 114_688, 98_304, 81_920, 65_536, 49_152, 40_960, 32_768)
+_LEAST_UBATCH = 256
+
+Measure = Callable[[Setting], Estimate]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A setting that was made to fit as well as it can be, what it takes, and what was given up for it."""
+
+    setting: Setting
+    estimate: Estimate
+    given_up: tuple[str, ...]
+
+    @property
+    def required_mib(self) -> int:
+        """What it takes, in whole MiB."""
+        return -(-self.estimate.parts.total // _MIB)
+
+
+def fit(setting: Setting, budget_mib: int, fixed: frozenset[str], expert_layers: int, measure: Measure) -> Fitted:
+    """Shrink `setting` until it takes no more than `budget_mib`, in the order in which it hurts least.
+
+    The order: ubatch, KV to q8_0, context, draft 3 to 2, KV to q4_0, experts to the host. `fixed` names the fields
+    that the user has chosen. A setting that keeps experts on the host puts as few there as fit, before all else.
+    """
+    given_up: list[str] = []
+    current = setting
+
+    def fits(candidate: Setting) -> bool:
+        return measure(candidate).parts.total <= budget_mib * _MIB
+
+    if setting.n_cpu_moe and "n_cpu_moe" not in fixed:
+        most = expert_layers
+        current = replace(current, n_cpu_moe=_least(1, most, lambda n: fits(replace(setting, n_cpu_moe=n))))
+    for shrink in (_smaller_ubatch, _kv_to("f16", "q8_0"), _shorter_context, _draft_two, _kv_to("q8_0", "q4_0")):
+        if fits(current):
+            break
+        smaller, why = shrink(current, fixed, fits)
+        if why:
+            given_up.append(why)
+            current = smaller
+    if not fits(current) and "n_cpu_moe" not in fixed and current.n_cpu_moe < expert_layers:
+        layers = _least(current.n_cpu_moe + 1, expert_layers, lambda n: fits(replace(setting, n_cpu_moe=n)))
+        moved = replace(setting, n_cpu_moe=layers)
+        if fits(moved):  # rather the wish's own context and types, for moving experts frees enough
+            return Fitted(moved, measure(moved), (f"the experts of {layers} layers move to the host",))
+        current = replace(current, n_cpu_moe=layers)
+    return Fitted(current, measure(current), tuple(given_up))
+
+
+Shrink = Callable[[Setting, frozenset[str], Callable[[Setting], bool]], tuple[Setting, str]]
+
+
+def _smaller_ubatch(setting: Setting, fixed: frozenset[str], fits: Callable[[Setting], bool]) -> tuple[Setting, str]:
+    if "ubatch" in fixed or setting.ubatch <= _LEAST_UBATCH:
+        return setting, ""
+    smaller = setting
+    while smaller.ubatch > _LEAST_UBATCH and not fits(smaller):
+        smaller = replace(smaller, ubatch=max(_LEAST_UBATCH, smaller.ubatch // 2))
+    return smaller, f"ubatch {smaller.ubatch} in place of {setting.ubatch}"
+
+
+def _kv_to(old: str, new: str) -> Shrink:
+    def shrink(setting: Setting, fixed: frozenset[str], _fits: Callable[[Setting], bool]) -> tuple[Setting, str]:
+        if "kv" in fixed or setting.kv != old:
+            return setting, ""
+        return replace(setting, kv=new), f"a KV cache of {new} in place of {old}"
+
+    return shrink
+
+
+def _shorter_context(setting: Setting, fixed: frozenset[str], fits: Callable[[Setting], bool]) -> tuple[Setting, str]:
+    ladder = [context for context in CONTEXTS if context < setting.context]
+    if "context" in fixed or not ladder:
+        return setting, ""
+    step = _least(0, len(ladder) - 1, lambda index: fits(replace(setting, context=ladder[index])))
+    return replace(setting, context=ladder[step]), f"a context of {ladder[step]:,} in place of {setting.context:,}"
+
+
+def _draft_two(setting: Setting, fixed: frozenset[str], _fits: Callable[[Setting], bool]) -> tuple[Setting, str]:
+    if "draft" in fixed or setting.draft <= 2:
+        return setting, ""
+    return replace(setting, draft=2), f"draft 2 in place of {setting.draft}"
+
+
+def _least(low: int, high: int, good: Callable[[int], bool]) -> int:
+    """Return the least number from `low` to `high` that is good, or `high` when none is; goodness only grows."""
+    while low < high:
+        middle = (low + high) // 2
+        if good(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,215 @@
+"""Plans: which file of which model to run how on a machine, whether it fits, and why."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from launcher.base.errors import ModelUnknown
+from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+from launcher.models.compute import Backend
+from launcher.models.fitting import Fitted, fit
+from launcher.models.memory import Estimate, Setting, estimate
+from launcher.models.preset import Intent, Measurement, Preset
+from launcher.models.reasons import cautions_for, reasons_for
+from launcher.models.situation import Situation
+from launcher.models.speed import nearest, roofline
+from launcher.models.weights import Weights, weights_by_rules
+
+_MIB = 2**20
+_OLD_CLASSES = 1.05
+"""A card of 23.98 GiB counts as one of 24 GB."""
+_LIKE_CARD = 1.034
+"""Free memory over the nominal size of the card that has as much: the inverse of what is usable of it."""
+
+
+class Status(Enum):
+    """How a plan fits. TIGHT: it fits, but the margin does not stay free. OFFLOADS: experts lie in host memory."""
+
+    FITS = "FITS"
+    TIGHT = "TIGHT"
+    OFFLOADS = "OFFLOADS"
+    TOO_BIG = "TOO BIG"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a user asks for; None leaves the choice to us. `draft` 0 is MTP off."""
+
+    model: str | None = None
+    intent: Intent = "balanced"
+    quant: str | None = None
+    context: int | None = None
+    kv: str | None = None
+    draft: int | None = None
+    ubatch: int | None = None
+    n_cpu_moe: int | None = None
+    slots: int | None = None
+
+    def overrides(self) -> dict[str, int | str]:
+        """Return the fields of a Setting that the user has fixed."""
+        chosen: Mapping[str, int | str | None] = {
+            "context": self.context,
+            "kv": self.kv,
+            "draft": self.draft,
+            "ubatch": self.ubatch,
+            "n_cpu_moe": self.n_cpu_moe,
+            "slots": self.slots,
+        }
+        return {name: value for name, value in chosen.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One way to run a model on a machine: MiB for memory, tokens per second for `limit_t_s`.
+
+    `reasons` say why it is as it is, `cautions` what it costs or risks, `evidence` what was measured nearest to it.
+    """
+
+    entry: ModelEntry
+    file: ModelFile
+    setting: Setting
+    status: Status
+    estimate: Estimate
+    free_mib: int
+    margin_mib: int
+    mark: str
+    reasons: tuple[str, ...]
+    cautions: tuple[str, ...]
+    evidence: tuple[Measurement, ...]
+    limit_t_s: float | None
+
+    @property
+    def required_mib(self) -> int:
+        """What it takes of the GPU's memory, in whole MiB."""
+        return -(-self.estimate.parts.total // _MIB)
+
+    @property
+    def host_short(self) -> bool:
+        """Whether the host is known to have too little memory for what stays there."""
+        return self.status is Status.OFFLOADS and any("Host memory is short" in caution for caution in self.cautions)
+
+    @property
+    def group(self) -> int:
+        """0 for a plan to propose, 1 for one that may fail when other programs ask for memory, 2 for one too big."""
+        if self.status is Status.TOO_BIG:
+            return 2
+        spare = self.free_mib - self.required_mib
+        tight = self.status is Status.TIGHT and spare < self.margin_mib // 2
+        return 1 if tight or self.host_short else 0
+
+
+def make_plans(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[Plan, ...]:
+    """Return plans for `situation`, the one to propose first.
+
+    Raises ModelUnknown for a model or a quantisation that the catalogue has not, and BadOption for a bad setting.
+    """
+    entries = [catalogue.find(wish.model)] if wish.model else [each for each in catalogue.models if each.repo]
+    found: list[tuple[tuple[int, int, int], Plan]] = []
+    for order, entry in enumerate(sorted(entries, key=lambda each: each.preference)):
+        for index, plan in enumerate(_plans_of(entry, situation, wish)):
+            found.append(((plan.group, order, index), plan))
+    return tuple(plan for _, plan in sorted(found, key=lambda one: one[0]))
+
+
+def _plans_of(entry: ModelEntry, situation: Situation, wish: Wish) -> Iterable[Plan]:
+    if entry.geometry is None:
+        return
+    if wish.quant is not None and entry.file(wish.quant) is None:
+        known = ", ".join(file.quant for file in entry.files)
+        raise ModelUnknown(f"{entry.id} has no {wish.quant}.", f"It has {known}.", wanted=wish.quant)
+    fixed = wish.overrides()
+    seen: set[tuple[str, Setting]] = set()
+    for preset in _seeds(entry, situation, wish):
+        file = entry.file(wish.quant or preset.quant)
+        weights = weights_by_rules(entry, file, entry.geometry) if file else None
+        if file is None or weights is None:
+            continue
+        setting = replace(_setting(preset, situation.backend), **fixed)  # type: ignore[arg-type]
+        plan = _plan(entry, file, weights, setting, preset, situation, frozenset(fixed), wish)
+        if (file.quant, plan.setting) not in seen:
+            seen.add((file.quant, plan.setting))
+            yield plan
+
+
+def _setting(preset: Preset, backend: Backend) -> Setting:
+    return Setting(
+        context=preset.ctx,
+        kv=preset.kv,
+        draft=preset.draft,
+        ubatch=preset.ubatch,
+        slots=preset.slots,
+        n_cpu_moe=0 if backend == "cpu" else preset.n_cpu_moe,
+        backend=backend,
+    )
+
+
+def _seeds(entry: ModelEntry, situation: Situation, wish: Wish) -> list[Preset]:
+    """The presets to start from: those for a GPU of this size, then those for one that has as much free."""
+    rows = [preset for preset in entry.presets if wish.intent in preset.intents]
+    if not rows:
+        rows = [preset for preset in entry.presets if wish.model is not None]
+    sizes = sorted({preset.memory_gb for preset in rows if preset.memory_gb})
+    free_like_gb = situation.free_mib / 1_024 * _LIKE_CARD
+    chosen: list[Preset] = [preset for preset in rows if preset.memory_gb is None]
+    for nominal in (situation.nominal_gb * _OLD_CLASSES, free_like_gb * _OLD_CLASSES):
+        size = max((size for size in sizes if size <= nominal), default=sizes[0] if sizes else None)
+        chosen += [preset for preset in rows if preset.memory_gb == size]
+    kept = [preset for preset in dict.fromkeys(chosen) if _suits(preset, situation)]
+    return kept or chosen
+
+
+def _suits(preset: Preset, situation: Situation) -> bool:
+    """Whether a preset's variant and its need of host memory go with the machine."""
+    headless = situation.margin_mib <= 512 * situation.gpus
+    if preset.variant == "headless" and not headless:
+        return False
+    need, have = preset.host_memory_gb_min, situation.host_mib
+    return need is None or have is None or have >= need * 1_024 * 0.7 or need <= 24
+
+
+def _plan(
+    entry: ModelEntry,
+    file: ModelFile,
+    weights: Weights,
+    setting: Setting,
+    preset: Preset,
+    situation: Situation,
+    fixed: frozenset[str],
+    wish: Wish,
+) -> Plan:
+    geometry = entry.geometry
+    assert geometry is not None  # noqa: S101 -- the caller has looked
+
+    def measure(candidate: Setting) -> Estimate:
+        return estimate(geometry, weights, candidate)
+
+    layers = weights.expert_layers(mtp=setting.draft > 0) if situation.backend != "cpu" else 0
+    budget = situation.free_mib - situation.margin_mib
+    plain = Fitted(setting, measure(setting), ())
+    spare = situation.free_mib - plain.required_mib
+    near_enough = not setting.n_cpu_moe and spare >= situation.margin_mib // 2 and setting.context <= 65_536
+    fitted = plain if near_enough else fit(setting, budget, fixed, layers, measure)
+    status = _status(fitted, situation)
+    evidence = nearest(entry, file.quant, fitted.setting, situation)
+    return Plan(
+        entry=entry,
+        file=file,
+        setting=fitted.setting,
+        status=status,
+        estimate=fitted.estimate,
+        free_mib=situation.free_mib,
+        margin_mib=situation.margin_mib,
+        mark=preset.mark if fitted.setting == _setting(preset, situation.backend) else "derived",
+        reasons=reasons_for(entry, file, fitted, preset, situation, wish.intent, fixed),
+        cautions=cautions_for(entry, file, weights, fitted, situation, status.value, evidence),
+        evidence=evidence,
+        limit_t_s=roofline(geometry, weights, fitted.setting, situation),
+    )
+
+
+def _status(fitted: Fitted, situation: Situation) -> Status:
+    if fitted.required_mib > situation.free_mib:
+        return Status.TOO_BIG
+    if fitted.setting.n_cpu_moe:
+        return Status.OFFLOADS
+    return Status.FITS if fitted.required_mib + situation.margin_mib <= situation.free_mib else Status.TIGHT
