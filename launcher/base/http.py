@@ -315,9 +315,15 @@ def _same_origin(one: httpx.URL, other: httpx.URL) -> bool:
 def _host(url: str) -> str:
     """Return a server's name alone: the rest of an address may hold a signature or a password."""
     try:
-        return httpx.URL(url).host or url
+        return httpx.URL(url if "://" in url else f"http://{url}").host or "The server"
     except httpx.InvalidURL:
         return "The server"
+
+
+def _proxy(url: str) -> str | None:
+    """Return the environment's proxy for an address."""
+    proxies = urllib.request.getproxies()
+    return None if urllib.request.proxy_bypass(_host(url)) else proxies.get(url.split(":")[0], proxies.get("all"))
 
 
 @contextmanager
@@ -330,7 +336,7 @@ def _reaching(url: str) -> Iterator[None]:
     except httpx.HTTPError as error:
         with suppress(RuntimeError):  # there is none when it failed before it was made
             url = str(error.request.url)  # where a redirect led
-        host, proxy = _host(url), urllib.request.getproxies().get("https" if url.startswith("https") else "http")
+        host, proxy = _host(url), _proxy(url)
         way = f"The way there leads through the proxy {_host(proxy)}." if proxy else "Is this computer online?"
         cause: BaseException = error
         while not isinstance(cause, OSError) and (cause.__cause__ or cause.__context__):

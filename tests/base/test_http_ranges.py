@@ -224,13 +224,22 @@ class TestTheWay:
             assert file.read(4) == CONTENT[:4]
         assert hub.requests()[0]["target"] == "http://hub.example" + PATH
 
-    def test_a_dead_proxy_is_named_without_its_password(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("scheme", ["http://", ""])
+    def test_a_dead_proxy_is_named_without_its_password(self, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
-            monkeypatch.setenv("HTTP_PROXY", f"http://me:s3cret@127.0.0.1:{taken.getsockname()[1]}")
+            monkeypatch.setenv("HTTP_PROXY", f"{scheme}me:s3cret@127.0.0.1:{taken.getsockname()[1]}")
             with RangeReader("http://hub.example/file") as file, pytest.raises(Unreachable) as unreachable:
                 file.read(4)
         assert unreachable.value.hint == "The way there leads through the proxy 127.0.0.1."
+
+    def test_a_proxy_that_is_not_for_this_server_is_not_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+        for exception, hint in (("127.0.0.1", "Is this computer online?"), ("", "through the proxy 127.0.0.1.")):
+            monkeypatch.setenv("NO_PROXY", exception)
+            with pytest.raises(Unreachable) as unreachable:
+                head("http://127.0.0.1:1/file")
+            assert unreachable.value.hint.endswith(hint)
 
     @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "nonsense://127.0.0.1"])
     def test_a_proxy_of_an_unknown_kind(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
