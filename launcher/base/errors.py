@@ -58,6 +58,12 @@ class GeometryUnknown(LauncherError):
     code = "geometry_unknown"
 
 
+class GpuAsleep(LauncherError):
+    """The GPU sleeps, and was not woken to be asked."""
+
+    code = "gpu_asleep"
+
+
 class CpuUnsupported(LauncherError):
     """The processor lacks an instruction set that the engine needs."""
 

@@ -18,6 +18,8 @@ VERBS = {
     "chat": "ask a running server",
     "status": "list the running servers",
     "stop": "stop a running server",
+    "plan": "say what fits this machine, or a described one, and how to run it",
+    "estimate": "say what memory a model takes, before it is downloaded",
     "models": "list the models of the catalogue, or tell all about one",
     "doctor": "say what this machine has and what is missing",
 }

@@ -8,6 +8,23 @@ from launcher.models.memory import Setting
 _USUAL_BATCH, _USUAL_UBATCH = 2_048, 512
 """llama-server's own defaults (common/common.h)."""
 
+LLAMA_SERVER_FLAGS = frozenset(
+    {
+        "--ctx-size",
+        "--parallel",
+        "--gpu-layers",
+        "--cache-type-k",
+        "--cache-type-v",
+        "--flash-attn",
+        "--ubatch-size",
+        "--batch-size",
+        "--n-cpu-moe",
+        "--spec-type",
+        "--spec-draft-n-max",
+    }
+)
+"""What llama-server itself has of these (b11434 to b11669), for a plan while no build is installed."""
+
 
 def memory_arguments(setting: Setting, flags: Collection[str]) -> list[str]:
     """Return the arguments that `setting` amounts to, for a build that knows `flags`.

@@ -1,7 +1,8 @@
 """Making a setting fit: what shrinks, in which order, until the estimate leaves the margin free."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from launcher.models.memory import Estimate, Setting
 
@@ -28,35 +29,49 @@ class Fitted:
         return -(-self.estimate.parts.total // _MIB)
 
 
-def fit(setting: Setting, budget_mib: int, fixed: frozenset[str], expert_layers: int, measure: Measure) -> Fitted:
-    """Shrink `setting` until it takes no more than `budget_mib`, in the order in which it hurts least.
+def fit(
+    setting: Setting, budgets_mib: Sequence[int], fixed: frozenset[str], expert_layers: int, measure: Measure
+) -> Fitted:
+    """Shrink `setting` until it takes no more than the first of `budgets_mib`; where that cannot be, than the next.
 
-    The order: ubatch, KV to q8_0, context, draft 3 to 2, KV to q4_0, experts to the host. `fixed` names the fields
-    that the user has chosen. A setting that keeps experts on the host puts as few there as fit, before all else.
+    What goes first is what hurts least: ubatch, KV to q8_0, context, draft 3 to 2, KV to q4_0. Only when no budget is
+    met that way do experts go to the host, and then the rest stays as it was. `fixed` names the fields that the user
+    has chosen. A setting that keeps experts on the host keeps as few there as fit. What never fits comes back shrunk.
     """
-    given_up: list[str] = []
-    current = setting
 
-    def fits(candidate: Setting) -> bool:
+    def fits(candidate: Setting, budget_mib: int) -> bool:
         return measure(candidate).parts.total <= budget_mib * _MIB
 
-    if setting.n_cpu_moe and "n_cpu_moe" not in fixed:
-        most = expert_layers
-        current = replace(current, n_cpu_moe=_least(1, most, lambda n: fits(replace(setting, n_cpu_moe=n))))
+    def with_experts(count: int) -> Setting:
+        return replace(setting, n_cpu_moe=count)
+
+    free_experts = "n_cpu_moe" not in fixed and expert_layers > 0
+    begin = setting
+    if setting.n_cpu_moe and free_experts:
+        begin = with_experts(_least(1, expert_layers, lambda count: fits(with_experts(count), budgets_mib[0])))
+    shrunk: tuple[Setting, tuple[str, ...]] = (begin, ())
+    for budget_mib in budgets_mib:
+        shrunk = _shrink(begin, fixed, partial(fits, budget_mib=budget_mib))
+        if fits(shrunk[0], budget_mib):
+            return Fitted(shrunk[0], measure(shrunk[0]), shrunk[1])
+    if free_experts and not setting.n_cpu_moe:
+        count = _least(1, expert_layers, lambda count: fits(with_experts(count), budgets_mib[0]))
+        if fits(with_experts(count), budgets_mib[0]):
+            return Fitted(with_experts(count), measure(with_experts(count)), ("room on the GPU for all experts",))
+    return Fitted(shrunk[0], measure(shrunk[0]), shrunk[1])
+
+
+def _shrink(
+    setting: Setting, fixed: frozenset[str], fits: Callable[[Setting], bool]
+) -> tuple[Setting, tuple[str, ...]]:
+    given_up: list[str] = []
     for shrink in (_smaller_ubatch, _kv_to("f16", "q8_0"), _shorter_context, _draft_two, _kv_to("q8_0", "q4_0")):
-        if fits(current):
+        if fits(setting):
             break
-        smaller, why = shrink(current, fixed, fits)
+        setting, why = shrink(setting, fixed, fits)
         if why:
             given_up.append(why)
-            current = smaller
-    if not fits(current) and "n_cpu_moe" not in fixed and current.n_cpu_moe < expert_layers:
-        layers = _least(current.n_cpu_moe + 1, expert_layers, lambda n: fits(replace(setting, n_cpu_moe=n)))
-        moved = replace(setting, n_cpu_moe=layers)
-        if fits(moved):  # rather the wish's own context and types, for moving experts frees enough
-            return Fitted(moved, measure(moved), (f"the experts of {layers} layers move to the host",))
-        current = replace(current, n_cpu_moe=layers)
-    return Fitted(current, measure(current), tuple(given_up))
+    return setting, tuple(given_up)
 
 
 Shrink = Callable[[Setting, frozenset[str], Callable[[Setting], bool]], tuple[Setting, str]]

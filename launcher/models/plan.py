@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from launcher.base.errors import ModelUnknown
+from launcher.base.errors import BadOption, ModelUnknown
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.compute import Backend
 from launcher.models.fitting import Fitted, fit
-from launcher.models.memory import Estimate, Setting, estimate
+from launcher.models.memory import KV_TYPES, Estimate, Setting, estimate
 from launcher.models.preset import Intent, Measurement, Preset
 from launcher.models.reasons import cautions_for, reasons_for
 from launcher.models.situation import Situation
@@ -98,17 +98,44 @@ class Plan:
         return 1 if tight or self.host_short else 0
 
 
+def source_name(entry: ModelEntry, file: ModelFile) -> str:
+    """Return how `estimate` is told of a file: its path, or its address on the hub."""
+    if entry.repo is None:
+        return file.file
+    return f"{entry.repo}{f'@{entry.revision}' if entry.revision else ''}:{file.file}"
+
+
+def check_wish(wish: Wish) -> None:
+    """Raise BadOption for a value that no engine could use."""
+    limits = (
+        ("--ctx", wish.context, 256, 2**24, "tokens"),
+        ("--draft", wish.draft, 0, 16, "tokens, 0 is MTP off"),
+        ("--ubatch", wish.ubatch, 1, 2**16, "tokens"),
+        ("--n-cpu-moe", wish.n_cpu_moe, 0, 1_024, "layers"),
+        ("--slots", wish.slots, 1, 64, "slots"),
+    )
+    for name, value, least, most, unit in limits:
+        if value is not None and not least <= value <= most:
+            raise BadOption(f"{name} {value} is out of range.", f"It goes from {least} to {most} {unit}.", option=name)
+    if wish.kv is not None and wish.kv not in KV_TYPES:
+        raise BadOption(f"There is no KV cache type {wish.kv!r}.", f"Choose one of {', '.join(KV_TYPES)}.")
+
+
 def make_plans(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[Plan, ...]:
     """Return plans for `situation`, the one to propose first.
 
     Raises ModelUnknown for a model or a quantisation that the catalogue has not, and BadOption for a bad setting.
     """
+    check_wish(wish)
     entries = [catalogue.find(wish.model)] if wish.model else [each for each in catalogue.models if each.repo]
     found: list[tuple[tuple[int, int, int], Plan]] = []
     for order, entry in enumerate(sorted(entries, key=lambda each: each.preference)):
         for index, plan in enumerate(_plans_of(entry, situation, wish)):
-            found.append(((plan.group, order, index), plan))
-    return tuple(plan for _, plan in sorted(found, key=lambda one: one[0]))
+            group = plan.group if wish.intent != "as-published" or plan.status is Status.TOO_BIG else 0
+            found.append(((group, order, index), plan))
+    plans = [plan for _, plan in sorted(found, key=lambda one: one[0])]
+    possible = [plan for plan in plans if plan.status is not Status.TOO_BIG]
+    return tuple(plans if wish.model or not possible else possible)
 
 
 def _plans_of(entry: ModelEntry, situation: Situation, wish: Wish) -> Iterable[Plan]:
@@ -145,9 +172,10 @@ def _setting(preset: Preset, backend: Backend) -> Setting:
 
 def _seeds(entry: ModelEntry, situation: Situation, wish: Wish) -> list[Preset]:
     """The presets to start from: those for a GPU of this size, then those for one that has as much free."""
-    rows = [preset for preset in entry.presets if wish.intent in preset.intents]
+    single = [preset for preset in entry.presets if preset.slots == 1 or wish.slots is not None]
+    rows = [preset for preset in single if wish.intent in preset.intents]
     if not rows:
-        rows = [preset for preset in entry.presets if wish.model is not None]
+        rows = single if wish.model is not None else []
     sizes = sorted({preset.memory_gb for preset in rows if preset.memory_gb})
     free_like_gb = situation.free_mib / 1_024 * _LIKE_CARD
     chosen: list[Preset] = [preset for preset in rows if preset.memory_gb is None]
@@ -184,11 +212,11 @@ def _plan(
         return estimate(geometry, weights, candidate)
 
     layers = weights.expert_layers(mtp=setting.draft > 0) if situation.backend != "cpu" else 0
-    budget = situation.free_mib - situation.margin_mib
-    plain = Fitted(setting, measure(setting), ())
-    spare = situation.free_mib - plain.required_mib
-    near_enough = not setting.n_cpu_moe and spare >= situation.margin_mib // 2 and setting.context <= 65_536
-    fitted = plain if near_enough else fit(setting, budget, fixed, layers, measure)
+    budgets = [situation.free_mib - situation.margin_mib, situation.free_mib - situation.margin_mib // 2]
+    if wish.intent == "as-published":  # then it is run as it was, or not at all
+        fitted = Fitted(setting, measure(setting), ())
+    else:
+        fitted = fit(setting, budgets, fixed, layers, measure)
     status = _status(fitted, situation)
     evidence = nearest(entry, file.quant, fitted.setting, situation)
     return Plan(

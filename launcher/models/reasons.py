@@ -100,7 +100,10 @@ def _offload_reason(fitted: Fitted) -> str:
     if not fitted.setting.n_cpu_moe:
         return ""
     host = fitted.estimate.host.at_start / _MIB
-    return f"The experts of {fitted.setting.n_cpu_moe} layers stay in host memory, which takes {host:,.0f} MiB there."
+    return (
+        f"The experts of {fitted.setting.n_cpu_moe} layers stay in host memory, which takes {host:,.0f} MiB there."
+        " llama-server can also place them itself: leave --gpu-layers and --n-cpu-moe out."
+    )
 
 
 def _next_to_go(setting: Setting, fixed: frozenset[str]) -> str:
@@ -161,7 +164,8 @@ def _offload_cautions(entry: ModelEntry, weights: Weights, fitted: Fitted, situa
     elif have < need:
         found.append(
             f"Host memory is short: about {need:,} MiB are needed and {have:,} are there. The experts would be"
-            " read from the disk at every token, which takes seconds. A smaller quantisation or a smaller model runs well."
+            " read from the disk at every token, which takes seconds."
+            " A smaller quantisation or a smaller model runs well."
         )
     geometry = entry.geometry
     if fitted.setting.draft and geometry is not None and weights.blocks[0].experts:

@@ -72,6 +72,8 @@ def describe(result: Measurement) -> str:
     how = [result.quant or "quant unknown"]
     if result.ctx:
         how.append(f"context {result.ctx:,}")
+    if result.filled:
+        how.append(f"{result.filled:,} tokens of it filled")
     if result.kv:
         how.append(f"{result.kv} KV")
     if result.n_cpu_moe:

@@ -1,0 +1,73 @@
+"""The options that `plan` and `estimate` share: which machine, which setting."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from launcher.cli.output import finite
+
+if TYPE_CHECKING:
+    from launcher.models.plan import Wish
+    from launcher.planner import MachineWish
+
+BACKENDS = ("cuda", "vulkan", "rocm", "metal", "cpu")
+INTENTS = ("balanced", "long-context", "best-quality", "as-published")
+"""The names of Backend and Intent, held equal by a test: importing those would slow every --help."""
+
+
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what describes a machine in place of this one."""
+    group = parser.add_argument_group("the machine", "This one as it is now, unless it is described.")
+    group.add_argument("--gpu-memory", type=finite, metavar="GIB", help="describe a GPU by its size")
+    group.add_argument("--free-memory", type=int, metavar="MIB", help="free GPU memory (default: read, or usable part)")
+    group.add_argument("--headless", action="store_true", help="no display uses the GPU: keep 512 MiB free, not 1,024")
+    group.add_argument("--host-memory", type=finite, metavar="GIB", help="size of the host's memory")
+    group.add_argument("--backend", choices=BACKENDS, help="the engine's backend (default: this GPU's, or cuda)")
+    group.add_argument("--wake", action="store_true", help="wake a sleeping GPU to ask it")
+
+
+def add_setting_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what fixes a part of the setting."""
+    group = parser.add_argument_group("the setting", "What is given is kept; the rest is chosen.")
+    group.add_argument("--ctx", type=int, metavar="N", help="context in tokens, of all slots together")
+    group.add_argument("--kv", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0, ...")
+    group.add_argument("--draft", type=int, metavar="N", help="draft length, 0 is MTP off")
+    group.add_argument("--no-mtp", action="store_true", help="MTP off")
+    group.add_argument("--ubatch", type=int, metavar="N", help="tokens of a prompt computed at once")
+    group.add_argument("--n-cpu-moe", type=int, metavar="N", help="keep the experts of N layers on the host")
+    group.add_argument("--slots", type=int, metavar="N", help="requests served at once")
+
+
+def machine_wish(options: argparse.Namespace) -> MachineWish:
+    """Return which machine the options mean."""
+    from launcher.planner import MachineWish
+
+    return MachineWish(
+        gpu_memory_gib=options.gpu_memory,
+        free_mib=options.free_memory,
+        headless=options.headless,
+        host_memory_gib=options.host_memory,
+        backend=options.backend,
+        wake=options.wake,
+    )
+
+
+def wish_of(options: argparse.Namespace) -> Wish:
+    """Return what the options ask for. Raises BadOption when they contradict one another."""
+    from launcher.base.errors import BadOption
+    from launcher.models.plan import Wish
+
+    if options.no_mtp and options.draft:
+        raise BadOption("--no-mtp and --draft contradict one another.", "Give one of them.")
+    return Wish(
+        model=getattr(options, "model", None),
+        intent=getattr(options, "intent", "balanced"),
+        quant=getattr(options, "quant", None),
+        context=options.ctx,
+        kv=options.kv,
+        draft=0 if options.no_mtp else options.draft,
+        ubatch=options.ubatch,
+        n_cpu_moe=options.n_cpu_moe,
+        slots=options.slots,
+    )

@@ -1,0 +1,188 @@
+"""Plans and estimates as both faces ask for them: this machine or a described one, the catalogue or one file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.base.errors import BadOption, GpuAsleep, LauncherError
+from launcher.models.compute import Backend
+from launcher.models.plan import Plan, Wish, check_wish
+from launcher.models.situation import Situation, described, situation_of
+
+if TYPE_CHECKING:
+    from launcher.engine.ask import EngineEstimate
+    from launcher.engine.build import Build
+    from launcher.engine.twin import TwinPart
+    from launcher.machine.machine import Machine
+    from launcher.models.gguf_header import GgufModel
+    from launcher.models.memory import Estimate, Setting
+
+FLAGGED_PERCENT = 3.0
+"""From this difference on the formula is not to be trusted beside the engine."""
+_DEFAULT_CONTEXT = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class MachineWish:
+    """Which machine is meant: None and False everywhere is this one as it is now. Sizes in GiB but for `free_mib`."""
+
+    gpu_memory_gib: float | None = None
+    free_mib: int | None = None
+    headless: bool = False
+    host_memory_gib: float | None = None
+    backend: Backend | None = None
+    wake: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An engine's own figures beside the formula's for the same backend, and by how many percent they differ."""
+
+    engine: EngineEstimate
+    formula: Estimate
+    difference_percent: float
+
+    @property
+    def flagged(self) -> bool:
+        """Whether they differ by so much that only the engine is to be believed."""
+        return abs(self.difference_percent) > FLAGGED_PERCENT
+
+
+def situation(wish: MachineWish) -> Situation:
+    """Return the machine that is meant.
+
+    Raises BadOption for memory that cannot be, GpuAsleep when this machine's only GPU sleeps and may not be woken.
+    """
+    if wish.host_memory_gib is not None and not 0.5 <= wish.host_memory_gib <= 65_536:
+        raise BadOption(f"--host-memory {wish.host_memory_gib:g} is out of range.", "It goes from 0.5 to 65536 GiB.")
+    if wish.gpu_memory_gib is not None:
+        return described(
+            wish.gpu_memory_gib,
+            free_mib=wish.free_mib,
+            headless=wish.headless,
+            host_gib=wish.host_memory_gib,
+            backend=wish.backend,
+        )
+    if wish.free_mib is not None and wish.free_mib < 0:
+        raise BadOption(f"--free-memory {wish.free_mib} is out of range.", "It cannot be below 0.")
+    from launcher.machine.machine import read_machine
+
+    machine = read_machine(wake=wish.wake)
+    _check_awake(machine, wish)
+    return situation_of(
+        machine,
+        free_mib=wish.free_mib,
+        headless=wish.headless,
+        host_gib=wish.host_memory_gib,
+        backend=wish.backend,
+    )
+
+
+def _check_awake(machine: Machine, wish: MachineWish) -> None:
+    asleep = [gpu for gpu in machine.gpus if gpu.asleep and gpu.memory_bytes is None]
+    if asleep and not wish.wake and not any(gpu.memory_bytes for gpu in machine.gpus):
+        raise GpuAsleep(
+            f"The {asleep[0].name} sleeps, so its free memory is not known.",
+            "Add --wake to wake it, or describe it with --gpu-memory.",
+        )
+
+
+def arguments(plan: Plan, build: Build | None, extra: Sequence[str] = ()) -> list[str]:
+    """Return the command line of a plan: llama-server's, or `build`'s own with only the flags that it has.
+
+    `extra` are the user's own arguments; they come last. Raises EngineUnsuitable when the build lacks a needed flag.
+    """
+    from launcher.engine.arguments import LLAMA_SERVER_FLAGS, memory_arguments
+
+    command = list(build.command) if build else ["llama-server"]
+    flags = build.flags if build else LLAMA_SERVER_FLAGS
+    return [*command, "--model", plan.file.file, *memory_arguments(plan.setting, flags), *extra]
+
+
+async def installed_build() -> Build | None:
+    """Return the llama-server on PATH, asked what it can do; None when there is none that answers."""
+    from launcher.engine.build import find_on_path
+
+    path = find_on_path()
+    if path is None:
+        return None
+    from launcher.engine.build import probe
+
+    try:
+        return await probe(path)
+    except LauncherError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model whose header was read: from this disk, or from the hub."""
+
+    model: GgufModel
+    parts: tuple[TwinPart, ...]
+
+
+def read_source(target: str) -> Source:
+    """Read the header of a file on this disk, or of `OWNER/NAME:FILE` on the hub.
+
+    Raises ModelMissing, ModelBroken, and what the hub's answer leads to.
+    """
+    from launcher.engine.twin import TwinPart
+    from launcher.fetch.hub import HubFile, is_hub_file
+    from launcher.models.gguf import read_model, read_raw_header
+
+    path = Path(target).expanduser()
+    if path.exists() or not is_hub_file(target):
+        model = read_model(path)
+        raw = [read_raw_header(part) for part in model.parts]
+    else:
+        from launcher.models.gguf_remote import read_remote_model
+
+        remote = read_remote_model(HubFile.parse(target))
+        model, raw = remote.model, list(remote.raw_headers)
+    parts = zip(model.parts, raw, strict=True)
+    return Source(model, tuple(TwinPart(part.path.name, header, part.file_bytes) for part, header in parts))
+
+
+def setting_for(model: GgufModel, wish: Wish, backend: Backend) -> Setting:
+    """Return the setting that `wish` means for a model that is not in the catalogue.
+
+    Raises BadOption for values that no engine takes, or for drafts without a head.
+    """
+    from launcher.models.gguf_header import MtpHead
+    from launcher.models.memory import Setting
+
+    check_wish(wish)
+    has_head = model.mtp_head is MtpHead.PRESENT
+    if wish.draft and not has_head:
+        raise BadOption(f"{model.path.name} has no MTP head.", "Leave --draft out, or set it to 0.")
+    context = min(_DEFAULT_CONTEXT, model.trained_context or _DEFAULT_CONTEXT)
+    default = Setting(context=context, draft=2 if has_head else 0, backend=backend)
+    return replace(default, **wish.overrides())  # type: ignore[arg-type]
+
+
+def judge_formula(source: Source, setting: Setting) -> Estimate:
+    """Return the formula's estimate for a model whose header was read. Raises GeometryUnknown."""
+    from launcher.models.geometry import geometry_of
+    from launcher.models.memory import estimate
+    from launcher.models.weights import weights_of
+
+    geometry = geometry_of(source.model)
+    return estimate(geometry, weights_of(source.model, geometry), setting)
+
+
+async def ask(source: Source, setting: Setting, engine: Path | None) -> Verdict:
+    """Ask an engine what `setting` takes: the one named, else a llama-server on PATH, else the built-in one.
+
+    The formula beside it is that for the engine's own backend. Raises what `ask_engine` and `probe` raise.
+    """
+    from launcher.engine.ask import ask_engine, difference_percent
+    from launcher.engine.build import probe
+
+    build = await probe(engine) if engine else await installed_build() or await probe(None)
+    answer = await ask_engine(build, source.parts, setting)
+    formula = judge_formula(source, replace(setting, backend=answer.backend))
+    return Verdict(answer, formula, difference_percent(formula, answer))
