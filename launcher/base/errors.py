@@ -88,6 +88,12 @@ class EngineUnsuitable(LauncherError):
     code = "engine_unsuitable"
 
 
+class BadProfile(LauncherError):
+    """An engine profile in the config folder cannot be used."""
+
+    code = "bad_profile"
+
+
 class PortBusy(LauncherError):
     """Another program listens on the port."""
 

@@ -64,7 +64,13 @@ def run(open_window: OpenWindow) -> NoReturn:
 
 def main(arguments: list[str], open_window: OpenWindow) -> int:
     """Run one command line and return its exit code: 0 done, 1 an error that was explained, 2 wrong usage."""
+    extra: list[str] = []
+    if arguments[:1] in (["serve"], ["plan"]) and "--" in arguments:
+        cut = arguments.index("--")
+        arguments, extra = arguments[:cut], arguments[cut + 1 :]
     options = _parser(arguments).parse_args(arguments)
+    if extra:
+        options.extra = extra
     if options.verb is None:
         if not gui.shows():
             _parser([]).print_help()

@@ -25,6 +25,12 @@ def print_error(error: LauncherError, *, as_json: bool) -> None:
         print(f"       {error.hint}", file=sys.stderr)
 
 
+def take_extra(parser: argparse.ArgumentParser) -> None:
+    """Declare that the verb takes arguments of the user's own for the engine, behind `--`."""
+    parser.set_defaults(extra=[])
+    parser.epilog = "What follows -- goes to llama-server as it is, after all other arguments."
+
+
 def rounded(value: float | None, digits: int = 1) -> float | None:
     """Round a figure for --json; unknown stays None."""
     return None if value is None else round(value, digits)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options, machine_wish, wish_of
-from launcher.cli.output import print_json, rounded
+from launcher.cli.output import print_json, rounded, take_extra
 
 if TYPE_CHECKING:
     from launcher.engine.build import Build
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_machine_options(parser)
     add_setting_options(parser)
     parser.add_argument("--ask-engine", action="store_true", help="ask the engine, too, about the first plan")
-    parser.add_argument("extra", nargs="*", metavar="-- ARG", help="arguments of your own for llama-server, put last")
+    take_extra(parser)
 
 
 async def run(options: argparse.Namespace) -> int:

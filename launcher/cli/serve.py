@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.cli.output import print_json
+from launcher.cli.output import print_json, take_extra
 
 if TYPE_CHECKING:
     from launcher.app import Session
@@ -22,7 +23,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", type=int, metavar="N", help="draft length in tokens, 0 is MTP off (default 2)")
     parser.add_argument("--port", type=int, metavar="P", help="port on 127.0.0.1 (default: the one of last time)")
     parser.add_argument("--slots", type=int, default=1, metavar="N", help="requests served at once (default 1)")
+    parser.add_argument("--kv", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0, ... (default: f16)")
+    parser.add_argument("--ubatch", type=int, metavar="N", help="tokens of a prompt computed at once (default 512)")
+    parser.add_argument("--n-cpu-moe", type=int, metavar="N", help="keep the experts of N layers in host memory")
     parser.add_argument("--threads", type=int, metavar="N", help="processor threads (default: the engine's choice)")
+    take_extra(parser)
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -40,6 +45,10 @@ async def run(options: argparse.Namespace) -> int:
             slots=options.slots,
             threads=options.threads,
             draft=DEFAULT_DRAFT,
+            kv=options.kv,
+            ubatch=options.ubatch,
+            n_cpu_moe=options.n_cpu_moe,
+            extra=tuple(options.extra),
         )
 
     states = StateLine()
@@ -76,7 +85,8 @@ def _announce(server: Session, *, as_json: bool) -> None:
         f"\n  address  {endpoint.url}/v1"
         f"\n  API key  {endpoint.api_key}"
         f"\n  settings {mtp}, context {launch.context}, {launch.options.slots} slot(s)"
-        f"\n  log      {supervisor.log.path}"
+        + (f"\n  yours    {shlex.join(launch.options.extra)}" if launch.options.extra else "")
+        + f"\n  log      {supervisor.log.path}"
         "\nCtrl-C stops it.",
         flush=True,
     )

@@ -141,7 +141,7 @@ def _command(build: Build, model: Path, setting: Setting) -> Command:
     for flag, value in (("--verbosity", "4"), ("--log-jsonl", None), ("--log-colors", "off"), ("--threads", "1")):
         if flag in build.flags:
             arguments += [flag] if value is None else [flag, value]
-    return Command((*build.command, *arguments), engine_environment(), model.parent)
+    return Command((*build.command, *arguments), engine_environment() | dict(build.environment), model.parent)
 
 
 def _backend(devices: Sequence[str]) -> Backend:

@@ -5,8 +5,8 @@ import hashlib
 import re
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +20,7 @@ from launcher.base.paths import cache_dir
 from launcher.engine.diagnosis import explain
 from launcher.engine.environment import engine_environment
 from launcher.engine.process import Command, start
+from launcher.engine.profile import profile_for
 from launcher.machine.host import Host, read_host
 from launcher.machine.libraries import install_line, missing_libraries
 
@@ -28,6 +29,7 @@ _BUILT_IN_SCRIPT = Path(__file__).with_name("builtin.py")
 _PROBE_S = 20.0
 _PROBE_PATIENCE_S = (0.3, 0.3)
 _MOST_CHARACTERS = 2**20
+_KV_TYPES = re.compile(r"--cache-type-k\s+\S+[^\n]*\n\s+allowed values: ([^\n]+)|--cache-type-k \{([^}]+)\}")
 _FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
 _DEVICE = re.compile(r"^\s+(\S+): (.+) \((\d+) MiB, (\d+) MiB free\)$", re.MULTILINE)
 _VERSION = re.compile(r"^version: (.+)$", re.MULTILINE)
@@ -45,12 +47,17 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A build that answered its probe: the command that starts it, its version, and the flags it knows."""
+    """A build that answered its probe: the command that starts it, its version, the flags and KV cache types it knows.
+
+    `environment` holds the variables that the profile of its fork asks for.
+    """
 
     name: str
     command: tuple[str, ...]
     version: str
     flags: frozenset[str]
+    kv_types: frozenset[str] = frozenset()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def require(self, *flags: str) -> None:
         """Raise EngineUnsuitable unless the build knows all `flags`."""
@@ -69,6 +76,7 @@ class _Probe(BaseModel):
     identity: list[str | int]
     version: str
     flags: list[str]
+    kv_types: list[str]
 
 
 def built_in_version() -> str | None:
@@ -132,9 +140,19 @@ async def probe(engine: Path | None) -> Build:
                 "Name the llama-server program of a llama.cpp build.",
                 answer=version_text[:400],
             )
-        known = _Probe(identity=identity, version=found[1].strip(), flags=flags)
+        kv_types = _KV_TYPES.search(help_text)
+        offered = re.split(r"[,\s]+", (kv_types[1] or kv_types[2]).strip()) if kv_types else []
+        known = _Probe(identity=identity, version=found[1].strip(), flags=flags, kv_types=offered)
         _keep(known)
-    return Build(name, tuple(command), known.version, frozenset(known.flags))
+    profile = profile_for(known.kv_types)
+    return Build(
+        name,
+        tuple(command),
+        known.version,
+        flags=frozenset(known.flags),
+        kv_types=frozenset(known.kv_types),
+        environment=profile.environment if profile else {},
+    )
 
 
 async def list_devices(build: Build) -> tuple[Device, ...]:

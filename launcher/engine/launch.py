@@ -11,19 +11,23 @@ from launcher.engine.build import Build, find_on_path, list_devices, probe
 from launcher.engine.endpoint import HOST, Endpoint
 from launcher.engine.environment import engine_environment
 from launcher.engine.process import Command
+from launcher.machine.engine_view import is_gpu
 from launcher.models.gguf import GgufHeader, check_complete, read_header
 
 DEFAULT_CONTEXT = 8_192
 DEFAULT_DRAFT = 2
 """The draft length that won most often in published measurements of the 35B MoE and of dense 27B models."""
 MAX_DRAFT = 16
+_USUAL_BATCH = 2_048
+"""llama-server's own --batch-size, which a ubatch may not exceed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """What to serve, and how. `engine` None leaves the choice to us, `context` None to DEFAULT_CONTEXT.
 
-    `draft` is the draft length in tokens; 0 is MTP off. `threads` None leaves it to the engine.
+    `draft` is the draft length in tokens; 0 is MTP off. `threads`, `kv`, `ubatch` and `n_cpu_moe` None leave it to the
+    engine. `extra` are arguments of the user's own, put last as they are.
     """
 
     model: Path
@@ -34,6 +38,10 @@ class ServeOptions:
     slots: int = 1
     threads: int | None = None
     alias: str | None = None
+    kv: str | None = None
+    ubatch: int | None = None
+    n_cpu_moe: int | None = None
+    extra: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,8 @@ def check_options(options: ServeOptions) -> None:
         ("--draft", options.draft, 0, MAX_DRAFT, "tokens, 0 is MTP off"),
         ("--slots", options.slots, 1, 64, "slots"),
         ("--threads", options.threads, 1, 1_024, "threads"),
+        ("--ubatch", options.ubatch, 1, 2**16, "tokens"),
+        ("--n-cpu-moe", options.n_cpu_moe, 0, 1_024, "layers"),
     )
     for name, value, least, most, unit in limits:
         if value is not None and not least <= value <= most:
@@ -96,7 +106,7 @@ async def choose_build(options: ServeOptions) -> Build:
     if on_path is not None:
         with suppress(LauncherError):  # one that does not work is doctor's business, not this start's
             build = await probe(on_path)
-            if await list_devices(build):
+            if any(map(is_gpu, await list_devices(build))):
                 return build
     return await probe(None)
 
@@ -111,7 +121,7 @@ async def plan(options: ServeOptions, endpoint: Endpoint) -> Launch:
     build = await choose_build(options)
     context = options.context or min(DEFAULT_CONTEXT, header.trained_context or DEFAULT_CONTEXT)
     arguments = _arguments(options, endpoint, build, context)
-    environment = engine_environment(api_key=endpoint.api_key, reports_loading=True)
+    environment = engine_environment(api_key=endpoint.api_key, reports_loading=True) | dict(build.environment)
     folder = options.model.absolute().parent
     return Launch(Command((*build.command, *arguments), environment, folder), build, header, context, options)
 
@@ -134,6 +144,15 @@ def _arguments(options: ServeOptions, endpoint: Endpoint, build: Build, context:
         needed |= {"--spec-type": "draft-mtp", "--spec-draft-n-max": str(options.draft)}
     if options.threads:
         needed |= {"--threads": str(options.threads)}
+    if options.kv:
+        _check_kv_type(options.kv, build)
+        needed |= {"--cache-type-k": options.kv, "--cache-type-v": options.kv, "--flash-attn": "on"}
+    if options.ubatch:
+        needed |= {"--ubatch-size": str(options.ubatch)}
+    if (options.ubatch or 0) > _USUAL_BATCH:
+        needed |= {"--batch-size": str(options.ubatch)}
+    if options.n_cpu_moe:
+        needed |= {"--gpu-layers": "99", "--n-cpu-moe": str(options.n_cpu_moe)}
     build.require(*needed, "--metrics")
     welcome: dict[str, str | None] = {
         "--alias": name_of(options),
@@ -146,4 +165,12 @@ def _arguments(options: ServeOptions, endpoint: Endpoint, build: Build, context:
     arguments = ["--metrics"]
     for flag, value in (*needed.items(), *known.items()):
         arguments += [flag] if value is None else [flag, value]
-    return arguments
+    return [*arguments, *options.extra]
+
+
+def _check_kv_type(kv: str, build: Build) -> None:
+    if build.kv_types and kv not in build.kv_types:
+        raise BadOption(
+            f"The engine {build.name} ({build.version}) has no KV cache type {kv!r}.",
+            f"It has {', '.join(sorted(build.kv_types))}.",
+        )

@@ -165,3 +165,20 @@ def test_the_first_cause_is_named_and_not_the_last_symptom() -> None:
     found = explain(Exit(1), lines, while_doing="loading the model")
     assert isinstance(found, EngineFailed)
     assert issubclass(type(found), LauncherError)
+
+
+async def test_memory_settings_and_the_users_own_arguments_are_passed_on(demo_model: Path) -> None:
+    options = ServeOptions(
+        model=demo_model, built_in=True, kv="q8_0", ubatch=4_096, extra=("--spec-draft-p-min", "0.5")
+    )
+    launch = await plan(options, ENDPOINT)
+    given = pairs(list(launch.command.arguments))
+    assert given["--cache-type-k"] == given["--cache-type-v"] == "q8_0"
+    assert given["--flash-attn"] == "on"
+    assert given["--ubatch-size"] == given["--batch-size"] == "4096"
+    assert launch.command.arguments[-2:] == ("--spec-draft-p-min", "0.5")
+
+
+async def test_a_cache_type_that_the_build_lacks_is_an_error(demo_model: Path) -> None:
+    with pytest.raises(BadOption, match="no KV cache type 'turbo3'"):
+        await plan(ServeOptions(model=demo_model, built_in=True, kv="turbo3"), ENDPOINT)

@@ -113,6 +113,9 @@ def main(arguments: list[str]) -> None:
         return
     if "--help" in arguments:
         print("\n".join(FLAGS if "old" in FAULTS else FLAGS + SPECULATION))
+        own = ", turbo3" if "fork" in FAULTS else ""
+        print(f"-ctk,  --cache-type-k TYPE   KV cache data type for K\n    allowed values: f32, f16, q8_0, q4_0{own}")
+        print("-ctv,  --cache-type-v TYPE\n-fa, --flash-attn [on|off|auto]")
         return
     if "--list-devices" in arguments:
         print(os.environ.get("FAKE_DEVICES", "Available devices:\n  (none)"))

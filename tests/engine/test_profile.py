@@ -1,0 +1,56 @@
+"""Forks of llama.cpp: known by their own KV cache types, and given the variables they want."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import BadProfile
+from launcher.engine.build import probe
+from launcher.engine.endpoint import Endpoint
+from launcher.engine.launch import ServeOptions, plan
+from launcher.engine.profile import profile_for
+
+ENDPOINT = Endpoint(20_001, "key")
+
+
+def own_profile(home: Path, text: str) -> Path:
+    path = home / "config" / "engines" / "mine.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+def test_llama_cpp_itself_has_no_profile() -> None:
+    assert profile_for(("f16", "q8_0", "q4_0")) is None
+
+
+async def test_a_fork_is_known_by_its_help_and_gets_its_variables(
+    fake_engine: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_FAULTS", "fork")
+    launch = await plan(ServeOptions(model=demo_model, engine=fake_engine, kv="turbo3"), ENDPOINT)
+    assert launch.command.environment["TURBO_AUTO_ASYMMETRIC"] == "0"
+    assert "turbo3" in launch.command.arguments
+
+
+async def test_another_build_does_not_get_them(fake_engine: Path, demo_model: Path) -> None:
+    build = await probe(fake_engine)
+    assert build.kv_types == {"f32", "f16", "q8_0", "q4_0"}
+    launch = await plan(ServeOptions(model=demo_model, engine=fake_engine, kv="q8_0"), ENDPOINT)
+    assert "TURBO_AUTO_ASYMMETRIC" not in launch.command.environment
+
+
+def test_the_users_own_profile_comes_first(home: Path) -> None:
+    own_profile(home, 'name = "Mine"\nkv_types = ["turbo3"]\n[environment]\nMINE = "1"\n')
+    profile = profile_for(("f16", "turbo3"))
+    assert profile is not None
+    assert (profile.name, dict(profile.environment)) == ("Mine", {"MINE": "1"})
+
+
+@pytest.mark.parametrize(
+    "text", ["kv_types = 3", "name = ", 'kv_types = ["x"]\nenvironment = { A = 1 }', "kv_types = []"]
+)
+def test_a_bad_profile_is_named(home: Path, text: str) -> None:
+    path = own_profile(home, text)
+    with pytest.raises(BadProfile, match=path.name):
+        profile_for(("f16",))
