@@ -116,7 +116,7 @@ class GgufHeader(_Facts):
     def split_count(self) -> int:
         """Of how many files the model consists."""
         value = self.metadata.get("split.count", 1)
-        return value if isinstance(value, int) and value > 0 else 1
+        return value if isinstance(value, int) and value > 0 and value is not True else 1
 
     @property
     def has_mtp_head(self) -> bool:
