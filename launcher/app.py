@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from launcher.base.age import process_age_s
-from launcher.base.errors import DraftsInert, EngineFailed, ServerNotFound, Superseded
+from launcher.base.errors import DraftsInert, EngineFailed, LauncherError, ServerNotFound, Superseded
 from launcher.base.identity import ProcessId
 from launcher.base.units import percent, rate
 from launcher.engine import registry
@@ -25,6 +25,7 @@ from launcher.engine.state import Event, State, Status
 from launcher.engine.supervisor import Supervisor
 from launcher.monitor.meter import Acceptance, ReplyMeter, total
 from launcher.monitor.monitor import Monitor, Sampled
+from launcher.planner import learn_from_load
 
 _DEMO_PROMPTS = (
     "What is MTP, and what does this demo show?",
@@ -101,6 +102,15 @@ class Session:
         except BaseException:
             await self._settle()
             raise
+        await self._learn(supervisor)
+
+    async def _learn(self, supervisor: Supervisor) -> None:
+        """Let plans to come know what this load took of the GPU; nothing depends on its success."""
+        launch, pid = supervisor.launch, supervisor.engine_pid
+        if launch is None or pid is None or launch.build.name == BUILT_IN:
+            return
+        with suppress(LauncherError, OSError):
+            await asyncio.to_thread(learn_from_load, launch, pid)
 
     async def stop(self) -> None:
         """Stop the server, if one runs or is about to."""

@@ -15,6 +15,7 @@ from launcher.models.situation import Situation, described, situation_of
 if TYPE_CHECKING:
     from launcher.engine.ask import EngineEstimate
     from launcher.engine.build import Build
+    from launcher.engine.launch import Launch
     from launcher.engine.twin import TwinPart
     from launcher.machine.machine import Machine
     from launcher.models.gguf_header import GgufModel
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 FLAGGED_PERCENT = 3.0
 """From this difference on the formula is not to be trusted beside the engine."""
 _DEFAULT_CONTEXT = 32_768
+_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,44 @@ async def installed_build() -> Build | None:
         return await probe(path)
     except LauncherError:
         return None
+
+
+def learn_from_load(launch: Launch, engine_pid: int) -> None:
+    """Compare what a running engine has taken of its GPU with the estimate, and keep the difference for later plans.
+
+    Only where the driver tells a process's own memory (NVML on Linux), and one GPU has it all.
+    """
+    from launcher.machine.gpus import find_gpus, inspect_gpus
+    from launcher.models.geometry import geometry_of
+    from launcher.models.learned import record_load
+    from launcher.models.memory import Setting, estimate
+    from launcher.models.situation import backend_of
+    from launcher.models.weights import weights_of
+
+    gpus = find_gpus().gpus
+    taken = {
+        gpu_id: process.used_bytes
+        for gpu_id, (_, activity) in inspect_gpus(gpus).items()
+        for process in activity.processes or ()
+        if process.pid == engine_pid and process.used_bytes
+    }
+    users = [gpu for gpu in gpus if gpu.id in taken]
+    if len(users) != 1:
+        return
+    options, backend = launch.options, backend_of(users[0])
+    setting = Setting(
+        context=launch.context,
+        kv=options.kv or "f16",
+        draft=options.draft,
+        ubatch=options.ubatch or 512,
+        slots=options.slots,
+        n_cpu_moe=options.n_cpu_moe or 0,
+        backend=backend,
+    )
+    geometry = geometry_of(launch.header)
+    predicted = estimate(geometry, weights_of(launch.header, geometry), setting).parts.total
+    measured = taken[users[0].id]
+    record_load(users[0].id, backend, predicted_mib=predicted // _MIB, measured_mib=measured // _MIB)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from launcher.engine.endpoint import HOST, Endpoint
 from launcher.engine.environment import engine_environment
 from launcher.engine.process import Command
 from launcher.machine.engine_view import is_gpu
-from launcher.models.gguf import GgufHeader, check_complete, read_header
+from launcher.models.gguf import GgufModel, check_complete, read_model
 
 DEFAULT_CONTEXT = 8_192
 DEFAULT_DRAFT = 2
@@ -50,7 +50,7 @@ class Launch:
 
     command: Command
     build: Build
-    header: GgufHeader
+    header: GgufModel
     context: int
     options: ServeOptions
 
@@ -70,10 +70,13 @@ def check_options(options: ServeOptions) -> None:
             raise BadOption(f"{name} {value} is out of range.", f"It goes from {least} to {most} {unit}.", option=name)
 
 
-def check_model(options: ServeOptions) -> GgufHeader:
-    """Read the model's header and raise ModelMissing, ModelBroken or ModelHasNoHead when it cannot be served."""
+def check_model(options: ServeOptions) -> GgufModel:
+    """Read the model's header, of a split model those of all parts.
+
+    Raises ModelMissing, ModelBroken or ModelHasNoHead when it cannot be served.
+    """
     header = _header_of(options.model)
-    check_complete(header)
+    check_complete(*header.parts)
     if options.draft and not header.has_mtp_head:
         why = "its metadata promises one, but the tensors are not there" if header.promised_heads else "no MTP tensors"
         raise ModelHasNoHead(
@@ -84,18 +87,18 @@ def check_model(options: ServeOptions) -> GgufHeader:
     return header
 
 
-def _header_of(model: Path) -> GgufHeader:
-    """Read a header, once for as long as the file does not change: a large vocabulary takes 0.3 s."""
+def _header_of(model: Path) -> GgufModel:
+    """Read a header, once for as long as the file does not change."""
     try:
         stat = model.stat()
     except OSError:
-        return read_header(model)  # which names the reason
+        return read_model(model)  # which names the reason
     return _kept_header(model, stat.st_size, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=4)
-def _kept_header(model: Path, _size: int, _modified_ns: int) -> GgufHeader:
-    return read_header(model)
+def _kept_header(model: Path, _size: int, _modified_ns: int) -> GgufModel:
+    return read_model(model)
 
 
 async def choose_build(options: ServeOptions) -> Build:
@@ -118,6 +121,7 @@ async def plan(options: ServeOptions, endpoint: Endpoint) -> Launch:
     """
     check_options(options)
     header = await asyncio.to_thread(check_model, options)
+    options = replace(options, model=Path(header.parts[0].path))  # an engine takes a split model by its first part
     build = await choose_build(options)
     context = options.context or min(DEFAULT_CONTEXT, header.trained_context or DEFAULT_CONTEXT)
     arguments = _arguments(options, endpoint, build, context)

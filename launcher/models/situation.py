@@ -6,10 +6,12 @@ from launcher.base.errors import BadOption
 from launcher.machine.gpu import Gpu
 from launcher.machine.machine import Machine
 from launcher.models.compute import Backend
+from launcher.models.learned import excess_mib
 
 _MIB, _GIB = 2**20, 2**30
 HEADLESS_MARGIN_MIB, DESKTOP_MARGIN_MIB = 512, 1_024
 """What is left free beside the estimate: on Linux without a display, and elsewhere."""
+_LEAST_MARGIN_MIB = 256
 _USABLE = 0.967
 """Share of a card's nominal memory that a program gets: 15,840 MiB of an RTX 5060 Ti 16 GB, 0.98 of others."""
 _HOST_RESERVE = 0.25
@@ -79,7 +81,8 @@ def situation_of(
 ) -> Situation:
     """Return the situation of this machine, with its memory as it is now; what is given replaces what was read.
 
-    Without a usable GPU the model runs on the processor, in the host's memory.
+    Without a usable GPU the model runs on the processor, in the host's memory. The margin grows and shrinks with what
+    earlier loads on this GPU took beyond their estimates.
     """
     host = machine.host
     host_mib = host.available_bytes // _MIB if host_gib is None else int(host_gib * 1_024 * (1 - _HOST_RESERVE))
@@ -97,17 +100,20 @@ def situation_of(
         )
     free = sum(gpu.free_bytes or 0 for gpu in gpus) // _MIB
     first = gpus[0]
+    backend = backend or backend_of(first)
+    excess = excess_mib(first.id, backend) if len(gpus) == 1 else None
+    learned = () if excess is None else (f"Earlier loads on this GPU took up to {excess:+,} MiB of their estimates.",)
     return Situation(
-        backend=backend or _backend(first),
+        backend=backend,
         nominal_gb=sum(gpu.memory_bytes or 0 for gpu in gpus) / _GIB,
         free_mib=free if free_mib is None else free_mib,
-        margin_mib=margin_mib * len(gpus),
+        margin_mib=max(_LEAST_MARGIN_MIB, margin_mib * len(gpus) + (excess or 0)),
         host_mib=host_mib,
         bandwidth_gb_s=first.memory_bandwidth_gb_s if len(gpus) == 1 else None,
         gpu_name=first.name,
         gpus=len(gpus),
         unified=bool(first.unified),
-        notes=machine.failures,
+        notes=(*machine.failures, *learned),
     )
 
 
@@ -118,5 +124,6 @@ def _usable(gpus: tuple[Gpu, ...]) -> list[Gpu]:
     return [gpu for gpu in known if gpu.vendor == known[0].vendor]
 
 
-def _backend(gpu: Gpu) -> Backend:
+def backend_of(gpu: Gpu) -> Backend:
+    """Return the backend that an engine uses on a GPU: CUDA on NVIDIA's, Vulkan on all others."""
     return "cuda" if gpu.vendor == "nvidia" else "vulkan"

@@ -6,6 +6,7 @@
  * STUB_REASONS=<bits>     what holds the clocks back
  * STUB_PROCESSES=<count>  programs on each card: pids from 1 up, the first with 4 GiB, the others with the number that
  *                         means "not available" under WDDM and WSL
+ * STUB_PROCESS_MIB=<size> what the first has in place of 4 GiB
  * STUB_NAME=<name>        what the cards are called
  * STUB_TOUCHED=<file>     gets a line for each card that is got hold of: what would wake it
  * Compiled with -DOLD_DRIVER, it lacks what came after driver 470.
@@ -223,8 +224,10 @@ static int processes(unsigned int first, unsigned int *count, Process *into) {
     unsigned int there = (unsigned int)told("STUB_PROCESSES"), room = *count;
     *count = there;
     if (there > room || (there && !into)) return ERROR_INSUFFICIENT_SIZE;
+    const char *mib = getenv("STUB_PROCESS_MIB");
+    unsigned long long used = mib ? strtoull(mib, NULL, 0) << 20 : 4 * GIB;
     for (unsigned int place = 0; place < there; place++) {
-        into[place] = (Process){first + place, place ? NOT_AVAILABLE : 4 * GIB, 0, 0};
+        into[place] = (Process){first + place, place ? NOT_AVAILABLE : used, 0, 0};
     }
     return SUCCESS;
 }
