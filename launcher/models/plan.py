@@ -18,6 +18,8 @@ from launcher.models.weights import Weights, weights_by_rules
 _MIB = 2**20
 _OLD_CLASSES = 1.05
 """A card of 23.98 GiB counts as one of 24 GB."""
+_CONTEXT_WITHOUT_GPU = 32_768
+"""A processor would read a longer one for many minutes."""
 _LIKE_CARD = 1.034
 """Free memory over the nominal size of the card that has as much: the inverse of what is usable of it."""
 
@@ -160,7 +162,7 @@ def _plans_of(entry: ModelEntry, situation: Situation, wish: Wish) -> Iterable[P
 
 def _setting(preset: Preset, backend: Backend) -> Setting:
     return Setting(
-        context=preset.ctx,
+        context=min(preset.ctx, _CONTEXT_WITHOUT_GPU) if backend == "cpu" else preset.ctx,
         kv=preset.kv,
         draft=preset.draft,
         ubatch=preset.ubatch,

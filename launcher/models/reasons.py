@@ -131,6 +131,8 @@ def cautions_for(
     found = [f"{note.text} ({note.source})" for note in entry.quality_notes(file.quant, fitted.setting.kv)]
     if status == "TOO BIG":
         found.insert(0, _too_big(situation))
+    if situation.backend == "cpu":
+        found.append("Without a GPU tokens come slowly. Whether MTP helps on this processor nobody measured: try --no-mtp.")
     if fitted.setting.n_cpu_moe:
         found += _offload_cautions(entry, weights, fitted, situation)
     slower = next((each for each in evidence if each.speedup is not None and each.speedup < 1), None)

@@ -11,6 +11,8 @@ from launcher.models.weights import Weights
 
 _FAR = 3.0
 _SHOWN = 3
+_OTHER_ENGINES = ("vLLM", "ik_llama", "fork", "Ollama")
+"""Words in a result's engine that make it none of llama.cpp's own; anything else there names a build."""
 
 
 def nearest(entry: ModelEntry, quant: str, setting: Setting, situation: Situation) -> tuple[Measurement, ...]:
@@ -28,7 +30,9 @@ def nearest(entry: ModelEntry, quant: str, setting: Setting, situation: Situatio
 
 
 def _distance(entry: ModelEntry, result: Measurement, quant: str, setting: Setting, situation: Situation) -> float:
-    if result.tokens_per_second is None or result.trust == "low" or result.engine not in (None, "llama.cpp"):
+    if result.tokens_per_second is None or result.trust == "low" or situation.backend == "cpu":
+        return _FAR
+    if any(name in (result.engine or "") for name in _OTHER_ENGINES):
         return _FAR
     if bool(result.n_cpu_moe) != bool(setting.n_cpu_moe):
         return _FAR
