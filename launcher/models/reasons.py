@@ -35,7 +35,7 @@ def reasons_for(
         filter(
             None,
             [
-                _file_reason(file, preset, intent),
+                _file_reason(file, preset, situation, intent),
                 _memory_reason(fitted, situation),
                 *[f"Given up to fit: {what}." for what in fitted.given_up],
                 _context_reason(fitted.setting, entry, "context" in fixed),
@@ -43,17 +43,19 @@ def reasons_for(
                 _draft_reason(fitted.setting, entry, "draft" in fixed),
                 _offload_reason(fitted),
                 _next_to_go(fitted.setting, fixed),
-                preset.note if preset.quant == file.quant else "",
+                preset.note if preset.quant == file.quant and situation.backend != "cpu" else "",
                 *situation.notes,
             ],
         )
     )
 
 
-def _file_reason(file: ModelFile, preset: Preset, intent: str) -> str:
+def _file_reason(file: ModelFile, preset: Preset, situation: Situation, intent: str) -> str:
     size = f"{preset.memory_gb} GB" if preset.memory_gb else "any size"
     if preset.quant != file.quant:
         return f"{file.quant} is your choice."
+    if situation.backend == "cpu":
+        return f"{file.quant} is the choice {_INTENTS[intent]} where {size} are there for it."
     marks = {"measured": "somebody ran it or a close neighbour", "derived": "by the memory formula", "guess": "a guess"}
     return f"{file.quant} is the choice {_INTENTS[intent]} on GPUs of {size} ({marks[preset.mark]})."
 
@@ -132,7 +134,7 @@ def cautions_for(
     if status == "TOO BIG":
         found.insert(0, _too_big(situation))
     if situation.backend == "cpu":
-        found.append("Without a GPU tokens come slowly. Whether MTP helps on this processor nobody measured: try --no-mtp.")
+        found.append("Without a GPU tokens come slowly, and nobody measured whether MTP helps then: try --no-mtp.")
     if fitted.setting.n_cpu_moe:
         found += _offload_cautions(entry, weights, fitted, situation)
     slower = next((each for each in evidence if each.speedup is not None and each.speedup < 1), None)

@@ -46,7 +46,7 @@ def _distance(entry: ModelEntry, result: Measurement, quant: str, setting: Setti
     if ours is None or its is None or ours.size_bytes is None or its.size_bytes is None:
         distance += 1.0
     else:
-        distance += 3 * abs(log2(ours.size_bytes / its.size_bytes))
+        distance += 3 * abs(log2(ours.size_bytes / its.size_bytes)) + 0.3 * (ours is not its)
     if result.ctx:
         distance += 0.2 * abs(log2(result.ctx / setting.context))
     if result.draft is not None:
