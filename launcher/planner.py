@@ -98,10 +98,14 @@ def arguments(plan: Plan, build: Build | None, extra: Sequence[str] = ()) -> lis
     `extra` are the user's own arguments; they come last. Raises EngineUnsuitable when the build lacks a needed flag.
     """
     from launcher.engine.arguments import LLAMA_SERVER_FLAGS, memory_arguments
+    from launcher.models.catalogue import SPECULATION
 
     command = list(build.command) if build else ["llama-server"]
     flags = build.flags if build else LLAMA_SERVER_FLAGS
-    return [*command, "--model", plan.file.file, *memory_arguments(plan.setting, flags), *extra]
+    way = SPECULATION[plan.entry.speculation or "mtp"]
+    draft_file = plan.entry.draft.file if way.needs_draft_file and plan.entry.draft else None
+    settings = memory_arguments(plan.setting, flags, spec_type=way.spec_type, draft_file=draft_file)
+    return [*command, "--model", plan.file.file, *settings, *extra]
 
 
 async def installed_build() -> Build | None:

@@ -21,15 +21,18 @@ LLAMA_SERVER_FLAGS = frozenset(
         "--n-cpu-moe",
         "--spec-type",
         "--spec-draft-n-max",
+        "--spec-draft-model",
     }
 )
 """What llama-server itself has of these (b11434 to b11669), for a plan while no build is installed."""
 
 
-def memory_arguments(setting: Setting, flags: Collection[str]) -> list[str]:
+def memory_arguments(
+    setting: Setting, flags: Collection[str], *, spec_type: str = "draft-mtp", draft_file: str | None = None
+) -> list[str]:
     """Return the arguments that `setting` amounts to, for a build that knows `flags`.
 
-    Raises EngineUnsuitable when the build lacks one of them. What the build does by itself is not spelled out.
+    `spec_type` is how drafts are made, `draft_file` the draft that lies in a file of its own. Raises EngineUnsuitable when the build lacks one of them. What the build does by itself is not spelled out.
     """
     wanted: dict[str, str | None] = {"--ctx-size": str(setting.context), "--parallel": str(setting.slots)}
     if setting.backend != "cpu":
@@ -44,7 +47,9 @@ def memory_arguments(setting: Setting, flags: Collection[str]) -> list[str]:
     if setting.n_cpu_moe:
         wanted["--n-cpu-moe"] = str(setting.n_cpu_moe)
     if setting.draft:
-        wanted |= {"--spec-type": "draft-mtp", "--spec-draft-n-max": str(setting.draft)}
+        wanted |= {"--spec-type": spec_type, "--spec-draft-n-max": str(setting.draft)}
+        if draft_file:
+            wanted["--spec-draft-model"] = draft_file
     missing = [flag for flag in wanted if flag not in flags]
     if missing:
         raise EngineUnsuitable(

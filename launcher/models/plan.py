@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from launcher.base.errors import BadOption, ModelUnknown
-from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelFile
 from launcher.models.compute import Backend
 from launcher.models.fitting import Fitted, fit
 from launcher.models.memory import KV_TYPES, Estimate, Setting, estimate
@@ -153,14 +153,15 @@ def _plans_of(entry: ModelEntry, situation: Situation, wish: Wish) -> Iterable[P
         weights = weights_by_rules(entry, file, entry.geometry) if file else None
         if file is None or weights is None:
             continue
-        setting = replace(_setting(preset, situation.backend), **fixed)  # type: ignore[arg-type]
+        setting = replace(_setting(entry, preset, situation.backend), **fixed)  # type: ignore[arg-type]
         plan = _plan(entry, file, weights, setting, preset, situation, frozenset(fixed), wish)
         if (file.quant, plan.setting) not in seen:
             seen.add((file.quant, plan.setting))
             yield plan
 
 
-def _setting(preset: Preset, backend: Backend) -> Setting:
+def _setting(entry: ModelEntry, preset: Preset, backend: Backend) -> Setting:
+    beside = entry.draft if entry.speculation and SPECULATION[entry.speculation].needs_draft_file else None
     return Setting(
         context=min(preset.ctx, _CONTEXT_WITHOUT_GPU) if backend == "cpu" else preset.ctx,
         kv=preset.kv,
@@ -169,6 +170,7 @@ def _setting(preset: Preset, backend: Backend) -> Setting:
         slots=preset.slots,
         n_cpu_moe=0 if backend == "cpu" else preset.n_cpu_moe,
         backend=backend,
+        draft_model_bytes=(beside.size_bytes or 0) if beside else 0,
     )
 
 
@@ -229,7 +231,7 @@ def _plan(
         estimate=fitted.estimate,
         free_mib=situation.free_mib,
         margin_mib=situation.margin_mib,
-        mark=preset.mark if fitted.setting == _setting(preset, situation.backend) else "derived",
+        mark=preset.mark if fitted.setting == _setting(entry, preset, situation.backend) else "derived",
         reasons=reasons_for(entry, file, fitted, preset, situation, wish.intent, fixed),
         cautions=cautions_for(entry, file, weights, fitted, situation, status.value, evidence),
         evidence=evidence,

@@ -89,6 +89,8 @@ def _kv_reason(setting: Setting, chosen: bool) -> str:
 
 
 def _draft_reason(setting: Setting, entry: ModelEntry, chosen: bool) -> str:
+    if not setting.draft and entry.speculation == "ngram-mod":
+        return "The file has no MTP head. Repeats of earlier text can be drafted without: add -- --spec-type ngram-mod."
     if not setting.draft:
         return "MTP is off, as you chose." if chosen else "MTP is off: its memory is better spent on the context here."
     if chosen:
@@ -137,6 +139,8 @@ def cautions_for(
         found.append("Without a GPU tokens come slowly, and nobody measured whether MTP helps then: try --no-mtp.")
     if fitted.setting.n_cpu_moe:
         found += _offload_cautions(entry, weights, fitted, situation)
+    if entry.speculation == "draft-model" and fitted.setting.draft:
+        found.append("The draft model's own KV cache is not counted: its header is not read.")
     slower = next((each for each in evidence if each.speedup is not None and each.speedup < 1), None)
     if slower is not None and fitted.setting.draft:
         found.append(
