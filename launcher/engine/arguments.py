@@ -32,7 +32,8 @@ def memory_arguments(
 ) -> list[str]:
     """Return the arguments that `setting` amounts to, for a build that knows `flags`.
 
-    `spec_type` is how drafts are made, `draft_file` the draft that lies in a file of its own. Raises EngineUnsuitable when the build lacks one of them. What the build does by itself is not spelled out.
+    `spec_type` is how drafts are made, `draft_file` the draft that lies in a file of its own. What the build does by
+    itself is not spelled out. Raises EngineUnsuitable when the build lacks one of them.
     """
     wanted: dict[str, str | None] = {"--ctx-size": str(setting.context), "--parallel": str(setting.slots)}
     if setting.backend != "cpu":
