@@ -100,7 +100,6 @@ _QWEN36_35B = Hybrid(40, 2_048, 16, 2, 4_096, 32, 512, experts=256).geometry
 _QWEN36_27B = Hybrid(64, 5_120, 24, 4, 6_144, 48, 17_408).geometry
 _QWEN35_9B = Hybrid(32, 4_096, 16, 4, 4_096, 32, 12_288).geometry
 
-
 Recipe = tuple[Callable[[], Geometry], Types]
 
 
@@ -110,7 +109,7 @@ def _qwen(make: Callable[[], Geometry], file_bytes: int, embedding: str, other: 
 
 _RECIPES: Mapping[str, Recipe] = {
     # Unsloth's Qwen3.6-35B-A3B-MTP-GGUF, Qwen3.8-27B-GGUF, Qwen3.6-27B-MTP-GGUF and Qwen3.5-9B-MTP-GGUF: sizes of the
-    # files. The engine's log of two of them tells the embedding's type by its size: 515.31 MiB is Q8_0, 521.0 Q3_K.
+    # files. Engine logs of two of them give the embedding away by its size: 515.31 MiB is Q8_0, 521.0 Q3_K or IQ3_S.
     "qwen35moe-35b-iq3_s": _qwen(_QWEN36_35B, 15_346_432_288, "Q8_0", "Q8_0", "IQ3_XXS", "IQ3_S"),
     "qwen35moe-35b-q3_k_xl": _qwen(_QWEN36_35B, 17_227_569_440, "Q8_0", "Q8_0", "Q3_K", "Q4_K"),
     "qwen35moe-35b-iq4_xs": _qwen(_QWEN36_35B, 18_209_036_576, "Q8_0", "Q8_0", "IQ3_S", "IQ4_XS"),
