@@ -1,117 +1,134 @@
-"""How large the buffer gets in which a graph's tensors live: ggml's graph allocator, played through without memory.
+"""How large the buffers get in which a graph's tensors live: ggml's graph allocator, played through without memory.
 
 The rules are those of ggml-alloc.c (b11434): inputs first, then each tensor in the smallest free hole that holds it,
 else at the end; an element-wise operation takes over its operand's place when nobody else needs it; a tensor's
-place is free after its last use.
+place is free after its last use. Who is born and dies when does not depend on sizes, so it is worked out once.
 """
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from launcher.models.schedule import Schedule
+from launcher.models.tensors import IN_PLACE, Graph, Size
+
+_ENDLESS = 1 << 62
 _ALIGNMENT = 128
 """Of CUDA's buffers; the processor's is 32. On tensors of kilobytes and more it makes no difference."""
 
 
 @dataclass(slots=True)
-class Graph:
-    """Tensors in the order in which they are computed; a tensor is its number, a view is the tensor that it views."""
+class Lives:
+    """What happens in one buffer: number n is born with `sizes[n]` bytes, ~n dies."""
 
-    sizes: list[int] = field(default_factory=list)
-    sources: list[tuple[int, ...]] = field(default_factory=list)
-    reusable: list[tuple[int, ...]] = field(default_factory=list)
-    inputs: list[int] = field(default_factory=list)
-    kept: list[int] = field(default_factory=list)
-
-    def input(self, size: int) -> int:
-        """Add a tensor of `size` bytes that is filled before the graph runs."""
-        self.inputs.append(len(self.sizes))
-        return self._add(size, (), ())
-
-    def new(self, size: int, *sources: int) -> int:
-        """Add a tensor of `size` bytes that is computed from `sources` and needs a place of its own."""
-        return self._add(size, sources, ())
-
-    def inplace(self, first: int, *others: int) -> int:
-        """Add a tensor like `first` that may be computed in its place; `others` are read as well."""
-        return self._add(self.sizes[first], (first, *others), (first,))
-
-    def either(self, first: int, second: int) -> int:
-        """Add a tensor that may be computed in the place of one of two of its own layout."""
-        return self._add(self.sizes[first], (first, second), (first, second))
-
-    def read(self, *sources: int) -> None:
-        """Read `sources` without a result here: a write into a cache, say."""
-        self._add(0, sources, ())
-
-    def keep(self, tensor: int) -> None:
-        """Let `tensor` never be freed: a view of it stays without a reader."""
-        self.kept.append(tensor)
-
-    def _add(self, size: int, sources: tuple[int, ...], reusable: tuple[int, ...]) -> int:
-        self.sizes.append(-(-size // _ALIGNMENT) * _ALIGNMENT)
-        self.sources.append(sources)
-        self.reusable.append(reusable)
-        return len(self.sizes) - 1
+    events: list[int] = field(default_factory=list)
+    sizes: list[Size] = field(default_factory=list)
 
 
-def buffer_bytes(graph: Graph) -> int:
-    """Return the bytes that the buffer of `graph` takes."""
-    uses = [0] * len(graph.sizes)
-    for sources in graph.sources:
+def lives(graph: Graph, schedule: Schedule) -> dict[int, Lives]:
+    """Return what happens in the buffer of each place when `graph` is allocated by `schedule`."""
+    children = [0] * len(graph.ops)
+    views = [0] * len(graph.ops)
+    for result, sources in schedule.steps:
         for source in sources:
-            uses[source] += 1
-    for tensor in graph.kept:
-        uses[tensor] += 1
-    place: dict[int, int] = {}
-    holes: list[tuple[int, int]] = []  # offset and size, sorted, none touching another
-    end = peak = 0
+            children[source] += 1
+        if result is not None and graph.bases[result] != result:
+            views[graph.bases[result]] += 1
+    slots: dict[int, int] = {}
+    buffers: dict[int, Lives] = {}
 
-    def take(size: int) -> int:
-        nonlocal end, peak
-        best = min((hole for hole in holes if hole[1] >= size), key=_by_size, default=None)
-        if best is None:
-            offset = end
-            end += size
-            peak = max(peak, end)
-            return offset
-        index = holes.index(best)
-        offset, room = best
+    def allocate(tensor: int) -> None:
+        buffer = buffers.setdefault(graph.places[tensor], Lives())
+        slots[tensor] = len(buffer.sizes)
+        buffer.events.append(len(buffer.sizes))
+        buffer.sizes.append(graph.sizes[tensor])
+
+    def heir(tensor: int, sources: Sequence[int]) -> int | None:
+        for one in sources if graph.ops[tensor] in IN_PLACE else ():
+            last = one in slots and one not in schedule.kept and children[one] == 1 and not views[one]
+            if last and graph.sizes[one] == graph.sizes[tensor]:
+                return one
+        return None
+
+    for tensor in schedule.inputs:
+        allocate(tensor)
+    for result, sources in schedule.steps:
+        if result is not None and graph.bases[result] == result and result not in slots:
+            left = heir(result, sources)
+            if left is None:
+                allocate(result)
+            else:
+                slots[result] = slots.pop(left)
+        for source in sources:
+            children[source] -= 1
+            base = graph.bases[source]
+            if children[source] or views[source]:
+                continue
+            if base != source:
+                views[base] -= 1
+            if base in slots and base not in schedule.kept and not views[base] and not children[base]:
+                buffers[graph.places[base]].events.append(~slots.pop(base))
+    return buffers
+
+
+class _Chunk:
+    """A stretch of memory with its holes, sorted by offset; the last hole reaches to the chunk's end."""
+
+    def __init__(self, limit: int) -> None:
+        self.holes = [(0, limit)]
+        self.peak = 0
+
+    def take(self, index: int, size: int) -> int:
+        """Take `size` bytes from the start of the hole at `index`, and return their offset."""
+        offset, room = self.holes[index]
         if room == size:
-            del holes[index]
+            del self.holes[index]
         else:
-            holes[index] = (offset + size, room - size)
+            self.holes[index] = (offset + size, room - size)
+        self.peak = max(self.peak, offset + size)
         return offset
 
-    def give(offset: int, size: int) -> None:
-        nonlocal end
-        index = 0
-        while index < len(holes) and holes[index][0] < offset:
-            index += 1
+    def give(self, offset: int, size: int) -> None:
+        """Make a hole, joined with its neighbours."""
+        holes, index = self.holes, bisect(self.holes, (offset, 0))
+        if index < len(holes) and offset + size == holes[index][0]:
+            size += holes.pop(index)[1]
         if index and sum(holes[index - 1]) == offset:
             index -= 1
-            offset, size = holes[index][0], holes[index][1] + size
-            del holes[index]
-        if index < len(holes) and offset + size == holes[index][0]:
-            size += holes[index][1]
-            del holes[index]
-        if offset + size == end:
-            end = offset
-        else:
-            holes.insert(index, (offset, size))
-
-    for tensor in graph.inputs:
-        place[tensor] = take(graph.sizes[tensor])
-    for tensor, sources in enumerate(graph.sources):
-        size = graph.sizes[tensor]
-        if size and tensor not in place:
-            heir = next((one for one in graph.reusable[tensor] if uses[one] == 1 and one in place), None)
-            place[tensor] = take(size) if heir is None else place.pop(heir)
-        for source in sources:
-            uses[source] -= 1
-            if not uses[source] and source in place:
-                give(place.pop(source), graph.sizes[source])
-    return peak
+            offset, before = holes.pop(index)
+            size += before
+        holes.insert(index, (offset, size))
 
 
-def _by_size(hole: Sequence[int]) -> tuple[int, int]:
-    return hole[1], -hole[0]
+def buffer_bytes(buffer: Lives, units: Size, chunk_bytes: int | None = None) -> int:
+    """Return the bytes that `buffer` takes; it consists of chunks of `chunk_bytes` where a backend has a limit."""
+    rounded = {size: -(-size.bytes(units) // _ALIGNMENT) * _ALIGNMENT for size in set(buffer.sizes)}
+    sizes = [rounded[size] for size in buffer.sizes]
+    chunks: list[_Chunk] = []
+    where: list[tuple[_Chunk, int]] = [(_Chunk(0), 0)] * len(sizes)
+    for event in buffer.events:
+        if event < 0:
+            chunk, offset = where[~event]
+            chunk.give(offset, sizes[~event])
+        elif sizes[event]:
+            chunk, hole = _best_hole(chunks, sizes[event], chunk_bytes or _ENDLESS)
+            where[event] = chunk, chunk.take(hole, sizes[event])
+    return sum(chunk.peak for chunk in chunks)
+
+
+def _best_hole(chunks: list[_Chunk], size: int, chunk_bytes: int) -> tuple[_Chunk, int]:
+    """The smallest hole for `size`, of the last chunk that has one; else the end of the chunk that grows least."""
+    for chunk in reversed(chunks):
+        fitting = [(room, -index) for index, (_, room) in enumerate(chunk.holes[:-1]) if room >= size]
+        if fitting:
+            return chunk, -min(fitting)[1]
+    best, reuse = None, -_ENDLESS
+    for chunk in chunks:
+        if chunk.holes and chunk.holes[-1][1] >= size:
+            left = chunk.peak - chunk.holes[-1][0] - size
+            if (reuse < 0 and left > reuse) or 0 <= left < reuse:
+                best, reuse = chunk, left
+    if best is None:
+        best = _Chunk(max(size, chunk_bytes))
+        chunks.append(best)
+    return best, len(best.holes) - 1
