@@ -35,30 +35,40 @@ def fit(
     """Shrink `setting` until it takes no more than the first of `budgets_mib`; where that cannot be, than the next.
 
     What goes first is what hurts least: ubatch, KV to q8_0, context, draft 3 to 2, KV to q4_0. Only when no budget is
-    met that way do experts go to the host, and then the rest stays as it was. `fixed` names the fields that the user
-    has chosen. A setting that keeps experts on the host keeps as few there as fit. What never fits comes back shrunk.
+    met that way do experts go to the host, as few as will do, and then as much as can be stays as it was. `fixed` names
+    the fields that the user has chosen. What never fits comes back shrunk.
     """
 
     def fits(candidate: Setting, budget_mib: int) -> bool:
         return measure(candidate).parts.total <= budget_mib * _MIB
 
-    def with_experts(count: int) -> Setting:
-        return replace(setting, n_cpu_moe=count)
+    def fewest(candidate: Setting, budget_mib: int) -> Setting:
+        """Keep as few layers' experts on the host as make it fit; all where none do."""
+        count = _least(0, expert_layers, lambda count: fits(replace(candidate, n_cpu_moe=count), budget_mib))
+        return replace(candidate, n_cpu_moe=count)
 
-    free_experts = "n_cpu_moe" not in fixed and expert_layers > 0
-    begin = setting
-    if setting.n_cpu_moe and free_experts:
-        begin = with_experts(_least(1, expert_layers, lambda count: fits(with_experts(count), budgets_mib[0])))
-    shrunk: tuple[Setting, tuple[str, ...]] = (begin, ())
-    for budget_mib in budgets_mib:
-        shrunk = _shrink(begin, fixed, partial(fits, budget_mib=budget_mib))
-        if fits(shrunk[0], budget_mib):
-            return Fitted(shrunk[0], measure(shrunk[0]), shrunk[1])
-    if free_experts and not setting.n_cpu_moe:
-        count = _least(1, expert_layers, lambda count: fits(with_experts(count), budgets_mib[0]))
-        if fits(with_experts(count), budgets_mib[0]):
-            return Fitted(with_experts(count), measure(with_experts(count)), ("room on the GPU for all experts",))
+    may_move = "n_cpu_moe" not in fixed and expert_layers > 0
+    shrunk: tuple[Setting, tuple[str, ...]] = (setting, ())
+    if not (may_move and setting.n_cpu_moe):
+        for budget_mib in budgets_mib:
+            shrunk = _shrink(setting, fixed, partial(fits, budget_mib=budget_mib))
+            if fits(shrunk[0], budget_mib):
+                return Fitted(shrunk[0], measure(shrunk[0]), shrunk[1])
+    if may_move:
+        begin = fewest(setting, budgets_mib[0])
+        for budget_mib in budgets_mib:
+            shrunk = _shrink(begin, fixed, partial(fits, budget_mib=budget_mib))
+            if fits(shrunk[0], budget_mib):
+                best = fewest(shrunk[0], budget_mib)
+                return Fitted(best, measure(best), (*_moved(setting, best), *shrunk[1]))
+        shrunk = shrunk[0], (*_moved(setting, shrunk[0]), *shrunk[1])
     return Fitted(shrunk[0], measure(shrunk[0]), shrunk[1])
+
+
+def _moved(wanted: Setting, found: Setting) -> tuple[str, ...]:
+    if wanted.n_cpu_moe or not found.n_cpu_moe:
+        return ()
+    return ("the experts of some layers in host memory",)
 
 
 def _shrink(

@@ -50,8 +50,9 @@ class Setting:
     """How a model is run, as far as memory follows from it.
 
     `context` is the total of all slots, in tokens, `kv` the type of keys and values alike, `draft` the draft length (0
-    is off), `n_cpu_moe` how many layers' routed experts stay on the host, `mmproj_bytes` a vision projector's file on
-    the GPU, `draft_model_bytes` a draft that lies in a file of its own.
+    is off), `n_cpu_moe` how many layers' routed experts stay on the host, `gpus` over how many GPUs the layers are
+    split, `mmproj_bytes` a vision projector's file on the GPU, `draft_model_bytes` a draft that lies in a file of its
+    own.
     """
 
     context: int
@@ -61,6 +62,7 @@ class Setting:
     slots: int = 1
     n_cpu_moe: int = 0
     backend: Backend = "cuda"
+    gpus: int = 1
     mmproj_bytes: int = 0
     draft_model_bytes: int = 0
 
@@ -120,7 +122,7 @@ class Estimate:
 
 
 def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate:
-    """Return the memory that `setting` takes with one GPU, flash attention on and all layers on the GPU.
+    """Return the memory that `setting` takes of all GPUs together, with flash attention on and all layers on them.
 
     Raises BadOption for a KV cache type that does not exist.
     """
@@ -141,6 +143,7 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
             cpu_expert_layers=0 if on_cpu else moved,
         ),
     )
+    gpus = 1 if on_cpu else setting.gpus
     checkpoint = recurrent_bytes(geometry, slots=1, draft=0)
     parts = Parts(
         weights=device + setting.draft_model_bytes + (host if on_cpu else 0),
@@ -150,7 +153,7 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
         compute=compute.target,
         draft_compute=compute.draft,
         staging=staging_bytes(weights, moved, setting),
-        overhead=OVERHEAD_MIB[setting.backend] * _MIB,
+        overhead=gpus * OVERHEAD_MIB[setting.backend] * _MIB,
         mmproj=setting.mmproj_bytes + (_ENCODER_MIB * _MIB if setting.mmproj_bytes else 0),
     )
     host_parts = HostParts(
