@@ -8,13 +8,14 @@ from launcher.base.errors import GeometryUnknown
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.geometry import Geometry
 from launcher.models.gguf_header import GgufHeader, GgufModel
-from launcher.models.quants import QUANTS
+from launcher.models.quants import QUANTS_BY_NAME
 
 _MIB = 2**20
 _HEADER_BYTES_PER_TOKEN = 44
 """Of metadata, nearly all of it vocabulary: 10.5 MiB for the 248,320 tokens of Qwen3.5 to 3.8."""
 _USUAL_EMBEDDING = "Q4_K"
-"""What most files of 4 bits have; stands in where neither the file's header nor its family's is known."""
+_EMBEDDING_BY_BITS = {1: "Q2_K", 2: "Q2_K", 3: "Q3_K", 5: "Q5_K", 6: "Q6_K", 8: "Q8_0", 16: "BF16"}
+"""What llama.cpp's own quantiser gives the input embedding (src/llama-quant.cpp); publishers differ."""
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"ffn_(?:up|down|gate|gate_up)_(?:ch)?exps\.")
 """What --n-cpu-moe moves (llama.cpp, common/common.h: LLM_FFN_EXPS_REGEX)."""
@@ -111,8 +112,9 @@ def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> 
 
 
 def _embedding_bytes(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> int:
+    """By the file's own type, else the one that most known files of the family have, else by the name's bits."""
     known = [each.token_embd_type for each in entry.files if each.token_embd_type]
-    usual = max(set(known), key=known.count, default=_USUAL_EMBEDDING)
-    wanted = file.token_embd_type or usual
-    quant = next(quant for quant in QUANTS.values() if quant.name == wanted)
+    usual = next((name for name in known if known.count(name) > max(1, len(known) / 2)), None)
+    wanted = file.token_embd_type or usual or _EMBEDDING_BY_BITS.get(file.bits or 0, _USUAL_EMBEDDING)
+    quant = QUANTS_BY_NAME.get(wanted.upper()) or QUANTS_BY_NAME[_USUAL_EMBEDDING]
     return quant.n_bytes(geometry.vocabulary * geometry.hidden)

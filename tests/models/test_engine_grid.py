@@ -1,0 +1,62 @@
+"""The memory formula against the real engine: settings by the hundred on models of true geometry without content."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from launcher.base.paths import cache_dir
+from launcher.engine.build import probe
+from tools.accuracy.grid import COUNTS, PARTS, Outcome, cases, measure
+
+CACHES = ("context_mib", "draft_context_mib")
+MOST_PERCENT = 3.0
+"""What compute buffers may differ by."""
+
+
+def named(outcome: Outcome, part: str) -> str:
+    return f"{outcome.case}: {part} {outcome.formula[part]:.2f}, engine {outcome.told(part)}"
+
+
+@pytest.mark.parametrize("model", COUNTS)
+async def test_the_engine_says_what_the_formula_says(model: str, tmp_path: Path) -> None:
+    wanted = [case for case in cases(COUNTS, gpu=False) if case.model == model]
+    outcomes = await measure(await probe(None), wanted, tmp_path)
+    assert [outcome.case for outcome in outcomes] == wanted
+    assert all(
+        (outcome.engine.draft_context_mib is not None) == (outcome.case.setting.draft > 0) for outcome in outcomes
+    )
+    unequal = [named(one, part) for one in outcomes for part in (*CACHES, "model_mib") if not one.equal(part)]
+    assert not unequal
+    far = [named(one, part) for one in outcomes for part in PARTS if abs(one.beyond_percent(part)) > MOST_PERCENT]
+    assert not far
+    buffers = [(one, part) for one in outcomes for part in PARTS if "compute" in part]
+    apart = [named(one, part) for one, part in buffers if not one.equal(part)]
+    assert len(apart) <= len(buffers) // 20, apart
+    assert list((cache_dir() / "twins").iterdir()) == []
+
+
+def test_the_grid_reaches_everywhere() -> None:
+    grid = cases(COUNTS, gpu=False)
+    assert len(grid) == len(set(grid)) >= 200
+    for model in list(COUNTS)[:2]:
+        settings = [case.setting for case in grid if case.model == model]
+        assert {setting.draft for setting in settings} == {0, 1, 2, 3, 4}
+        assert {setting.slots for setting in settings} == {1, 2, 3, 4}
+        assert {setting.kv for setting in settings} == {"f16", "q8_0", "q4_0", "q5_1"}
+        assert {64, 2_048} <= {setting.ubatch for setting in settings}
+        assert {4_096, 262_144} <= {setting.context for setting in settings}
+        assert {setting.n_cpu_moe for setting in settings} == {0}
+
+
+def test_a_grid_for_a_gpu_puts_experts_on_the_host_too() -> None:
+    grid = cases(COUNTS, gpu=True)
+    assert grid == cases(COUNTS, gpu=True)
+    assert Counter(case.model for case in grid) == COUNTS
+    on_host = {case.model: set[int]() for case in grid}
+    for case in grid:
+        on_host[case.model].add(case.setting.n_cpu_moe)
+    assert {0, 1, 40, 41} <= on_host["qwen35moe-35b-q3_k_xl"]
+    assert on_host["qwen35-27b-q4_k_s"] == {0}

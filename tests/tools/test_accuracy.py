@@ -1,0 +1,175 @@
+"""What the accuracy tables are made of: published measurements, differences beyond rounding, and the tables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.engine.ask import EngineEstimate
+from launcher.models.catalogue import ModelEntry, ModelFile
+from launcher.models.memory import Setting
+from launcher.models.weights import Weights, weights_by_rules
+from tools.accuracy import report
+from tools.accuracy.grid import Case, Outcome
+from tools.accuracy.published import (
+    CLAIMS,
+    DENSE,
+    LOGS,
+    MOE,
+    STEPS,
+    TOTALS,
+    Log,
+    Run,
+    Step,
+    Total,
+    predictions,
+    shipped,
+)
+
+ROOT = Path(__file__).parents[2]
+MIB = 2**20
+REQUIRED = [total for total in TOTALS if total.required]
+
+
+@pytest.mark.parametrize(
+    "total", REQUIRED, ids=lambda total: f"{total.gpu}-{total.run.quant}-{total.run.setting.draft}"
+)
+def test_a_measured_total_is_the_formulas(total: Total) -> None:
+    assert total.run.total_mib() == pytest.approx(total.measured_mib, rel=0.015)
+
+
+@pytest.mark.parametrize("total", TOTALS, ids=lambda total: f"{total.gpu}-{total.run.quant}-{total.run.setting.draft}")
+def test_no_measured_total_is_far(total: Total) -> None:
+    assert total.run.total_mib() == pytest.approx(total.measured_mib, rel=0.02)
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.run.model)
+def test_the_parts_of_a_log_are_the_formulas(log: Log) -> None:
+    estimate = log.run.estimate()
+    assert estimate is not None
+    parts = {part: size / MIB for part, size in estimate.parts.as_dict().items()}
+    for part, measured in log.parts.items():
+        assert parts[part] == pytest.approx(measured, rel=0.03 if "compute" in part else 0, abs=0.1), part
+    assert sum(log.parts.values()) == pytest.approx(sum(parts.values()) - parts["overhead"], rel=0.001)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step.gpu}-{step.file}-{step.measured_mib}")
+def test_memory_grows_as_the_formula_says(step: Step) -> None:
+    assert step.formula_mib() == pytest.approx(step.measured_mib, abs=3)
+
+
+def test_earlier_predictions_agree_where_they_mean_the_same() -> None:
+    found = predictions()
+    assert len(found) >= 40
+    for entry, preset, told in found:
+        # That of four slots was made for a cache that they share, and the engine is started with one for each.
+        near = 0.005 if preset.slots == 1 else 0.04
+        assert told == pytest.approx(preset.predicted_mib, rel=near), (entry.id, preset)
+
+
+def test_a_run_of_an_unknown_file_has_no_total() -> None:
+    with pytest.raises(ValueError, match="the size of Q9"):
+        Run(DENSE, "Q9", Setting(context=4_096)).total_mib()
+
+
+def rules(entry: ModelEntry, file: ModelFile) -> Weights:
+    assert entry.geometry is not None
+    weights = weights_by_rules(entry, file, entry.geometry)
+    assert weights is not None
+    return weights
+
+
+def test_an_unknown_embedding_is_taken_from_the_family_else_from_the_name() -> None:
+    def embedding_mib(model: str, quant: str, **changes: str | None) -> float:
+        entry = shipped().find(model)
+        known = entry.file(quant) or ModelFile(quant=quant, file=quant, size_bytes=15 * 10**9)
+        return rules(entry, replace(known, **changes)).embedding / MIB  # type: ignore[arg-type]
+
+    assert embedding_mib(MOE, "MXFP4_MOE") == pytest.approx(515.3, abs=0.1)  # Q8_0, as in most files of the family
+    assert embedding_mib(DENSE, "UD-Q4_K_S") == pytest.approx(521.0, abs=0.1)  # its own
+    assert embedding_mib(DENSE, "UD-Q4_K_XL") == pytest.approx(682.0, abs=0.1)  # of four bits
+    assert embedding_mib(DENSE, "my own") == pytest.approx(682.0, abs=0.1)
+    assert embedding_mib(DENSE, "UD-Q6_K") == pytest.approx(994.6, abs=0.1)
+    assert embedding_mib(DENSE, "UD-Q4_K_S", token_embd_type="no such type") == pytest.approx(682.0, abs=0.1)
+    assert embedding_mib(DENSE, "UD-Q4_K_M", token_embd_type="q8_0") == pytest.approx(1_288.3, abs=0.1)
+
+
+ENGINE = EngineEstimate(
+    engine="llama-server b1",
+    backend="cpu",
+    devices=(),
+    model_mib=100,
+    context_mib=50,
+    compute_mib=200,
+    draft_context_mib=None,
+    draft_compute_mib=None,
+    host_mib=0,
+    free_mib=None,
+    seconds=0.1,
+)
+FORMULA = {
+    "model_mib": 101.9,
+    "context_mib": 50.0,
+    "compute_mib": 206.0,
+    "draft_context_mib": 0.0,
+    "draft_compute_mib": 0.0,
+}
+OUTCOME = Outcome(Case("small", Setting(context=4_096, draft=0, backend="cpu")), FORMULA, ENGINE)
+
+
+def test_a_figure_that_was_rounded_down_is_equal() -> None:
+    assert OUTCOME.equal("model_mib")  # two kinds of memory, each rounded down
+    assert not replace(OUTCOME, formula=FORMULA | {"model_mib": 102.0}).equal("model_mib")
+    assert OUTCOME.equal("context_mib")
+    assert OUTCOME.equal("draft_context_mib")
+    assert not replace(OUTCOME, formula=FORMULA | {"context_mib": 51.0}).equal("context_mib")
+    assert not replace(OUTCOME, formula=FORMULA | {"context_mib": 49.99}).equal("context_mib")
+    two = replace(OUTCOME, engine=replace(ENGINE, devices=("CUDA0", "CUDA1")), formula=FORMULA | {"context_mib": 51.9})
+    assert two.equal("context_mib")
+
+
+def test_a_difference_is_counted_beyond_the_rounding() -> None:
+    assert OUTCOME.beyond_mib("model_mib") == 0
+    assert OUTCOME.beyond_mib("compute_mib") == pytest.approx(5)
+    assert OUTCOME.beyond_percent("compute_mib") == pytest.approx(2.5)
+    assert replace(OUTCOME, formula=FORMULA | {"compute_mib": 190.0}).beyond_percent("compute_mib") == pytest.approx(-5)
+
+
+def test_the_table_of_an_engine_says_what_is_apart() -> None:
+    drafted = Case("small", Setting(context=4_096, draft=2, backend="cpu"))
+    answered = replace(ENGINE, compute_mib=206, draft_context_mib=0, draft_compute_mib=0)
+    text = report.engine([OUTCOME, replace(OUTCOME, case=drafted, engine=answered)])
+    assert text.splitlines()[2] == ("| small | 2 of 2 | 2 of 2 | 1 of 2, +0.0 to +5.0 MiB, +2.5 % | 1 of 1 | 1 of 1 |")
+    assert report.apart([OUTCOME]) == "- small -c 4096 -ctk f16 -ub 512 -np 1 n0: compute buffer 206.0, engine 200"
+    assert report.apart([]) == "None is apart."
+
+
+@pytest.mark.parametrize("make", [report.logs, report.totals, report.steps, report.presets, report.claims])
+def test_a_table_has_as_many_cells_in_every_row(make: object) -> None:
+    assert callable(make)
+    lines = str(make()).splitlines()
+    assert len(lines) > 5
+    assert {line.count("|") for line in lines} == {lines[0].count("|")}
+    assert "nan" not in "".join(lines)
+
+
+def test_what_the_articles_ran_is_known() -> None:
+    totals = [claim.run.total_mib() for claim in CLAIMS]
+    assert min(totals) > 10_000
+    assert max(totals) == pytest.approx(24_927, abs=10)  # the one that does not fit 24 GB
+
+
+def test_the_command_says_when_an_engine_cannot_be_asked(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tools.accuracy", "--only-engine", "--engine", str(tmp_path / "none")]
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ | {"TMPDIR": str(tmp_path)}
+    )
+    assert ended.returncode == 1
+    assert "There is no engine" in ended.stderr
+    assert ended.stdout == ""
+    assert list(tmp_path.glob("mtp-accuracy-*")) == []

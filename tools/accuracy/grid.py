@@ -1,0 +1,170 @@
+"""Settings by the hundred on models without content: the formula's figures beside those that a real engine prints."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher.engine.ask import EngineEstimate, ask_engine, comparable
+from launcher.engine.build import Build
+from launcher.models.compute import Backend
+from launcher.models.memory import Setting
+from launcher.planner import Source, judge_formula, read_source
+from tools.sparse_models.models import WITHOUT_HEAD
+from tools.sparse_models.models import model as made
+from tools.sparse_models.write import write
+
+PARTS = ("model_mib", "context_mib", "compute_mib", "draft_context_mib", "draft_compute_mib")
+"""What formula and engine both tell, by the names of an EngineEstimate."""
+COUNTS: Mapping[str, int] = {
+    "qwen35moe-35b-q3_k_xl": 80,
+    "qwen35-27b-q4_k_s": 80,
+    "qwen35-9b-q4_k_m": 30,
+    f"qwen35moe-35b-iq3_s{WITHOUT_HEAD}": 10,
+    "llama-8b-q4_k": 15,
+    "qwen3moe-30b-q4_k": 15,
+}
+"""Settings for each model: mixture of experts and dense with gated delta nets, and models of attention alone."""
+_SEED = 20_261_121
+_CONTEXTS = (4_096, 5_000, 8_192, 16_384, 20_001, 32_768, 49_152, 65_536, 98_304, 131_072, 150_000, 196_608, 262_144)
+_KV = ("f16", "f16", "q8_0", "q8_0", "q4_0", "q4_0", "q5_1")
+_UBATCHES = (64, 128, 256, 384, 512, 1_024, 2_048)
+_SLOTS = (1, 1, 1, 2, 3, 4)
+_MOST_STATES = 6
+"""Of slots times drafts: an engine really allocates recurrent states for its dry run, and more only cost time."""
+_CORNERS = (
+    Setting(context=262_144, kv="q8_0", draft=2, ubatch=256),
+    Setting(context=262_144, kv="q4_0", draft=4, ubatch=2_048),
+    Setting(context=131_072, kv="f16", draft=3, ubatch=1_024),
+    Setting(context=65_536, kv="q4_0", draft=0, ubatch=512, slots=4),
+    Setting(context=4_096, kv="f16", draft=1, ubatch=64),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model of tools.sparse_models, and a setting to run it with."""
+
+    model: str
+    setting: Setting
+
+    def __str__(self) -> str:
+        """Name it nearly as its command line would."""
+        told = self.setting
+        experts = f" --n-cpu-moe {told.n_cpu_moe}" if told.n_cpu_moe else ""
+        return (
+            f"{self.model} -c {told.context} -ctk {told.kv} -ub {told.ubatch} -np {told.slots} n{told.draft}{experts}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A case with the formula's figures and the engine's, in MiB."""
+
+    case: Case
+    formula: Mapping[str, float]
+    engine: EngineEstimate
+
+    def told(self, part: str) -> int:
+        """Return the engine's figure in whole MiB, 0 for a draft without MTP."""
+        return getattr(self.engine, part) or 0
+
+    def equal(self, part: str) -> bool:
+        """Whether the engine's figure is the formula's, which the engine rounds down for each kind of memory."""
+        return self.told(part) <= self.formula[part] < self.told(part) + self._roundings(part)
+
+    def beyond_mib(self, part: str) -> float:
+        """Return by how many MiB they differ beyond that rounding."""
+        least = self.told(part)
+        return min(self.formula[part] - least, 0.0) or max(self.formula[part] - least - self._roundings(part), 0.0)
+
+    def beyond_percent(self, part: str) -> float:
+        """Return the same in percent of the engine's figure."""
+        return 100 * self.beyond_mib(part) / max(self.told(part), 1)
+
+    def _roundings(self, part: str) -> int:
+        if self.engine.devices:
+            return len(self.engine.devices)
+        return 2 if part == "model_mib" else 1  # the processor's weights: as they are, and repacked
+
+
+def cases(counts: Mapping[str, int], *, gpu: bool) -> list[Case]:
+    """Return as many settings of each model as `counts` says, the same every time; experts go to the host with a GPU.
+
+    Their backend is one of a GPU or the processor's: the formula is then asked for the engine's own.
+    """
+    choose = random.Random(_SEED)
+    found: dict[Case, None] = {}
+    for model, count in counts.items():
+        wanted = len(found) + count
+        settings = _settings(model, gpu, choose)
+        while len(found) < wanted:
+            found[Case(model, next(settings))] = None
+    return list(found)
+
+
+def _settings(model: str, gpu: bool, choose: random.Random) -> Iterator[Setting]:
+    backend: Backend = "cuda" if gpu else "cpu"
+    metadata = made(model).metadata
+    has_head = "nextn_predict_layers" in metadata
+    layers = metadata["block_count"]
+    on_host: tuple[int, ...] = (0,)
+    if gpu and "expert_count" in metadata and isinstance(layers, int):
+        on_host = (0, 0, 0, 1, 8, 20, 30, layers - 2, layers - 1, layers)
+    for corner in _CORNERS:
+        yield replace(corner, backend=backend, draft=corner.draft if has_head else 0)
+    while True:
+        setting = Setting(
+            context=choose.choice(_CONTEXTS),
+            kv=choose.choice(_KV),
+            draft=choose.randrange(5) if has_head else 0,
+            ubatch=choose.choice(_UBATCHES),
+            slots=choose.choice(_SLOTS),
+            n_cpu_moe=choose.choice(on_host),
+            backend=backend,
+        )
+        if setting.slots * (1 + setting.draft) <= _MOST_STATES:
+            yield setting
+
+
+async def measure(
+    build: Build,
+    wanted: Sequence[Case],
+    folder: Path,
+    *,
+    at_once: int = 2,
+    tell: Callable[[Outcome], None] = lambda _outcome: None,
+) -> list[Outcome]:
+    """Ask `build` for every case, `at_once` of them at a time; the models are written to `folder`.
+
+    Raises what ask_engine raises, with the case as a note.
+    """
+    sources: dict[str, Source] = {}
+    for name in dict.fromkeys(case.model for case in wanted):
+        path = folder / f"{name}.gguf"
+        write(path, name, made(name))
+        sources[name] = read_source(str(path))
+    turn = asyncio.Semaphore(at_once)
+
+    async def one(case: Case) -> Outcome:
+        source = sources[case.model]
+        async with turn:
+            try:
+                engine = await ask_engine(build, source.parts, case.setting)
+            except Exception as error:
+                error.add_note(str(case))
+                raise
+        formula = judge_formula(source, replace(case.setting, backend=engine.backend))
+        outcome = Outcome(case, comparable(formula), engine)
+        tell(outcome)
+        return outcome
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(case)) for case in wanted]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -1,0 +1,243 @@
+"""What people measured and what was predicted before, beside the formula; weights by the catalogue's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.compute import Backend
+from launcher.models.memory import Estimate, Setting, estimate
+from launcher.models.preset import Preset
+from launcher.models.weights import weights_by_rules
+
+_MIB = 2**20
+_GIB_MIB = 1_024
+MOE, DENSE = "qwen3.6-35b-a3b-mtp", "qwen3.8-27b"
+_LOGS = "qiip's engine logs, build 10964"
+_QM = "sudoingX/qwen38-mtp"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A model that somebody ran. `size_bytes` where the catalogue has no such file, or has none of that size."""
+
+    model: str
+    quant: str
+    setting: Setting
+    size_bytes: int | None = None
+
+    def estimate(self) -> Estimate | None:
+        """Return what the formula says, None while the file's size is unknown."""
+        entry = shipped().find(self.model)
+        file = entry.file(self.quant) or ModelFile(quant=self.quant, file=self.quant)
+        return _estimate(entry, replace(file, size_bytes=self.size_bytes or file.size_bytes), self.setting)
+
+    def total_mib(self) -> float:
+        """Return the formula's total in MiB. Raises ValueError when the file's size is unknown."""
+        found = self.estimate()
+        if found is None:
+            raise ValueError(f"the size of {self.quant} is unknown")
+        return found.parts.total / _MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A log in which the engine told every part, in MiB; `peaks` by GPU have the driver's own in them."""
+
+    run: Run
+    parts: Mapping[str, float]
+    peaks: Mapping[str, int]
+    source: str = _LOGS
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """GPU memory in use in MiB while a model was served. `unknown` is what the report leaves open."""
+
+    gpu: str
+    run: Run
+    measured_mib: float
+    source: str
+    unknown: str = "nothing"
+    required: bool = False
+    """Whether the formula has to be within 1.5 % of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """By how many MiB memory grew between two runs of one file on one GPU: weights and driver cancel out."""
+
+    gpu: str
+    file: str
+    before: Run
+    after: Run
+    measured_mib: float
+    source: str
+
+    def formula_mib(self) -> float:
+        """Return by how much the formula grows, in MiB."""
+        return self.after.total_mib() - self.before.total_mib()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What an article says of a run's memory."""
+
+    article: str
+    run: Run
+    says: str
+
+
+@cache
+def shipped() -> Catalogue:
+    """Return the catalogue as it is shipped, without the user's own models and presets."""
+    return load_catalogue(Path(__file__).parent / "no-own-models")
+
+
+def _estimate(entry: ModelEntry, file: ModelFile, setting: Setting) -> Estimate | None:
+    if entry.geometry is None:
+        return None
+    weights = weights_by_rules(entry, file, entry.geometry)
+    return None if weights is None else estimate(entry.geometry, weights, setting)
+
+
+def predictions() -> list[tuple[ModelEntry, Preset, float]]:
+    """Return the presets whose memory was predicted before, with the formula's total in MiB."""
+    found = []
+    for entry in shipped().models:
+        for preset in entry.presets:
+            file = entry.file(preset.quant)
+            if preset.predicted_mib is None or file is None:
+                continue
+            setting = Setting(
+                context=preset.ctx,
+                kv=preset.kv,
+                draft=preset.draft,
+                ubatch=preset.ubatch,
+                slots=preset.slots,
+                n_cpu_moe=preset.n_cpu_moe,
+            )
+            told = _estimate(entry, file, setting)
+            if told is not None:
+                found.append((entry, preset, told.parts.total / _MIB))
+    return found
+
+
+def _dense(quant: str, context: int, draft: int, size: int | None = None, backend: Backend = "cuda") -> Run:
+    return Run(DENSE, quant, Setting(context=context, kv="q4_0", draft=draft, backend=backend), size)
+
+
+LOGS = (
+    Log(
+        Run(MOE, "UD-Q3_K_XL", Setting(context=262_144, kv="q8_0", draft=2, ubatch=256)),
+        {
+            "weights": 15_903.7,
+            "kv": 2_720.0,
+            "recurrent": 188.44,
+            "draft_kv": 512.0,
+            "compute": 666.3,
+            "draft_compute": 148.0,
+        },
+        {"L4": 20_422, "A30": 20_469},
+    ),
+    Log(
+        Run(DENSE, "UD-Q4_K_S", Setting(context=262_144, kv="q4_0", draft=2, ubatch=256)),
+        {
+            "weights": 14_115.3,
+            "kv": 4_608.0,
+            "recurrent": 448.88,
+            "draft_kv": 1_024.0,
+            "compute": 1_192.3,
+            "draft_compute": 162.0,
+        },
+        {"L4": 21_818, "A30": 21_865},
+    ),
+)
+_XYZ = 15_064_569_440  # Q4-XYZ-v2: sweeps/rtx-4060-ti.md
+_EMBEDDING = "types of embedding and head"
+_5060_TI, _4060_TI = f"{_QM}, sweeps/rtx-5060-ti.md", f"{_QM}, sweeps/rtx-4060-ti.md"
+_5090, _RADEON = f"{_QM}, sweeps/rtx-5090.md", f"{_QM}, sweeps/radeon.md"
+TOTALS = (
+    *(Total(gpu, log.run, measured, log.source, required=True) for log in LOGS for gpu, measured in log.peaks.items()),
+    Total(
+        "RTX 3090",
+        Run(MOE, "UD-IQ4_NL", Setting(context=153_600, kv="f16", draft=2)),
+        21.1 * _GIB_MIB,
+        "public report",
+        'the exact context ("150K") and the ubatch',
+        required=True,
+    ),
+    *(
+        Total("RTX 5060 Ti", _dense("Q4-XYZ-v2", 32_768, draft, _XYZ), measured, _5060_TI, _EMBEDDING, required=True)
+        for draft, measured in ((0, 14_514), (2, 15_404), (3, 15_554), (4, 15_704))
+    ),
+    Total("RTX 5060 Ti", _dense("IQ4_XS", 32_768, 0), 15_188, _5060_TI, f"the context; {_EMBEDDING}"),
+    *(
+        Total("RTX 5090", _dense("UD-Q4_K_XL", 131_072, draft), measured, _5090, f"{_EMBEDDING}; a desktop's share")
+        for draft, measured in ((0, 19_926), (2, 21_218), (4, 21_518), (6, 21_816))
+    ),
+    *(
+        Total(
+            "Radeon AI PRO R9700 (Vulkan)",
+            _dense("UD-Q4_K_XL", 262_144, draft, backend="vulkan"),
+            measured_gb * 1e9 / _MIB,
+            f"{_RADEON}, PR #8",
+            f"{_EMBEDDING}; GB read as 10^9 bytes",
+        )
+        for draft, measured_gb in ((0, 22.53), (2, 24.55), (4, 24.87))
+    ),
+    *(
+        Total(
+            "RX 7900 XTX (ROCm)",
+            _dense("UD-Q4_K_M", 131_072, draft, backend="rocm"),
+            measured_gib * _GIB_MIB,
+            f"{_RADEON}, @vijay-14",
+            "what else was on the GPU",
+        )
+        for draft, measured_gib in ((0, 18.06), (2, 19.41), (3, 19.56), (4, 19.71))
+    ),
+)
+
+
+def _step(gpu: str, file: str, source: str, before: tuple[int, int], after: tuple[int, int], mib: float) -> Step:
+    runs = [_dense("UD-Q4_K_M", context, draft) for context, draft in (before, after)]
+    return Step(gpu, file, runs[0], runs[1], mib, source)
+
+
+_TWICE, _LONG = 131_072, 262_144
+_README = f"{_QM}, README.md, @hypertectonic"
+STEPS = (
+    _step("RTX 3090 Ti", "Q4_K_M", _README, (_TWICE, 0), (_LONG, 0), 21_786 - 18_842),
+    _step("RTX 3090 Ti", "Q4_K_M", _README, (_TWICE, 2), (_LONG, 2), 23_718 - 20_134),
+    _step("RTX 5090", "Q6_K", _README, (_TWICE, 0), (_LONG, 0), 27_385 - 24_441),
+    _step("RTX 5090", "Q6_K", _README, (_TWICE, 2), (_LONG, 2), 29_381 - 25_797),
+    _step("RTX 5090", "UD-Q4_K_XL", f"{_5090}, PR #47", (_TWICE, 1), (_TWICE, 4), 21_518 - 21_068),
+    _step("RTX 5090", "UD-Q4_K_XL", f"{_5090}, PR #47", (_TWICE, 1), (_TWICE, 6), 21_816 - 21_068),
+    _step("RTX 5060 Ti", "Q4-XYZ-v2", _5060_TI, (32_768, 2), (32_768, 4), 15_704 - 15_404),
+    _step("RTX 4060 Ti", "Q4-XYZ-v2", _4060_TI, (32_768, 2), (32_768, 3), 15_830 - 15_678),
+)
+
+
+def _moe(quant: str, context: int, kv: str, draft: int, n_cpu_moe: int = 0) -> Run:
+    return Run(MOE, quant, Setting(context=context, kv=kv, draft=draft, n_cpu_moe=n_cpu_moe))
+
+
+_ONE, _GPU_16 = "249 t/s on a mobile RTX 5090, 24 GB", "144 t/s on an RTX 5060 Ti, 16 GB"
+CLAIMS = (
+    Claim(_ONE, _moe("UD-Q3_K_XL", 262_144, "q4_0", 3), "about 21.9 GB, its KV cache 3.2 GB"),
+    *(
+        Claim(_ONE, _moe("UD-Q4_K_XL", context, "q4_0", 3), "out of memory on 23,982 MiB")
+        for context in (32_768, 65_536, 131_072, 262_144)
+    ),
+    *(
+        Claim(_GPU_16, _moe("UD-IQ3_S", context, "q4_0", 2), says)
+        for context, says in ((65_536, "the most that fits 15,840 MiB"), (98_304, "too much"), (131_072, "too much"))
+    ),
+    Claim(_GPU_16, Run(f"{MOE[:-4]}", "UD-IQ3_S", Setting(context=262_144, kv="q4_0", draft=0)), "fits without MTP"),
+    Claim(_GPU_16, _moe("UD-IQ3_S", 131_072, "q4_0", 0), "MTP adds 2.8 GB"),
+    Claim("80 t/s on 12 GB", _moe("UD-Q4_K_XL", 131_072, "q8_0", 2, 28), "fits 12 GB"),
+)

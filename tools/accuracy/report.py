@@ -1,0 +1,127 @@
+"""The tables of docs/accuracy.md, as markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tools.accuracy.grid import PARTS, Outcome
+from tools.accuracy.published import CLAIMS, LOGS, STEPS, TOTALS, Run, predictions
+
+_MIB = 2**20
+_NAMES = {
+    "model_mib": "weights",
+    "context_mib": "KV cache and states",
+    "compute_mib": "compute buffer",
+    "draft_context_mib": "draft's KV cache",
+    "draft_compute_mib": "draft's compute buffer",
+}
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> str:
+    """Return a markdown table whose first `texts` columns are words and whose other columns are numbers."""
+    rule = ["---"] * texts + ["---:"] * (len(titles) - texts)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
+
+
+def setting(run: Run) -> str:
+    """Return how a run is set, in a few words."""
+    told = run.setting
+    words = [run.quant, f"{told.context:,}", told.kv, f"draft {told.draft}" if told.draft else "no MTP"]
+    if told.ubatch != 512:
+        words.append(f"ubatch {told.ubatch}")
+    if told.n_cpu_moe:
+        words.append(f"{told.n_cpu_moe} on CPU")
+    return ", ".join(words)
+
+
+def logs() -> str:
+    """Return each part that an engine told in a log, beside the formula's."""
+    rows = []
+    for log in LOGS:
+        found = log.run.estimate()
+        formula = {} if found is None else found.parts.as_dict()
+        for part, measured in log.parts.items():
+            told = formula[part] / _MIB
+            percent = 100 * (told / measured - 1)
+            rows.append(
+                (log.run.model, part.replace("_", " "), f"{measured:,.1f}", f"{told:,.1f}", f"{percent:+.2f} %")
+            )
+    return table(("model", "part", "measured, MiB", "formula, MiB", "difference"), rows, texts=2)
+
+
+def totals() -> str:
+    """Return what GPUs had in use, beside the formula's totals."""
+    rows = []
+    for total in TOTALS:
+        told = total.run.total_mib()
+        percent = 100 * (told / total.measured_mib - 1)
+        words = (total.gpu, total.run.model, setting(total.run))
+        numbers = (f"{total.measured_mib:,.0f}", f"{told:,.0f}", f"{percent:+.2f} %")
+        rows.append((*words, total.unknown, total.source, *numbers))
+    titles = ("GPU", "model", "setting", "left open", "source", "measured, MiB", "formula, MiB", "difference")
+    return table(titles, rows, texts=5)
+
+
+def steps() -> str:
+    """Return by how much memory grew from one run to another, beside the formula's growth."""
+    rows = []
+    for step in STEPS:
+        before, after = step.before.setting, step.after.setting
+        change = (
+            f"{before.context:,} to {after.context:,}, {f'draft {after.draft}' if after.draft else 'no MTP'}"
+            if before.context != after.context
+            else f"{before.context:,}, draft {before.draft} to {after.draft}"
+        )
+        numbers = (f"{step.measured_mib:,.0f}", f"{step.formula_mib():,.1f}")
+        rows.append((step.gpu, f"{step.file}, {after.kv}", change, step.source, *numbers))
+    return table(("GPU", "file", "from, to", "source", "measured, MiB", "formula, MiB"), rows, texts=4)
+
+
+def presets() -> str:
+    """Return the published predictions of the presets' memory, beside the formula's totals."""
+    rows = []
+    for entry, preset, told in predictions():
+        predicted = preset.predicted_mib or 0
+        words = [preset.quant, f"{preset.ctx:,}", preset.kv, str(preset.draft), str(preset.ubatch)]
+        words += [str(preset.n_cpu_moe), str(preset.slots)]
+        numbers = (f"{predicted:,}", f"{told:,.0f}", f"{100 * (told / predicted - 1):+.2f} %")
+        rows.append((entry.id, *words, *numbers))
+    titles = ("model", "quant", "context", "KV", "draft", "ubatch", "layers on CPU", "slots")
+    return table((*titles, "predicted, MiB", "formula, MiB", "difference"), list(dict.fromkeys(rows)), texts=2)
+
+
+def claims() -> str:
+    """Return what articles say of memory, beside the formula's totals."""
+    rows = [(claim.article, setting(claim.run), claim.says, f"{claim.run.total_mib():,.0f}") for claim in CLAIMS]
+    return table(("article", "run", "says", "formula, MiB"), rows, texts=3)
+
+
+def engine(outcomes: Sequence[Outcome]) -> str:
+    """Return in how many settings of each model an engine's figure is the formula's, and else by how much at most."""
+    rows = []
+    for model in dict.fromkeys(outcome.case.model for outcome in outcomes):
+        of_it = [one for one in outcomes if one.case.model == model]
+        rows.append((model, *(_agreement(of_it, part) for part in PARTS)))
+    return table(("model", *_NAMES.values()), rows)
+
+
+def _agreement(outcomes: Sequence[Outcome], part: str) -> str:
+    if part.startswith("draft"):
+        outcomes = [one for one in outcomes if one.case.setting.draft]
+    equal = sum(one.equal(part) for one in outcomes)
+    if equal == len(outcomes):
+        return f"{equal} of {equal}" if outcomes else "-"
+    mib = [one.beyond_mib(part) for one in outcomes]
+    percent = max((one.beyond_percent(part) for one in outcomes), key=abs)
+    return f"{equal} of {len(outcomes)}, {min(mib):+.1f} to {max(mib):+.1f} MiB, {percent:+.1f} %"
+
+
+def apart(outcomes: Sequence[Outcome]) -> str:
+    """Return the settings in which a part is not equal, with the formula's figure and the engine's."""
+    lines = [
+        f"- {one.case}: {_NAMES[part]} {one.formula[part]:,.1f}, engine {one.told(part):,}"
+        for one in outcomes
+        for part in PARTS
+        if not one.equal(part)
+    ]
+    return "\n".join(lines) or "None is apart."
