@@ -101,10 +101,9 @@ def _machine_json(situation: Situation) -> dict[str, Any]:
 
 def _as_json(plan: Plan, build: Build | None, extra: list[str]) -> dict[str, Any]:
     from launcher import planner
-    from launcher.models.speed import describe
+    from launcher.models.speed import describe, rate
 
     setting, host = plan.setting, plan.estimate.host
-    fastest = plan.evidence[0] if plan.evidence else None
     return {
         "model": plan.entry.id,
         "quant": plan.file.quant,
@@ -137,8 +136,8 @@ def _as_json(plan: Plan, build: Build | None, extra: list[str]) -> dict[str, Any
         "exact": plan.estimate.exact,
         "reasons": plan.reasons,
         "cautions": plan.cautions,
-        "evidence": [describe(result) for result in plan.evidence],
-        "nearest_tokens_per_second": fastest.tokens_per_second if fastest else None,
+        "evidence": [describe(plan.entry, result) for result in plan.evidence],
+        "nearest_tokens_per_second": rate(plan.evidence[0], setting) if plan.evidence else None,
         "limit_tokens_per_second": rounded(plan.limit_t_s),
         "argv": planner.arguments(plan, build, extra),
         "extra": extra,
@@ -207,7 +206,8 @@ def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdic
         _row("engine", verdict_text(verdict))
     _rows("why", plan.reasons)
     _rows("mind", plan.cautions)
-    _rows("measured", [describe(result) for result in plan.evidence] or ["nothing near this plan: it is not known"])
+    measured = [describe(plan.entry, result) for result in plan.evidence]
+    _rows("measured", measured or ["nobody published a run near this one: its speed is not known"])
     if plan.limit_t_s:
         _row("limit", f"{plan.limit_t_s:,.0f} tokens/s for passes of one token, by the GPU's memory bandwidth")
     if plan.entry.repo:
