@@ -1,13 +1,13 @@
 """The memory that a model takes, by part: pure arithmetic from its geometry, its weights and the settings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 from launcher.base.errors import BadOption
 from launcher.models.compute import Backend, ComputeSetting, compute_buffers, padded_context
 from launcher.models.geometry import Geometry
-from launcher.models.weights import Weights
+from launcher.models.weights import Block, Matrices, Weights
 
 _MIB = 2**20
 _F32 = 4
@@ -129,6 +129,7 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
     setting.check()
     mtp = setting.draft > 0 and geometry.mtp_layers > 0
     on_cpu = setting.backend == "cpu"
+    gpus = 1 if on_cpu else setting.gpus
     moved = min(setting.n_cpu_moe, len(weights.blocks) + len(weights.heads))
     device, host = weights.on_device(moved, mtp=mtp), weights.on_host(moved, mtp=mtp)
     compute = compute_buffers(
@@ -141,9 +142,11 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
             draft=setting.draft if mtp else 0,
             quantised=KV_TYPES[setting.kv][0] > 1,
             cpu_expert_layers=0 if on_cpu else moved,
+            expert_bytes=_largest(weights.blocks[:moved]),
+            head_expert_bytes=_largest(weights.heads[: max(moved - len(weights.blocks), 0)]),
+            devices=gpus,
         ),
     )
-    gpus = 1 if on_cpu else setting.gpus
     checkpoint = recurrent_bytes(geometry, slots=1, draft=0)
     parts = Parts(
         weights=device + setting.draft_model_bytes + (host if on_cpu else 0),
@@ -152,7 +155,7 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
         draft_kv=draft_kv_bytes(geometry, setting) if mtp else 0,
         compute=compute.target,
         draft_compute=compute.draft,
-        staging=staging_bytes(weights, moved, setting),
+        staging=compute.staging,
         overhead=gpus * OVERHEAD_MIB[setting.backend] * _MIB,
         mmproj=setting.mmproj_bytes + (_ENCODER_MIB * _MIB if setting.mmproj_bytes else 0),
     )
@@ -162,7 +165,7 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
         checkpoints_most=_CHECKPOINTS * setting.slots * checkpoint,
         prompt_cache_most=_PROMPT_CACHE_MIB * _MIB,
     )
-    return Estimate(setting, parts, host_parts, weights.exact)
+    return Estimate(setting, parts, host_parts, weights.exact and compute.exact)
 
 
 def kv_bytes(geometry: Geometry, setting: Setting) -> int:
@@ -196,8 +199,7 @@ def draft_kv_bytes(geometry: Geometry, setting: Setting) -> int:
     return geometry.mtp_layers * cells * width * KV_TYPES["f16"][1]
 
 
-def staging_bytes(weights: Weights, n_cpu_moe: int, setting: Setting) -> int:
-    """Return the bytes of the device's copy of one layer's experts, which prompts need when the host holds them."""
-    if not n_cpu_moe or setting.backend == "cpu":
-        return 0
-    return max(block.experts for block in weights.blocks[:n_cpu_moe])
+def _largest(blocks: Sequence[Block]) -> Matrices:
+    """The bytes of each of the experts' matrices in the layer where it is largest."""
+    gates, ups, downs = zip((0, 0, 0), *(block.matrices for block in blocks), strict=True)
+    return max(gates), max(ups), max(downs)

@@ -17,16 +17,25 @@ _USUAL_EMBEDDING = "Q4_K"
 _EMBEDDING_BY_BITS = {1: "Q2_K", 2: "Q2_K", 3: "Q3_K", 5: "Q5_K", 6: "Q6_K", 8: "Q8_0", 16: "BF16"}
 """What llama.cpp's own quantiser gives the input embedding (src/llama-quant.cpp); publishers differ."""
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
-_EXPERT = re.compile(r"ffn_(?:up|down|gate|gate_up)_(?:ch)?exps\.")
+_EXPERT = re.compile(r"ffn_(up|down|gate|gate_up)_(?:ch)?exps\.")
 """What --n-cpu-moe moves (llama.cpp, common/common.h: LLM_FFN_EXPS_REGEX)."""
+
+
+Matrices = tuple[int, int, int]
+"""Bytes of a layer's routed experts: of the gate, up and down matrices; of the first two in one they are the gate's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One layer's bytes: its routed experts, and all else."""
+    """One layer's bytes: its routed experts' matrices, and all else."""
 
     rest: int
-    experts: int = 0
+    matrices: Matrices = (0, 0, 0)
+
+    @property
+    def experts(self) -> int:
+        """Bytes of its routed experts."""
+        return sum(self.matrices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class Weights:
 def weights_of(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
     """Return the weights as the header states them. Raises GeometryUnknown when a tensor's type is not known."""
     rest: dict[int, int] = defaultdict(int)
-    experts: dict[int, int] = defaultdict(int)
+    experts: dict[tuple[int, str], int] = defaultdict(int)
     embedding = output = 0
     tied = True
     for tensor in model.tensors:
@@ -73,8 +82,11 @@ def weights_of(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
             raise GeometryUnknown(f"{model.name} holds {tensor.name} as {tensor.quant}, which is not known here.")
         block = _BLOCK.fullmatch(tensor.name)
         if block:
-            kind = experts if _EXPERT.match(block[2]) else rest
-            kind[int(block[1])] += tensor.n_bytes
+            index, expert = int(block[1]), _EXPERT.match(block[2])
+            if expert:
+                experts[index, expert[1].removesuffix("_up")] += tensor.n_bytes
+            else:
+                rest[index] += tensor.n_bytes
         elif tensor.name == "token_embd.weight":
             embedding = tensor.n_bytes
         else:
@@ -83,7 +95,10 @@ def weights_of(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
     if tied:  # the embedding is then copied to the device to make the logits (src/llama-model.cpp)
         output += embedding
     count = geometry.layers + geometry.mtp_layers
-    blocks = tuple(Block(rest[index], experts[index]) for index in range(count))
+    blocks = tuple(
+        Block(rest[index], (experts[index, "gate"], experts[index, "up"], experts[index, "down"]))
+        for index in range(count)
+    )
     return Weights(embedding, output, blocks[: geometry.layers], blocks[geometry.layers :], exact=True)
 
 
@@ -98,17 +113,17 @@ def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> 
     header = int(rules.header_mib * _MIB) if rules else _HEADER_BYTES_PER_TOKEN * geometry.vocabulary
     embedding = _embedding_bytes(entry, file, geometry)
     device = total - header - embedding
-    expert = int((entry.expert_layer_mib(file) or 0) * _MIB)
+    matrices = (int((entry.expert_layer_mib(file) or 0) * _MIB) // 3,) * 3
     heads: tuple[Block, ...] = ()
     if entry.has_head(file):
         known = entry.mtp_block_mib(file)
         head = device // (geometry.layers + 1) if known is None else int(known * _MIB)
-        heads = (Block(head - expert, expert),)
+        heads = (Block(head - sum(matrices), matrices),)
         device -= head
-    device -= geometry.layers * expert
+    device -= geometry.layers * sum(matrices)
     rest = device // (geometry.layers + 1)
     output = device - geometry.layers * rest
-    return Weights(embedding, output, (Block(rest, expert),) * geometry.layers, heads, exact=False)
+    return Weights(embedding, output, (Block(rest, matrices),) * geometry.layers, heads, exact=False)
 
 
 def _embedding_bytes(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> int:

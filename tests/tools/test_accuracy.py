@@ -67,9 +67,16 @@ def test_earlier_predictions_agree_where_they_mean_the_same() -> None:
     found = predictions()
     assert len(found) >= 40
     for entry, preset, told in found:
-        # That of four slots was made for a cache that they share, and the engine is started with one for each.
-        near = 0.005 if preset.slots == 1 else 0.04
-        assert told == pytest.approx(preset.predicted_mib, rel=near), (entry.id, preset)
+        assert preset.predicted_mib is not None
+        if (
+            preset.n_cpu_moe
+        ):  # they counted a whole layer's experts beside all else, which takes turns with other tensors
+            file = entry.file(preset.quant)
+            assert file is not None
+            assert -(entry.expert_layer_mib(file) or 0) <= told - preset.predicted_mib <= 5, (entry.id, preset)
+        else:  # that of four slots was made for a cache that they share; the engine is started with one for each
+            near = 0.005 if preset.slots == 1 else 0.04
+            assert told == pytest.approx(preset.predicted_mib, rel=near), (entry.id, preset)
 
 
 def test_a_run_of_an_unknown_file_has_no_total() -> None:
