@@ -85,7 +85,8 @@ def situation(wish: MachineWish) -> Situation:
 
 def _check_awake(machine: Machine, wish: MachineWish) -> None:
     asleep = [gpu for gpu in machine.gpus if gpu.asleep and gpu.memory_bytes is None]
-    if asleep and not wish.wake and not any(gpu.memory_bytes for gpu in machine.gpus):
+    usable = any(gpu.memory_bytes for gpu in machine.gpus)
+    if asleep and not usable and not wish.wake and wish.backend != "cpu":
         raise GpuAsleep(
             f"The {asleep[0].name} sleeps, so its free memory is not known.",
             "Add --wake to wake it, or describe it with --gpu-memory.",

@@ -1,0 +1,179 @@
+"""What a plan has to fit into: this machine read from a system's files, or one that is described."""
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import BadOption, GpuAsleep
+from launcher.machine.gpu import Gpu
+from launcher.machine.host import Host, read_host
+from launcher.machine.machine import Machine, read_machine
+from launcher.models.learned import record_load
+from launcher.models.situation import described, situation_of
+from launcher.planner import MachineWish, _check_awake
+from tests.machine.conftest import pci_card, write
+
+GIB, MIB = 2**30, 2**20
+RX_7900, PHOENIX, ARC_B580 = (0x1002, 0x744C), (0x1002, 0x15BF), (0x8086, 0xE20B)
+
+
+def nvidia(index: int = 0, *, total: int = 24 * GIB, free: int | None = 22 * GIB, **more: object) -> Gpu:
+    card = Gpu("nvidia", index, "NVIDIA GeForce RTX 4090", f"GPU-{index}", total, free_bytes=free, unified=False)
+    return replace(card, memory_bandwidth_gb_s=1_008.0, asleep=False, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def host() -> Host:
+    """This computer's, with what plans depend on set."""
+    known = read_host()
+    return replace(known, kind="linux", wsl=None, display=None, memory_bytes=64 * GIB, available_bytes=48 * GIB)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An empty folder in the place of /."""
+    folder = tmp_path / "root"
+    folder.mkdir()
+    return folder
+
+
+def machine(host: Host, *gpus: Gpu) -> Machine:
+    return Machine(host, gpus, None if gpus else "No NVIDIA driver is installed.", {}, (), ())
+
+
+class TestDescribed:
+    def test_a_card_gives_a_program_less_than_its_size(self) -> None:
+        # RTX 5060 Ti 16 GB: 15.84K MiB, the published article's figure.
+        known = described(16)
+        assert known.free_mib == pytest.approx(15_840, abs=10)
+        assert (known.backend, known.margin_mib, known.host_mib, known.described) == ("cuda", 1_024, None, True)
+        assert any("15,8" in note for note in known.notes)
+
+    def test_what_is_given_is_taken(self) -> None:
+        known = described(24, free_mib=12_000, headless=True, host_gib=32, backend="vulkan")
+        assert (known.free_mib, known.margin_mib, known.backend) == (12_000, 512, "vulkan")
+        assert known.host_mib == 24 * 1_024
+        assert known.notes == ()
+
+    def test_a_processor_computes_in_the_host_s_memory(self) -> None:
+        known = described(24, host_gib=64, backend="cpu")
+        assert (known.backend, known.nominal_gb, known.free_mib, known.margin_mib) == ("cpu", 64, 48 * 1_024, 1_024)
+        assert described(24, host_gib=64, backend="cpu", free_mib=0).free_mib == 0
+        with pytest.raises(BadOption, match="--backend cpu") as wrong:
+            described(24, backend="cpu")
+        assert "--host-memory" in wrong.value.hint
+
+    @pytest.mark.parametrize("size", [0, -1, 0.4, 5_000, 1e12])
+    def test_no_card_is_that_small_or_large(self, size: float) -> None:
+        with pytest.raises(BadOption, match="--gpu-memory"):
+            described(size)
+
+    @pytest.mark.parametrize("free", [-1, 24 * 1_024 + 1])
+    def test_no_more_is_free_than_there_is(self, free: int) -> None:
+        with pytest.raises(BadOption, match="24,576 MiB"):
+            described(24, free_mib=free)
+        with pytest.raises(BadOption, match="The host has"):
+            described(8, free_mib=24 * 1_024 + 1, host_gib=24, backend="cpu")
+
+
+class TestThisMachine:
+    def test_without_a_gpu_it_is_the_processor_and_says_why(self, host: Host) -> None:
+        known = situation_of(machine(host))
+        assert (known.backend, known.free_mib, known.host_mib, known.gpu_name) == ("cpu", 48 * 1_024, 48 * 1_024, None)
+        assert known.notes == ("No NVIDIA driver is installed.",)
+
+    def test_free_memory_is_what_is_free_now(self, host: Host) -> None:
+        known = situation_of(machine(host, nvidia(free=12 * GIB)))
+        assert (known.free_mib, known.nominal_gb, known.backend) == (12 * 1_024, 24, "cuda")
+        assert (known.gpu_name, known.bandwidth_gb_s) == ("NVIDIA GeForce RTX 4090", 1_008)
+        assert situation_of(machine(host, nvidia()), free_mib=900).free_mib == 900
+        assert situation_of(machine(host, nvidia()), backend="vulkan").backend == "vulkan"
+
+    @pytest.mark.parametrize(
+        ("kind", "wsl", "display", "margin"),
+        [
+            ("linux", None, None, 512),
+            ("linux", None, ":0", 1_024),
+            ("linux", 2, None, 1_024),
+            ("windows", None, None, 1_024),
+            ("macos", None, None, 1_024),
+        ],
+    )
+    def test_the_margin_is_small_only_on_linux_without_a_display(
+        self, host: Host, kind: str, wsl: int | None, display: str | None, margin: int
+    ) -> None:
+        other = replace(host, kind=kind, wsl=wsl, display=display)  # type: ignore[arg-type]
+        known = situation_of(machine(other, nvidia()))
+        assert (known.margin_mib, known.headless) == (margin, margin == 512)
+        assert situation_of(machine(other, nvidia()), headless=True).margin_mib == 512
+
+    def test_a_model_is_split_over_gpus_of_one_vendor(self, host: Host) -> None:
+        other = Gpu("amd", 0, "AMD Radeon RX 7900 XTX", "0000:09:00.0", 24 * GIB, free_bytes=23 * GIB, unified=False)
+        known = situation_of(machine(host, nvidia(0), nvidia(1, free=20 * GIB), other))
+        assert (known.gpus, known.nominal_gb, known.free_mib) == (2, 48, 42 * 1_024)
+        assert known.margin_mib == 2 * 512
+        assert known.bandwidth_gb_s is None
+
+    def test_with_a_processor_asked_for_the_gpu_is_left_alone(self, host: Host) -> None:
+        known = situation_of(machine(host, nvidia()), backend="cpu")
+        assert (known.backend, known.free_mib, known.gpu_name, known.notes) == ("cpu", 48 * 1_024, None, ())
+
+    def test_a_sleeping_gpu_beside_one_awake_is_left_out_and_named(self, host: Host) -> None:
+        asleep = Gpu("nvidia", 1, "NVIDIA RTX A500 Laptop GPU", "GPU-1", unified=None, asleep=True)
+        known = situation_of(machine(host, nvidia(), asleep))
+        assert known.gpus == 1
+        assert known.notes == ("The NVIDIA RTX A500 Laptop GPU sleeps and is left out; --wake wakes it.",)
+
+    @pytest.mark.parametrize("excess", [-200, 300])
+    def test_the_margin_follows_earlier_loads_and_no_display_stays_none(self, host: Host, excess: int) -> None:
+        record_load("GPU-0", "cuda", predicted_mib=10_000, measured_mib=10_000 + excess)
+        known = situation_of(machine(host, nvidia()))
+        assert known.margin_mib == 512 + excess
+        assert known.headless
+        assert any(f"{excess:+,} MiB" in note for note in known.notes)
+        desktop = situation_of(machine(replace(host, display=":0"), nvidia()))
+        assert (desktop.margin_mib, desktop.headless) == (1_024 + excess, False)
+
+
+class TestFromSysfs:
+    def test_a_radeon_s_memory(self, root: Path, host: Host) -> None:
+        memory: dict[str, str | bytes] = {
+            "mem_info_vram_total": str(24 * GIB),
+            "mem_info_vram_used": str(2 * GIB),
+        }
+        pci_card(root, "0000:03:00.0", RX_7900, "amdgpu", memory)
+        known = situation_of(replace(read_machine(root=root), host=host))
+        assert (known.backend, known.nominal_gb, known.free_mib, known.gpus) == ("vulkan", 24, 22 * 1_024, 1)
+        assert not known.unified
+
+    def test_an_arc_whose_free_memory_is_not_told(self, root: Path, host: Host) -> None:
+        pci_card(root, "0000:03:00.0", ARC_B580, "xe", {"tile0/physical_vram_size_bytes": hex(12 * GIB)})
+        known = situation_of(replace(read_machine(root=root), host=host))
+        assert (known.backend, known.nominal_gb) == ("vulkan", 12)
+        assert known.free_mib == described(12).free_mib
+        assert any("96.7 % of its memory" in note for note in known.notes)
+
+    def test_a_gpu_in_the_processor_shares_the_host_s_memory(self, root: Path, host: Host) -> None:
+        memory: dict[str, str | bytes] = {"mem_info_vram_total": str(GIB), "mem_info_vram_used": str(GIB // 2)}
+        memory |= {"mem_info_gtt_total": str(14 * GIB), "mem_info_gtt_used": str(GIB)}
+        memory |= {"gpu_metrics": struct.pack("<HBB", 264, 3, 0) + bytes(260)}  # the table that processors' GPUs have
+        pci_card(root, "0000:04:00.0", PHOENIX, "amdgpu", memory)
+        write(root, {"proc/meminfo": "MemTotal: 33554432 kB\nMemAvailable: 20000000 kB"})
+        known = situation_of(replace(read_machine(root=root), host=host))
+        assert known.unified
+        assert known.backend == "vulkan"
+        assert 0 < known.free_mib < 16 * 1_024
+
+    def test_a_sleeping_card_has_no_memory_to_plan_with(self, root: Path, host: Host) -> None:
+        pci_card(root, "0000:03:00.0", RX_7900, "amdgpu", status="suspended", control="auto")
+        found = replace(read_machine(root=root), host=host)
+        known = situation_of(found)
+        assert (known.backend, known.gpu_name) == ("cpu", None)
+        with pytest.raises(GpuAsleep, match="sleeps, so its free memory is not known") as asleep:
+            _check_awake(found, MachineWish())
+        assert "--wake" in asleep.value.hint
+        _check_awake(found, MachineWish(backend="cpu"))
+        _check_awake(found, MachineWish(wake=True))
+        _check_awake(replace(found, gpus=(*found.gpus, nvidia())), MachineWish())
