@@ -153,6 +153,41 @@ def head(url: str, *, token: str | None = None) -> Head:
         return Head(response.status_code, {name.lower(): value for name, value in response.headers.items()})
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a JSON interface: the answer, its content (None unless it is a success), the next page's address."""
+
+    head: Head
+    data: Any
+    next_url: str | None
+
+
+def get_page(url: str, *, token: str | None = None, limit_bytes: int = 2**25) -> Page:
+    """GET JSON, through the environment's proxies. The next page is what the header Link calls rel="next" (RFC 8288).
+
+    Redirects are followed, and the token goes to no other server than that of `url`. Any status is an answer. Raises
+    Unreachable when there is none or it breaks off, Refused when it is not JSON or longer than `limit_bytes`.
+    """
+    with (
+        _remote_client() as client,
+        _reaching(url),
+        client.stream("GET", url, headers=_bearer(token), follow_redirects=True) as response,
+    ):
+        known = Head(response.status_code, {name.lower(): value for name, value in response.headers.items()})
+        if not response.is_success:
+            return Page(known, None, None)
+        body = bytearray()
+        for part in response.iter_bytes():
+            body += part
+            if len(body) > limit_bytes:
+                raise Refused(f"{_host(url)} sends more than {limit_bytes:,} bytes of JSON.", "Try again later.")
+        following = response.links.get("next", {}).get("url")
+        try:
+            return Page(known, json.loads(body), str(response.url.join(following)) if following else None)
+        except (ValueError, RecursionError) as error:
+            raise Refused(f"{_host(url)} sent something that is not JSON.", "Is its address right?") from error
+
+
 class RangeReader:
     """The beginning of a remote file, fetched as far as it is read, in ranges that grow from 256 KiB to 4 MiB.
 

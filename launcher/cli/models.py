@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 from launcher.base.units import percent
 from launcher.cli.output import print_json
 
 if TYPE_CHECKING:
+    from launcher.base.errors import LauncherError
     from launcher.models.catalogue import Catalogue, ModelEntry
+    from launcher.models.hub_figures import Refreshed
     from launcher.models.preset import Note, QualityNote, Sampling
 
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
@@ -22,25 +26,94 @@ _GB = 1e9
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("model", nargs="?", metavar="ID", help="a model's id: its files, presets and measurements")
+    parser.add_argument("--refresh", action="store_true", help="ask the hub for sizes and checksums, and keep them")
 
 
 async def run(options: argparse.Namespace) -> int:
     """Print the list, or all about one model. What is wrong in the user's own files is told beside it."""
     from launcher.models.catalogue_load import load_catalogue
 
+    if options.refresh:
+        return await _refresh(load_catalogue(hub_figures=False), options)
     catalogue = load_catalogue()
     chosen = catalogue.find(options.model) if options.model else None
     if options.json:
         told = {"model": asdict(chosen)} if chosen else {"models": [asdict(model) for model in catalogue.models]}
         print_json(told | {"problems": [asdict(problem) for problem in catalogue.problems]})
         return 0
-    for problem in catalogue.problems:
-        print(f"Left out: {problem}", file=sys.stderr)
+    _tell_problems(catalogue)
     if chosen:
         _describe(chosen)
     else:
         _list(catalogue)
     return 0
+
+
+def _tell_problems(catalogue: Catalogue) -> None:
+    for problem in catalogue.problems:
+        print(f"Left out: {problem}", file=sys.stderr)
+
+
+async def _refresh(catalogue: Catalogue, options: argparse.Namespace) -> int:
+    """Ask the hub about one model or all at once, and tell what came of each. Exit code 1 when any failed."""
+    from launcher.base.errors import BadOption, LauncherError
+    from launcher.models.hub_figures import is_on_hub
+
+    if options.model and not is_on_hub(catalogue.find(options.model)):
+        raise BadOption(f"{options.model} is not from the hub: there is nothing to ask.", "Its files are on this disk.")
+    models = [catalogue.find(options.model)] if options.model else list(filter(is_on_hub, catalogue.models))
+    outcomes = await asyncio.gather(*(asyncio.to_thread(_ask, model) for model in models))
+    if options.json:
+        told = [_outcome_json(model, outcome) for model, outcome in zip(models, outcomes, strict=True)]
+        print_json({"refreshed": told, "problems": [asdict(problem) for problem in catalogue.problems]})
+    else:
+        _tell_problems(catalogue)
+        for model, outcome in zip(models, outcomes, strict=True):
+            _tell_outcome(model, outcome)
+    return 1 if any(isinstance(outcome, LauncherError) for outcome in outcomes) else 0
+
+
+def _ask(model: ModelEntry) -> Refreshed | LauncherError:
+    """Ask about one model; what is wrong with the user's settings is the same for all, and raised."""
+    from launcher.base.errors import ModelMissing, Refused, Unreachable
+    from launcher.models.hub_figures import refresh
+
+    try:
+        return refresh(model)
+    except (ModelMissing, Refused, Unreachable) as error:
+        return error
+
+
+def _outcome_json(model: ModelEntry, outcome: Refreshed | LauncherError) -> dict[str, Any]:
+    from launcher.models.hub_figures import Refreshed
+
+    if isinstance(outcome, Refreshed):
+        return asdict(outcome) | {"error": None}
+    told = {"code": outcome.code, "message": outcome.title, "hint": outcome.hint}
+    nothing: dict[str, Any] = {"revision": None, "learned": [], "differs": [], "missing": []}
+    return {"model": model.id, "repo": model.repo, **nothing, "error": told}
+
+
+def _tell_outcome(model: ModelEntry, outcome: Refreshed | LauncherError) -> None:
+    from launcher.models.hub_figures import Refreshed
+
+    if not isinstance(outcome, Refreshed):
+        print(f"{model.id}: {outcome}", file=sys.stderr)
+        return
+    print(f"{model.id}: " + (f"{outcome.repo} at {outcome.revision}" if outcome.repo else "its draft alone is there"))
+    for file, learned in groupby(outcome.learned, lambda each: each.file):
+        print(f"  known now  {file}: {', '.join(_figure(each.value) for each in learned)}")
+    for each in outcome.differs:
+        theirs, ours = _figure(each.hub), _figure(each.catalogue)
+        print(f"  differs    {each.file}: {theirs} there now; the catalogue's {ours} stay, of another upload")
+    for lost in outcome.missing:
+        print(f"  not there  {lost.file}" + ("" if lost.repo == outcome.repo else f" in {lost.repo}"))
+    if not (outcome.learned or outcome.differs or outcome.missing):
+        print("  nothing that was not known")
+
+
+def _figure(value: int | str) -> str:
+    return f"SHA-256 {value[:12]}" if isinstance(value, str) else f"{value:,} bytes"
 
 
 def _list(catalogue: Catalogue) -> None:

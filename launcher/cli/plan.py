@@ -6,6 +6,7 @@ import argparse
 import shlex
 import textwrap
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options, machine_wish, wish_of
@@ -13,7 +14,7 @@ from launcher.cli.output import print_json, rounded, take_extra
 
 if TYPE_CHECKING:
     from launcher.engine.build import Build
-    from launcher.models.plan import Plan
+    from launcher.models.plan import Plan, Unplanned
     from launcher.models.situation import Situation
     from launcher.planner import Verdict
 
@@ -36,20 +37,23 @@ async def run(options: argparse.Namespace) -> int:
     """Print the plans. Exit code 0 when one can be proposed, 1 when all are too big."""
     from launcher import planner
     from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.plan import Status, make_plans
+    from launcher.models.plan import Status, make_plans, unplanned
 
     wish, machine = wish_of(options), machine_wish(options)
     situation = planner.situation(machine)
-    plans = make_plans(load_catalogue(), situation, wish)
+    catalogue = load_catalogue()
+    plans, left_out = make_plans(catalogue, situation, wish), unplanned(catalogue, situation, wish)
     build = None if situation.described else await planner.installed_build()
     verdict = await _verdict(plans[0]) if options.ask_engine and plans else None
     if options.json:
         told = [_as_json(plan, build, options.extra) for plan in plans]
         if verdict is not None:
             told[0] |= verdict_json(verdict)
-        print_json({"machine": _machine_json(situation), "plans": told})
+        unknown = [asdict(each) for each in left_out]
+        print_json({"machine": _machine_json(situation), "plans": told, "unplanned": unknown})
     else:
         _print(plans, situation, build, options.extra, verdict)
+        _print_unplanned(left_out, named=wish.model is not None)
     return 0 if any(plan.status is not Status.TOO_BIG for plan in plans) else 1
 
 
@@ -149,7 +153,7 @@ def _print(
 ) -> None:
     print(_headline(situation))
     if not plans:
-        print("\nNo model of the catalogue is known well enough to be planned. `mtp-launcher models` lists them.")
+        print("\nThere is no plan.")
         return
     _describe(plans[0], build, extra, verdict)
     if len(plans) > 1:
@@ -160,6 +164,21 @@ def _print(
                 f"  {_short(plan):<44} {plan.required_mib:>7,} MiB"
             )
         print("`--model ID --quant Q` tells all about one of them, `--json` about all.")
+
+
+def _print_unplanned(left_out: tuple[Unplanned, ...], *, named: bool) -> None:
+    """Tell each of them when the user has named the model, else all in one sentence."""
+    if not left_out:
+        return
+    if named:
+        for each in left_out:
+            print(f"\nNot planned: {' '.join(filter(None, (each.model, each.quant)))}: {each.reason}. {each.remedy}")
+        return
+    names = ", ".join(f"{each.model} {each.quant} ({each.reason})" for each in left_out)
+    ask = (
+        "; `mtp-launcher models --refresh` asks the hub" if any("--refresh" in each.remedy for each in left_out) else ""
+    )
+    print(f"\nNot planned: {names}. `--model ID` says what to do{ask}.")
 
 
 def _headline(situation: Situation) -> str:

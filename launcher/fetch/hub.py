@@ -1,17 +1,19 @@
 """Files on the Hugging Face hub: their addresses, and what the hub says of them without sending them.
 
-Contract: https://huggingface.co/docs/huggingface_hub (environment variables, `hf_hub_url`, `get_hf_file_metadata`).
+Contract: https://huggingface.co/docs/huggingface_hub (environment variables, `hf_hub_url`, `get_hf_file_metadata`), and
+https://huggingface.co/docs/hub/api (`/api/models/REPO/refs`, `/api/models/REPO/tree/REVISION`).
 """
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote, urljoin, urlsplit
 
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, Offline, Refused
-from launcher.base.http import Head, head, refusal_of
+from launcher.base.http import Head, get_page, head, refusal_of
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _ADDRESS = re.compile(
@@ -20,7 +22,10 @@ _ADDRESS = re.compile(
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TOKEN = re.compile(r"[!-~]+")
 _ON = ("1", "on", "yes", "true")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _REDIRECTS = 5
+_PAGES = 100
+"""A longer listing is none of a repository of models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,23 @@ class HubEntry:
     sha256: str | None
     etag: str
     revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """What a listing says of one file: its size, and its hash where it is kept as a large file."""
+
+    bytes: int
+    sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All files of a repository at one commit, by their paths."""
+
+    repo: str
+    revision: str
+    files: Mapping[str, ListedFile]
 
 
 def is_hub_file(text: str) -> bool:
@@ -114,8 +136,7 @@ def resolve(file: HubFile) -> HubEntry:
     Raises Offline when HF_HUB_OFFLINE is set, ModelMissing when there is no such repository, revision or file, Refused
     when the hub does not let this user have it, and Unreachable when it does not answer.
     """
-    if os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in _ON:
-        raise Offline(f"{file} cannot be looked up: HF_HUB_OFFLINE is set.", "Unset it, or name a file on this disk.")
+    _check_online(str(file), "Unset it, or name a file on this disk.")
     bearer, url = token(), file.url
     for _ in range(_REDIRECTS):
         answer = head(url, token=bearer)
@@ -124,6 +145,69 @@ def resolve(file: HubFile) -> HubEntry:
             return _entry(file, answer, bearer is not None)
         url = target  # a renamed repository; a large file's redirect leads to another server and has its size in it
     raise Refused(f"The hub sends us in a circle for {file}.", "Check the repository's name on its page.")
+
+
+def list_files(repo: str, revision: str | None = None) -> Listing:
+    """Ask the hub for sizes and hashes of all files that a repository has at `revision`, or now when that is None.
+
+    In the latter case the listing names the commit that its main branch is at. Raises what `resolve` raises.
+    """
+    _check_online(repo, "Unset it to ask the hub.")
+    at = revision or _main_commit(repo)
+    files: dict[str, ListedFile] = {}
+    for page in _pages(f"/tree/{quote(at, safe='')}?recursive=true", HubFile(repo, "", at)):
+        if not isinstance(page, list):
+            raise _odd(repo)
+        files |= dict(_listed(repo, item) for item in page if not isinstance(item, dict) or item.get("type") == "file")
+    return Listing(repo, at, files)
+
+
+def _main_commit(repo: str) -> str:
+    refs = next(_pages("/refs", HubFile(repo, "")))
+    branches = refs.get("branches") if isinstance(refs, dict) else None
+    if not isinstance(branches, list):
+        raise _odd(repo)
+    commits = [each.get("targetCommit") for each in branches if isinstance(each, dict) and each.get("name") == "main"]
+    if not commits:
+        raise ModelMissing(f"{repo} has no branch main.", f"Look at {endpoint()}/{repo}.", repo=repo)
+    if not isinstance(commits[0], str) or not _COMMIT.fullmatch(commits[0]):
+        raise _odd(repo)
+    return commits[0]
+
+
+def _pages(path: str, asked: HubFile) -> Iterator[Any]:
+    """Yield the content of each page of the hub's interface; the token goes to no other server."""
+    bearer = token()
+    first = url = f"{endpoint()}/api/models/{asked.repo}{path}"
+    for _ in range(_PAGES):
+        page = get_page(url, token=bearer if _same_server(url, first) else None)
+        if page.head.status >= 300:
+            raise _refusal(asked, page.head, bearer is not None)
+        yield page.data
+        if page.next_url is None:
+            return
+        url = page.next_url
+    raise Refused(f"The hub's listing of {asked.repo} does not end.", "Is HF_ENDPOINT a Hugging Face hub?")
+
+
+def _listed(repo: str, item: Any) -> tuple[str, ListedFile]:  # noqa: ANN401 -- what the hub sent
+    """Return path, size and hash. A large file is known to git by a pointer, and `lfs` tells what that points to."""
+    lfs = item.get("lfs") if isinstance(item, dict) else None
+    match item, lfs:
+        case {"path": str(path)}, {"size": int(size), "oid": str(sha256)} if size >= 0 and _SHA256.fullmatch(sha256):
+            return path, ListedFile(size, sha256)
+        case {"path": str(path), "size": int(size)}, None if size >= 0:
+            return path, ListedFile(size, None)
+    raise _odd(repo)
+
+
+def _odd(repo: str) -> Refused:
+    return Refused(f"The hub's listing of {repo} makes no sense.", "Is HF_ENDPOINT a Hugging Face hub?", repo=repo)
+
+
+def _check_online(what: str, hint: str) -> None:
+    if os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in _ON:
+        raise Offline(f"{what} cannot be looked up: HF_HUB_OFFLINE is set.", hint)
 
 
 def _same_server(one: str, other: str) -> bool:
@@ -146,17 +230,18 @@ def _entry(file: HubFile, answer: Head, has_token: bool) -> HubEntry:
 
 
 def _refusal(file: HubFile, answer: Head, has_token: bool) -> LauncherError:
-    """Return the error for a status, with what the hub adds to it in X-Error-Code."""
+    """Return the error for a status, with what the hub adds to it in X-Error-Code; without a path for the listing."""
     why, page = answer.headers.get("x-error-code", ""), f"{endpoint()}/{file.repo}"
+    told = {"file": str(file)} if file.path else {"repo": file.repo}
     get_token = f"Make a token at {endpoint()}/settings/tokens and set HF_TOKEN to it."
     match answer.status, why:
         case 404, "RevisionNotFound":
-            return ModelMissing(f"{file.repo} has no revision {file.revision}.", f"Look at {page}.", file=str(file))
+            return ModelMissing(f"{file.repo} has no revision {file.revision}.", f"Look at {page}.", **told)
         case 404, "RepoNotFound":
-            return ModelMissing(f"There is no repository {file.repo} on the hub.", "Check its name.", file=str(file))
-        case 404, _:
+            return ModelMissing(f"There is no repository {file.repo} on the hub.", "Check its name.", **told)
+        case 404, _ if file.path:
             title = f"{file.repo} has no file {file.path} at revision {file.revision}."
-            return ModelMissing(title, f"Look at {page}.", file=str(file))
+            return ModelMissing(title, f"Look at {page}.", **told)
         case ((401 | 403), "GatedRepo") if has_token:
             hint = f"Open {page}, accept its terms, and use a token of the account that did."
         case ((401 | 403), "GatedRepo"):
@@ -171,4 +256,4 @@ def _refusal(file: HubFile, answer: Head, has_token: bool) -> LauncherError:
             return refusal_of(file.url, answer)
     gated = why == "GatedRepo" or answer.status == 403
     title = f"{file.repo} is gated: its owner asks for consent." if gated else f"The hub does not show {file.repo}."
-    return Refused(title, hint, status=answer.status, file=str(file))
+    return Refused(title, hint, status=answer.status, **told)

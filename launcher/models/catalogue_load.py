@@ -15,16 +15,18 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from launcher.base.paths import config_dir, shipped
 from launcher.models.catalogue import Catalogue, ModelEntry, Problem
+from launcher.models.hub_figures import figures_folder, with_kept_figures
 from launcher.models.preset import Preset
 
 T = TypeVar("T")
 _OWN_MODELS, _OWN_PRESETS = "models", "presets"
 
 
-def load_catalogue(config: Path | None = None) -> Catalogue:
+def load_catalogue(config: Path | None = None, *, hub_figures: bool = True) -> Catalogue:
     """Read the shipped models and the user's own from `config` (default: the config folder).
 
-    A file, model or preset of the user's that is wrong is left out and told in `Catalogue.problems`.
+    What the hub has told earlier fills what they leave open, unless `hub_figures` is off. A file, model or preset of
+    the user's that is wrong is left out and told in `Catalogue.problems`.
     """
     models = {model.id: model for model in shipped_models()}
     problems: list[Problem] = []
@@ -33,6 +35,9 @@ def load_catalogue(config: Path | None = None) -> Catalogue:
         problems += _add_models(models, own)
     if own := sorted(folder.joinpath(_OWN_PRESETS).glob("*.toml")):
         problems += _add_presets(models, own)
+    if hub_figures:
+        answers = figures_folder()
+        models = {model.id: with_kept_figures(model, answers) for model in models.values()}
     return Catalogue(tuple(models.values()), tuple(problems))
 
 

@@ -1,11 +1,12 @@
 """Plans: which file of which model to run how on a machine, whether it fits, and why."""
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from launcher.base.errors import BadOption, ModelUnknown
-from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelFile
+from launcher.models.catalogue import SPECULATION, Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.compute import Backend
 from launcher.models.fitting import Fitted, fit
 from launcher.models.memory import KV_TYPES, Estimate, Setting, estimate
@@ -100,6 +101,19 @@ class Plan:
         return 1 if tight or self.host_short else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Unplanned:
+    """What there is no plan for because something is not known; `quant` is None when that is true of all files.
+
+    `remedy` says what to do about it.
+    """
+
+    model: str
+    quant: str | None
+    reason: str
+    remedy: str
+
+
 def source_name(entry: ModelEntry, file: ModelFile) -> str:
     """Return how `estimate` is told of a file: its path, or its address on the hub."""
     if entry.repo is None:
@@ -129,9 +143,8 @@ def make_plans(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[
     Raises ModelUnknown for a model or a quantisation that the catalogue has not, and BadOption for a bad setting.
     """
     check_wish(wish)
-    entries = [catalogue.find(wish.model)] if wish.model else [each for each in catalogue.models if each.repo]
     found: list[tuple[tuple[int, int, int], Plan]] = []
-    for order, entry in enumerate(sorted(entries, key=lambda each: each.preference)):
+    for order, entry in enumerate(_entries(catalogue, wish)):
         for index, plan in enumerate(_plans_of(entry, situation, wish)):
             group = plan.group if wish.intent != "as-published" or plan.status is Status.TOO_BIG else 0
             found.append(((group, order, index), plan))
@@ -140,18 +153,66 @@ def make_plans(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[
     return tuple(plans if wish.model or not possible else possible)
 
 
-def _plans_of(entry: ModelEntry, situation: Situation, wish: Wish) -> Iterable[Plan]:
-    if entry.geometry is None:
-        return
+def unplanned(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[Unplanned, ...]:
+    """Return what `make_plans` would plan if more were known of it, in the same order. Raises what that raises."""
+    check_wish(wish)
+    found: dict[tuple[str, str | None], Unplanned] = {}
+    for entry in _entries(catalogue, wish):
+        seeds = _seeds(entry, situation, wish)
+        if wish.model and not seeds:
+            told = "Write a preset for it: docs/models.md tells how."
+            found[entry.id, None] = Unplanned(entry.id, None, "it has no preset", told)
+        for file, preset in _files(entry, seeds, wish):
+            if lack := _lack(entry, file, preset, wish):
+                found[entry.id, file.quant] = Unplanned(entry.id, file.quant, *lack)
+    return tuple(found.values())
+
+
+def _entries(catalogue: Catalogue, wish: Wish) -> list[ModelEntry]:
+    if wish.model:
+        return [catalogue.find(wish.model)]
+    of_hub = [each for each in catalogue.models if each.repo and (wish.quant is None or each.file(wish.quant))]
+    if not of_hub and wish.quant is not None:
+        raise ModelUnknown(
+            f"No model has {wish.quant}.", "`mtp-launcher models ID` lists its files.", wanted=wish.quant
+        )
+    return sorted(of_hub, key=lambda each: each.preference)
+
+
+def _files(entry: ModelEntry, seeds: Iterable[Preset], wish: Wish) -> list[tuple[ModelFile, Preset]]:
+    """The file that each preset is for, or the one that is wished for. Raises ModelUnknown when there is no such."""
     if wish.quant is not None and entry.file(wish.quant) is None:
         known = ", ".join(file.quant for file in entry.files)
         raise ModelUnknown(f"{entry.id} has no {wish.quant}.", f"It has {known}.", wanted=wish.quant)
+    return [(file, preset) for preset in seeds if (file := entry.file(wish.quant or preset.quant))]
+
+
+def _lack(entry: ModelEntry, file: ModelFile, preset: Preset, wish: Wish) -> tuple[str, str] | None:
+    """Return what is not known of a file that a plan needs, and what to do about it; None when all is known."""
+    estimate_it = f"`mtp-launcher estimate {shlex.quote(source_name(entry, file))}` reads its header."
+    ask_hub = f"`mtp-launcher models {entry.id} --refresh` asks the hub."
+    if entry.geometry is None:
+        return "its shape is unknown", estimate_it
+    if file.size_bytes is None:
+        return "its size is unknown", ask_hub if entry.repo else estimate_it
+    beside, drafts = _draft_file(entry), preset.draft if wish.draft is None else wish.draft
+    if beside and drafts and beside.size_bytes is None:
+        state_it = f"State the size_bytes of {beside.file}, or take --no-mtp."
+        return "the size of its draft is unknown", ask_hub if beside.repo or entry.repo else state_it
+    return None
+
+
+def _draft_file(entry: ModelEntry) -> CompanionFile | None:
+    """The draft that is loaded beside a model, where its way to draft needs one."""
+    return entry.draft if entry.speculation and SPECULATION[entry.speculation].needs_draft_file else None
+
+
+def _plans_of(entry: ModelEntry, situation: Situation, wish: Wish) -> Iterable[Plan]:
     fixed = wish.overrides()
     seen: set[tuple[str, Setting]] = set()
-    for preset in _seeds(entry, situation, wish):
-        file = entry.file(wish.quant or preset.quant)
-        weights = weights_by_rules(entry, file, entry.geometry) if file else None
-        if file is None or weights is None:
+    for file, preset in _files(entry, _seeds(entry, situation, wish), wish):
+        weights = weights_by_rules(entry, file, entry.geometry) if entry.geometry else None
+        if weights is None or _lack(entry, file, preset, wish):
             continue
         setting = replace(_setting(entry, preset, situation.backend), **fixed)  # type: ignore[arg-type]
         plan = _plan(entry, file, weights, setting, preset, situation, frozenset(fixed), wish)
@@ -161,7 +222,7 @@ def _plans_of(entry: ModelEntry, situation: Situation, wish: Wish) -> Iterable[P
 
 
 def _setting(entry: ModelEntry, preset: Preset, backend: Backend) -> Setting:
-    beside = entry.draft if entry.speculation and SPECULATION[entry.speculation].needs_draft_file else None
+    beside = _draft_file(entry)
     return Setting(
         context=min(preset.ctx, _CONTEXT_WITHOUT_GPU) if backend == "cpu" else preset.ctx,
         kv=preset.kv,
