@@ -104,11 +104,11 @@ class LoopbackClient:
             raise Unreachable(f"The connection to {self.url} broke off: {error}.", "See the server's log.") from error
 
 
-def _parsed(text: str, where: str) -> Any:  # noqa: ANN401 -- the caller checks the shape
+def _parsed(text: str | bytearray, where: str, hint: str = "Is it a llama-server?") -> Any:  # noqa: ANN401 -- the caller checks the shape
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise Refused(f"{where} sent something that is not JSON.", "Is it a llama-server?") from error
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{where} sent something that is not JSON.", hint) from error
 
 
 def _raise_for(response: httpx.Response) -> None:
@@ -155,37 +155,39 @@ def head(url: str, *, token: str | None = None) -> Head:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a JSON interface: the answer, its content (None unless it is a success), the next page's address."""
+    """One page of a JSON interface: the server's answer, and its content, None unless the answer is a success."""
 
     head: Head
     data: Any
-    next_url: str | None
 
 
-def get_page(url: str, *, token: str | None = None, limit_bytes: int = 2**25) -> Page:
-    """GET JSON, through the environment's proxies. The next page is what the header Link calls rel="next" (RFC 8288).
+def json_pages(url: str, *, token: str | None = None, limit_bytes: int = 2**25) -> Iterator[Page]:
+    """GET JSON, through the environment's proxies, and the pages that follow it by `Link: rel="next"` (RFC 8288).
 
-    Redirects are followed, and the token goes to no other server than that of `url`. Any status is an answer. Raises
-    Unreachable when there is none or it breaks off, Refused when it is not JSON or longer than `limit_bytes`.
+    Redirects are followed, and the token goes to no other server than that of `url`. Any status is an answer, an error
+    the last one. Raises Unreachable when there is none or it breaks off, Refused when it is not JSON, or when all pages
+    together are longer than `limit_bytes`.
     """
-    with (
-        _remote_client() as client,
-        _reaching(url),
-        client.stream("GET", url, headers=_bearer(token), follow_redirects=True) as response,
-    ):
-        known = Head(response.status_code, {name.lower(): value for name, value in response.headers.items()})
-        if not response.is_success:
-            return Page(known, None, None)
-        body = bytearray()
-        for part in response.iter_bytes():
-            body += part
-            if len(body) > limit_bytes:
-                raise Refused(f"{_host(url)} sends more than {limit_bytes:,} bytes of JSON.", "Try again later.")
-        following = response.links.get("next", {}).get("url")
-        try:
-            return Page(known, json.loads(body), str(response.url.join(following)) if following else None)
-        except (ValueError, RecursionError) as error:
-            raise Refused(f"{_host(url)} sent something that is not JSON.", "Is its address right?") from error
+    following, left = url, limit_bytes
+    with _remote_client() as client, _reaching(url):
+        while following:
+            bearer = _bearer(token if _same_origin(httpx.URL(url), httpx.URL(following)) else None)
+            with client.stream("GET", following, headers=bearer, follow_redirects=True) as response:
+                told = Head(response.status_code, {name.lower(): value for name, value in response.headers.items()})
+                if not response.is_success:
+                    yield Page(told, None)
+                    return
+                body = bytearray()
+                for part in response.iter_bytes():
+                    body += part
+                    if len(body) > left:
+                        raise Refused(
+                            f"{_host(url)} sends more than {limit_bytes:,} bytes of JSON.", "Try again later."
+                        )
+                left -= len(body)
+                further = response.links.get("next", {}).get("url")
+                following = str(response.url.join(further)) if further else ""
+            yield Page(told, _parsed(body, _host(url), "Is its address right?"))
 
 
 class RangeReader:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from urllib.parse import quote, urljoin, urlsplit
 
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, Offline, Refused
-from launcher.base.http import Head, get_page, head, refusal_of
+from launcher.base.http import Head, head, json_pages, refusal_of
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _ADDRESS = re.compile(
@@ -176,18 +176,14 @@ def _main_commit(repo: str) -> str:
 
 
 def _pages(path: str, asked: HubFile) -> Iterator[Any]:
-    """Yield the content of each page of the hub's interface; the token goes to no other server."""
+    """Yield the content of each page of the hub's interface for a repository."""
     bearer = token()
-    first = url = f"{endpoint()}/api/models/{asked.repo}{path}"
-    for _ in range(_PAGES):
-        page = get_page(url, token=bearer if _same_server(url, first) else None)
+    for count, page in enumerate(json_pages(f"{endpoint()}/api/models/{asked.repo}{path}", token=bearer)):
         if page.head.status >= 300:
             raise _refusal(asked, page.head, bearer is not None)
+        if count == _PAGES:
+            raise Refused(f"The hub's listing of {asked.repo} does not end.", "Is HF_ENDPOINT a Hugging Face hub?")
         yield page.data
-        if page.next_url is None:
-            return
-        url = page.next_url
-    raise Refused(f"The hub's listing of {asked.repo} does not end.", "Is HF_ENDPOINT a Hugging Face hub?")
 
 
 def _listed(repo: str, item: Any) -> tuple[str, ListedFile]:  # noqa: ANN401 -- what the hub sent

@@ -22,16 +22,18 @@ Record = TypeVar("Record", ModelFile, FilePart, CompanionFile)
 _Entry = ModelFile | FilePart | CompanionFile
 _Known = Mapping[tuple[str, str], "Figure"]
 
-_NAMES: tuple[FigureName, ...] = ("size_bytes", "sha256")
+_WORDS: Mapping[FigureName, str] = {"size_bytes": "size", "sha256": "checksum"}
+_NAMES = tuple(_WORDS)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PARTS = re.compile(r"-of-0(\d{4})\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One file on the hub: its repository, its name there, its size, its SHA-256 where the hub has one."""
+    """One file on the hub: its repository, revision and name there, its size, its SHA-256 where the hub has one."""
 
     repo: str
+    revision: str
     file: str
     size_bytes: int
     sha256: str | None
@@ -117,7 +119,7 @@ def refresh(model: ModelEntry) -> Refreshed:
         if found is None or not found.bytes:
             missing.append(Missing(of, repo, name))
         else:
-            files.append(Figure(repo, name, found.bytes, found.sha256))
+            files.append(Figure(repo, listings[repo].revision, name, found.bytes, found.sha256))
     own = listings.get(model.repo) if model.repo else None
     kept = _Kept(model.repo, model.revision, own.revision if own else None, tuple(files))
     before, after = with_kept_figures(model), _with_figures(model, kept)
@@ -167,7 +169,7 @@ def _read(path: Path) -> _Kept | None:
 
 def _is_sound(figure: Figure) -> bool:
     size, sha256 = cast("tuple[object, object]", (figure.size_bytes, figure.sha256))
-    names = isinstance(figure.repo, str) and isinstance(figure.file, str)
+    names = all(isinstance(name, str) for name in (figure.repo, figure.revision, figure.file))
     checksum = sha256 is None or (isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None)
     return names and checksum and type(size) is int and size > 0
 
@@ -199,11 +201,13 @@ def _parts(file: ModelFile) -> tuple[FilePart, ...]:
 
 def _figure_of(file: ModelFile, repo: str, known: _Known) -> Figure | None:
     """What the hub has of a model: of a split one the size of all parts together, when it has them all."""
-    parts = [known.get((repo, part.file)) for part in _parts(file)]
+    parts = _parts(file)
     if not parts:
         return known.get((repo, file.file))
-    sizes = [part.size_bytes for part in parts if part]
-    return Figure(repo, file.file, sum(sizes), None) if len(sizes) == len(parts) else None
+    found = [figure for part in parts if (figure := known.get((repo, part.file)))]
+    if len(found) < len(parts):
+        return None
+    return replace(found[0], file=file.file, size_bytes=sum(part.size_bytes for part in found), sha256=None)
 
 
 def _pairs(model: ModelEntry, known: _Known) -> Iterator[tuple[str, _Entry, Figure | None]]:
@@ -240,13 +244,13 @@ def _with_figures(model: ModelEntry, kept: _Kept) -> ModelEntry:
     return replace(
         model,
         revision=model.revision or kept.revision,
-        files=tuple(_filled_file(file, repo, kept.revision, known) for file in model.files),
+        files=tuple(_filled_file(file, repo, known) for file in model.files),
         draft=beside(model.draft) if model.draft else None,
         mmproj=tuple(map(beside, model.mmproj)),
     )
 
 
-def _filled_file(file: ModelFile, repo: str, revision: str | None, known: _Known) -> ModelFile:
+def _filled_file(file: ModelFile, repo: str, known: _Known) -> ModelFile:
     """Fill a model's figures and those of its parts, or none and say so when the hub has another file in its place."""
     figure = _figure_of(file, repo, known)
     if figure is None:
@@ -255,14 +259,20 @@ def _filled_file(file: ModelFile, repo: str, revision: str | None, known: _Known
     if _agree(file, figure) and all(_agree(part, its) for part, its in parts):
         return replace(_filled(file, figure), parts=tuple(_filled(part, its) for part, its in parts))
     checksum = f", SHA-256 {figure.sha256[:12]}" if figure.sha256 else ""
-    told = f"At revision {revision} the hub has another file of this name: {figure.size_bytes:,} bytes{checksum}."
+    told = f"The hub has another file of this name at {figure.revision[:12]}: {figure.size_bytes:,} bytes{checksum}."
     return replace(file, note=f"{file.note} {told}".lstrip())
 
 
 def _filled(entry: Record, figure: Figure | None) -> Record:
-    if figure is None or not _agree(entry, figure):
+    """Fill what an entry leaves open, and say where that comes from."""
+    new = [name for name in _NAMES if getattr(entry, name) is None and getattr(figure, name, None) is not None]
+    if figure is None or not new or not _agree(entry, figure):
         return entry
-    return replace(entry, size_bytes=figure.size_bytes, sha256=figure.sha256 or entry.sha256)
+    entry = replace(entry, **{name: getattr(figure, name) for name in new})
+    if isinstance(entry, FilePart):
+        return entry
+    told = f"{' and '.join(_WORDS[name] for name in new)} by the hub at {figure.revision[:12]}"
+    return replace(entry, source="; ".join(filter(None, (entry.source, told))))
 
 
 def _agree(entry: _Entry, figure: Figure) -> bool:

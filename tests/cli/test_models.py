@@ -5,22 +5,30 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import pytest
 
+from launcher.models.catalogue_load import shipped_models
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launcher", "models", *arguments]
+COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
+
+
+class Hub(Protocol):
+    folder: Path
+
+
+def run(*arguments: str, verb: str = "models") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "launcher", verb, *arguments]
     environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
     return subprocess.run(
         command, capture_output=True, text=True, encoding="utf-8", timeout=30, check=False, env=environment
     )
 
 
-def answer(*arguments: str) -> dict[str, Any]:
-    told = run(*arguments, "--json")
-    assert told.returncode == 0, told.stderr
+def answer(*arguments: str, verb: str = "models", code: int = 0) -> dict[str, Any]:
+    told = run(*arguments, "--json", verb=verb)
+    assert told.returncode == code, told.stderr
     value: dict[str, Any] = json.loads(told.stdout)
     return value
 
@@ -112,3 +120,113 @@ def test_a_small_model_of_the_users_is_told_with_what_is_known(home: Path) -> No
     assert [
         line for line in run().stdout.splitlines() if line.startswith("mine") and "unknown" in line and "none" in line
     ]
+
+
+class TestRefresh:
+    """With Qwen3.8-27B on the hub, whose revision the catalogue leaves open, and no other model."""
+
+    LEARNED, REPLACED, GONE = (f"Qwen3.8-27B-{quant}.gguf" for quant in ("Q3_K_M", "UD-Q4_K_XL", "UD-Q2_K_XL"))
+    SIZES: ClassVar = {LEARNED: 13_100_000_000, REPLACED: 17_559_178_144}
+
+    @pytest.fixture(autouse=True)
+    def uploaded(self, hub: Hub) -> None:
+        folder = hub.folder / "unsloth" / "Qwen3.8-27B-GGUF"
+        folder.mkdir(parents=True, exist_ok=True)
+        (model,) = (model for model in shipped_models() if model.id == "qwen3.8-27b")
+        for index, file in enumerate(model.files):
+            size = self.SIZES.get(file.file) or file.size_bytes or 12_000_000_000
+            sha256 = file.sha256 or f"{index:064x}"
+            pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n"
+            (folder / file.file).write_text(pointer)
+        (folder / self.GONE).unlink()
+
+    def test_what_came_of_it_is_told(self) -> None:
+        told = run("qwen3.8-27b", "--refresh")
+        assert (told.returncode, told.stderr) == (0, "")
+        head, *lines = told.stdout.splitlines()
+        assert head == f"qwen3.8-27b: unsloth/Qwen3.8-27B-GGUF at {COMMIT}"
+        assert f"  known now  {self.LEARNED}: 13,100,000,000 bytes, SHA-256 000000000000" in lines
+        (differs,) = (line for line in lines if line.startswith("  differs"))
+        assert self.REPLACED in differs
+        assert "17,559,178,144 bytes there" in differs
+        assert "catalogue's 17,923,394,624 bytes stay" in differs
+        assert f"  not there  {self.GONE}" in lines
+        assert run("qwen3.8-27b", "--refresh").stdout.count("known now") == 0
+
+    def test_the_catalogue_knows_it_from_then_on(self) -> None:
+        assert answer("qwen3.8-27b")["model"]["revision"] is None
+        run("qwen3.8-27b", "--refresh")
+        model = answer("qwen3.8-27b")["model"]
+        sizes = {file["file"]: file["size_bytes"] for file in model["files"]}
+        assert model["revision"] == COMMIT
+        assert sizes[self.LEARNED] == 13_100_000_000
+        assert sizes[self.REPLACED] == 17_923_394_624
+        text = run("qwen3.8-27b").stdout
+        assert f"by the hub at {COMMIT[:12]}" in text
+        assert "another file of this name" in text
+
+    def test_a_plan_uses_it(self) -> None:
+        asked = ("--gpu-memory", "16", "--model", "qwen3.8-27b", "--quant", "Q3_K_M")
+        told = run(*asked, verb="plan")
+        assert "Not planned: qwen3.8-27b Q3_K_M: its size is unknown." in told.stdout
+        assert "`mtp-launcher models qwen3.8-27b --refresh` asks the hub." in told.stdout
+        assert "qwen3.8-27b Q3_K_M (its size is unknown)" in run("--gpu-memory", "16", verb="plan").stdout
+        before = answer(*asked, verb="plan", code=1)
+        assert [(each["quant"], each["reason"]) for each in before["unplanned"]] == [("Q3_K_M", "its size is unknown")]
+        run("qwen3.8-27b", "--refresh")
+        after = answer(*asked, verb="plan")
+        assert after["unplanned"] == []
+        best = after["plans"][0]
+        assert (best["quant"], best["bytes"], best["revision"]) == ("Q3_K_M", 13_100_000_000, COMMIT)
+
+    def test_one_model_that_fails_does_not_stop_the_others(self) -> None:
+        told = run("--refresh")
+        assert told.returncode == 1
+        assert f"qwen3.8-27b: unsloth/Qwen3.8-27B-GGUF at {COMMIT}" in told.stdout
+        failed = {line.split(":")[0] for line in told.stderr.splitlines()}
+        assert failed == {model.id for model in shipped_models() if model.repo} - {"qwen3.8-27b"}
+        assert answer("qwen3.8-27b")["model"]["revision"] == COMMIT
+
+    def test_for_programs(self) -> None:
+        outcomes = {each["model"]: each for each in answer("--refresh", code=1)["refreshed"]}
+        dense = outcomes["qwen3.8-27b"]
+        assert (dense["revision"], dense["error"]) == (COMMIT, None)
+        assert {"of": "Q3_K_M", "file": self.LEARNED, "figure": "size_bytes", "value": 13_100_000_000} in dense[
+            "learned"
+        ]
+        assert [(each["file"], each["hub"]) for each in dense["differs"]] == [(self.REPLACED, 17_559_178_144)]
+        assert [each["file"] for each in dense["missing"]] == [self.GONE]
+        gemma = outcomes["gemma-4-31b"]
+        assert (gemma["repo"], gemma["learned"], gemma["error"]["code"]) == (
+            "unsloth/gemma-4-31B-it-GGUF",
+            [],
+            "refused",
+        )
+
+    def test_a_users_own_model_and_a_file_of_theirs_that_is_bad(self, hub: Hub, home: Path) -> None:
+        folder = hub.folder / "someone" / "mine"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "a.gguf").write_bytes(b"GGUF")
+        models = home / "config" / "models"
+        models.mkdir(parents=True)
+        good = '[[models]]\nid = "mine"\nname = "M"\nrepo = "someone/mine"\nfiles = [{quant = "Q", file = "a.gguf"}]\n'
+        (models / "good.toml").write_text(good)
+        (models / "bad.toml").write_text("[[models]]\n")
+        told = run("mine", "--refresh")
+        assert told.returncode == 0
+        assert "known now  a.gguf: 4 bytes, SHA-256 " in told.stdout
+        assert f"Left out: {models / 'bad.toml'}:1" in told.stderr
+        assert answer("mine", "--refresh")["problems"][0]["file"] == str(models / "bad.toml")
+
+    def test_a_model_that_is_not_from_the_hub(self) -> None:
+        told = run("demo", "--refresh")
+        assert told.returncode == 1
+        assert "demo is not from the hub" in told.stderr
+        assert answer("no-such", "--refresh", code=1)["error"]["code"] == "model_unknown"
+
+    def test_what_is_wrong_for_all_is_said_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        told = run("--refresh")
+        assert (told.returncode, told.stdout) == (1, "")
+        assert told.stderr.count("HF_HUB_OFFLINE is set") == 1
+        assert answer("--refresh", code=1)["error"]["code"] == "offline"

@@ -4,6 +4,9 @@ Like the real one it answers for a .gguf file with its size, sha256 and commit a
 another port, which refuses requests that carry a token. Other files come from the hub itself. Used as a proxy, it
 answers for any host. GET /requests tells (and forgets) what was asked.
 
+It lists what lies in a repository, two entries a page, and the commit of its main branch. A file that is a Git LFS
+pointer is listed with the size and the sha256 that it names, so a repository may seem to hold files of any size.
+
 What a request gets is decided by its path, so that one hub serves all tests. The repositories `gated/...` want a token
 and consent (`hf_consent` has given it), `secret/...` any good token (`hf_...`), `old/...` is called `new/...` now,
 `round/...` leads in a circle. An endpoint that ends in /fault/NAME[,NAME] has these faults:
@@ -15,6 +18,10 @@ and consent (`hf_consent` has given it), `secret/...` any good token (`hf_...`),
     no-size         a stream without a length                    empty           a file of no bytes
     no-total        ranges without the file's size               long            more bytes than announced
     no-metadata     a redirect without size and hash             gone            the content is no longer there
+    no-json         a page in place of JSON                      endless         a listing without an end
+    elsewhere       the listing goes on on the other server      no-main         a repository without a main branch
+    odd-page        a listing that is none                       odd-entry       files of less than no bytes
+    odd-hash        a sha256 that is none                        odd-refs        a commit that is none
     STATUS          that HTTP status for everything, with a Retry-After of 7
 """
 
@@ -26,11 +33,13 @@ import threading
 import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 ROOT = Path(sys.argv[1])
 COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
 REVISIONS = ("main", COMMIT, "refs/pr/1")
+PAGE = 2
+POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\noid sha256:(\S+)\nsize (\d+)\n")
 ADDRESSES: dict[str, str] = {}
 REQUESTS: list[dict[str, object]] = []
 
@@ -60,6 +69,8 @@ class Handler(BaseHTTPRequestHandler):
         status = next(filter(str.isdecimal, self.faults), None)
         if status:
             return self.answer(int(status), b"", {"Retry-After": "7"})
+        if asked := re.fullmatch(r"/api/models/([^/]+)/([^/]+)/(refs|tree/[^/]+)", path):
+            return self.api(*asked.groups())
         if self.server_name == "store":
             return self.store(ROOT / unquote(path).removeprefix("/"))
         return self.hub(path)
@@ -69,18 +80,8 @@ class Handler(BaseHTTPRequestHandler):
         if not asked:
             return self.answer(404, b"no such page")
         owner, name, revision, file = map(unquote, asked.groups())
-        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        if token and not token.startswith("hf_"):
-            return self.refuse(401, "")
-        if owner == "gated" and token != "hf_consent":
-            return self.refuse(403 if token else 401, "GatedRepo")
-        if owner == "secret" and not token:
-            return self.refuse(401, "RepoNotFound")
-        if owner in ("old", "round"):
-            target = path.replace("/old/", "/new/", 1)
-            return self.answer(307, b"", {"Location": self.prefix + target})
-        if not (ROOT / owner / name).is_dir():
-            return self.refuse(404 if token else 401, "RepoNotFound")
+        if self.turned_away(owner, name):
+            return None
         if revision not in REVISIONS:
             return self.refuse(404, "RevisionNotFound")
         content = ROOT / owner / name / file
@@ -94,6 +95,70 @@ class Handler(BaseHTTPRequestHandler):
         known = {"X-Linked-Size": str(len(data)), "X-Linked-Etag": f'"{hashlib.sha256(data).hexdigest()}"', **commit}
         location = {"Location": f"{ADDRESSES['store']}{self.prefix}/{owner}/{name}/{file}?signature=s3cret"}
         return self.answer(302, b"", location | ({} if "no-metadata" in self.faults else known))
+
+    def turned_away(self, owner: str, name: str) -> bool:
+        """Answer and return True when the repository is not here, or not for this user."""
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if token and not token.startswith("hf_"):
+            self.refuse(401, "")
+        elif owner == "gated" and token != "hf_consent":
+            self.refuse(403 if token else 401, "GatedRepo")
+        elif owner == "secret" and not token:
+            self.refuse(401, "RepoNotFound")
+        elif owner in ("old", "round"):
+            self.answer(307, b"", {"Location": self.path.replace("/old/", "/new/", 1)})
+        elif not (ROOT / owner / name).is_dir():
+            self.refuse(404 if token else 401, "RepoNotFound")
+        else:
+            return False
+        return True
+
+    def api(self, owner: str, name: str, what: str) -> None:
+        if self.server_name == "store":
+            if "Authorization" in self.headers:
+                return self.answer(400, b"a token that is not for this server")
+        elif self.turned_away(owner, name):
+            return None
+        if "no-json" in self.faults:
+            return self.answer(200, b"<html>")
+        if what == "refs":
+            commit = "v1.0" if "odd-refs" in self.faults else COMMIT
+            branches = [{"name": "dev", "ref": "refs/heads/dev", "targetCommit": "0" * 40}]
+            if "no-main" not in self.faults:
+                branches.append({"name": "main", "ref": "refs/heads/main", "targetCommit": commit})
+            return self.answer(200, json.dumps({"branches": branches, "converts": [], "tags": []}).encode())
+        if unquote(what.removeprefix("tree/")) not in REVISIONS:
+            return self.refuse(404, "RevisionNotFound")
+        return self.tree(ROOT / owner / name)
+
+    def tree(self, repository: Path) -> None:
+        parts = urlsplit(self.path)
+        first = int(parse_qs(parts.query).get("cursor", ["0"])[0])
+        items = sorted(repository.rglob("*"))
+        page = [self.listed(repository, item) for item in items[first : first + PAGE]]
+        on = f"http://127.0.0.1:{self.server.server_port}"
+        if "elsewhere" in self.faults:
+            on = ADDRESSES["store"]
+        following = first if "endless" in self.faults else first + PAGE
+        more = {"Link": f'<{on}{parts.path}?recursive=true&cursor={following}>; rel="next"'}
+        body = {"error": "busy"} if "odd-page" in self.faults else page
+        return self.answer(200, json.dumps(body).encode(), more if following < len(items) else None)
+
+    def listed(self, repository: Path, item: Path) -> dict[str, object]:
+        told: dict[str, object] = {"path": item.relative_to(repository).as_posix(), "oid": "1" * 40, "size": 0}
+        if item.is_dir():
+            return {"type": "directory", **told}
+        data = item.read_bytes()
+        told |= {"type": "file", "size": len(data)}
+        if "odd-entry" in self.faults:
+            return told | {"size": -1}
+        if item.suffix == ".gguf":
+            pointer = POINTER.fullmatch(data)
+            sha256 = pointer[1].decode() if pointer else hashlib.sha256(data).hexdigest()
+            size = int(pointer[2]) if pointer else len(data)
+            oid = "sha256" if "odd-hash" in self.faults else sha256
+            told |= {"size": size, "lfs": {"oid": oid, "size": size, "pointerSize": 134}, "xetHash": "2" * 64}
+        return told
 
     def store(self, content: Path) -> None:
         if "Authorization" in self.headers:

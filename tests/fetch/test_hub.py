@@ -3,12 +3,13 @@
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pytest
 
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, Offline, Refused, Unreachable
-from launcher.fetch.hub import HubFile, endpoint, is_hub_file, resolve, token
+from launcher.base.http import json_pages
+from launcher.fetch.hub import HubFile, ListedFile, endpoint, is_hub_file, list_files, resolve, token
 
 COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
 CONTENT = b"GGUF and so on"
@@ -215,12 +216,106 @@ class TestWhoMayHaveIt:
             resolve(HubFile("new/model", "file.gguf"))
 
 
+class TestTheListing:
+    LARGE = ListedFile(len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+    ALL: ClassVar = {"file.gguf": LARGE, "BF16/50% & more.gguf": LARGE, "README.md": ListedFile(8, None)}
+
+    def test_it_holds_every_page_and_names_the_commit_of_main(self, hub: Hub) -> None:
+        listing = list_files("new/model")
+        assert (listing.repo, listing.revision, listing.files) == ("new/model", COMMIT, self.ALL)
+        refs, *pages = [asked["target"] for asked in hub.requests()]
+        assert refs == "/api/models/new/model/refs"
+        assert pages[0] == f"/api/models/new/model/tree/{COMMIT}?recursive=true"
+        assert len(pages) == 2  # four entries, the folder among them
+
+    def test_a_pinned_revision_is_asked_for_as_it_is(self, hub: Hub) -> None:
+        assert list_files("new/model", "refs/pr/1").revision == "refs/pr/1"
+        assert hub.requests()[0]["target"] == "/api/models/new/model/tree/refs%2Fpr%2F1?recursive=true"
+
+    def test_a_pointer_is_not_mistaken_for_what_it_points_to(self, hub: Hub) -> None:
+        folder = hub.folder / "new" / "pointers"
+        folder.mkdir(exist_ok=True)
+        text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'ab' * 32}\nsize 71065942560\n"
+        (folder / "huge.gguf").write_text(text)
+        assert list_files("new/pointers").files == {"huge.gguf": ListedFile(71_065_942_560, "ab" * 32)}
+
+    def test_a_renamed_repository_is_followed_with_the_token(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_TOKEN", "hf_mine")
+        assert list_files("old/model").files == self.ALL
+        assert {asked["Authorization"] for asked in hub.requests()} == {"Bearer hf_mine"}
+
+    def test_pages_on_another_server_are_asked_for_without_the_token(
+        self, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("elsewhere"))
+        monkeypatch.setenv("HF_TOKEN", "hf_mine")
+        assert list_files("new/model").files == self.ALL
+        sent = [(asked["server"], asked.get("Authorization")) for asked in hub.requests()]
+        assert sent == [("hub", "Bearer hf_mine"), ("hub", "Bearer hf_mine"), ("store", None)]
+
+    @pytest.mark.parametrize(
+        ("repo", "revision", "user", "kind", "title"),
+        [
+            ("new/none", None, "hf_mine", ModelMissing, "There is no repository new/none"),
+            ("new/none", None, None, Refused, "The hub does not show new/none"),
+            ("new/model", "v9", None, ModelMissing, "new/model has no revision v9"),
+            ("secret/model", None, None, Refused, "The hub does not show secret/model"),
+            ("gated/model", None, "hf_mine", Refused, "gated/model is gated"),
+        ],
+    )
+    def test_each_reason_has_its_own_words(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        repo: str,
+        revision: str | None,
+        user: str | None,
+        kind: type[LauncherError],
+        title: str,
+    ) -> None:
+        if user:
+            monkeypatch.setenv("HF_TOKEN", user)
+        with pytest.raises(kind, match=title) as refused:
+            list_files(repo, revision)
+        assert refused.value.hint
+        assert refused.value.facts["repo"] == repo
+
+    @pytest.mark.parametrize(
+        ("fault", "kind", "title"),
+        [
+            ("no-json", Refused, "is not JSON"),
+            ("odd-page", Refused, "listing of new/model makes no sense"),
+            ("odd-entry", Refused, "listing of new/model makes no sense"),
+            ("odd-hash", Refused, "listing of new/model makes no sense"),
+            ("odd-refs", Refused, "listing of new/model makes no sense"),
+            ("no-main", ModelMissing, "new/model has no branch main"),
+            ("endless", Refused, "does not end"),
+            ("breaks-off", Unreachable, "broke off"),
+            ("404", Refused, "has no such file"),
+            ("429", Refused, "too many requests"),
+            ("503", Refused, "HTTP status 503"),
+        ],
+    )
+    def test_a_hub_that_answers_oddly(
+        self, hub: Hub, monkeypatch: pytest.MonkeyPatch, fault: str, kind: type[LauncherError], title: str
+    ) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(fault))
+        with pytest.raises(kind, match=title):
+            list_files("new/model")
+
+    def test_an_answer_without_end_is_not_kept_in_memory(self, hub: Hub) -> None:
+        list_files("new/model")
+        with pytest.raises(Refused, match="more than 40 bytes"):
+            list(json_pages(f"{hub.url}/api/models/new/model/refs", limit_bytes=40))
+
+
 class TestOffline:
     @pytest.mark.parametrize("value", ["1", "TRUE", "yes", "on"])
     def test_the_user_has_said_so(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", value)
         with pytest.raises(Offline, match="HF_HUB_OFFLINE is set"):
             resolve(HubFile("new/model", "file.gguf"))
+        with pytest.raises(Offline, match="HF_HUB_OFFLINE is set"):
+            list_files("new/model")
         assert hub.requests() == []
 
     @pytest.mark.parametrize("value", ["0", "", "false"])
@@ -232,3 +327,5 @@ class TestOffline:
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1 cannot be reached"):
             resolve(HubFile("new/model", "file.gguf"))
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1 cannot be reached"):
+            list_files("new/model")

@@ -1,0 +1,439 @@
+"""Figures that the hub tells: they fill what the catalogue leaves open, and never change what it states."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.base.errors import BadOption, ModelMissing, ModelUnknown, Offline, Refused, Unreachable
+from launcher.models.catalogue import Catalogue, CompanionFile, FilePart, ModelEntry, ModelFile
+from launcher.models.catalogue_load import load_catalogue, shipped_models
+from launcher.models.hub_figures import (
+    Difference,
+    Learned,
+    Missing,
+    figures_folder,
+    is_on_hub,
+    refresh,
+    with_kept_figures,
+)
+from launcher.models.plan import Unplanned, Wish, make_plans, unplanned
+from launcher.models.situation import described
+
+ROOT = Path(__file__).parents[2]
+COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
+ONE, TWO = "1a" * 32, "2b" * 32
+
+
+class Hub(Protocol):
+    url: str
+    folder: Path
+    with_faults: Callable[..., str]
+    requests: Callable[[], list[dict[str, Any]]]
+
+
+def hold(hub: Hub, repo: str, **files: tuple[int, str]) -> None:
+    """Let a repository hold files of these sizes and checksums, by pointers; two underscores are a slash."""
+    for name, (size, sha256) in files.items():
+        path = hub.folder / repo / f"{name.replace('__', '/')}.gguf"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n")
+
+
+@pytest.fixture
+def repo(hub: Hub, request: pytest.FixtureRequest) -> str:
+    """The name of an empty repository of this test's own."""
+    name = "someone/" + re.sub(r"\W+", "-", request.node.nodeid)
+    (hub.folder / name).mkdir(parents=True)
+    return name
+
+
+def a_model(repo: str | None, *files: ModelFile, **more: object) -> ModelEntry:
+    return ModelEntry(
+        id="mine", name="Mine", repo=repo, files=files or (ModelFile(quant="Q8_0", file="a.gguf"),), **more
+    )
+
+
+class TestWhatIsFilled:
+    def test_size_checksum_and_the_commit_they_belong_to(self, hub: Hub, repo: str) -> None:
+        hold(hub, repo, a=(5_868_826_976, ONE), other=(7, TWO))
+        model = a_model(repo)
+        told = refresh(model)
+        assert (told.model, told.repo, told.revision, told.differs, told.missing) == ("mine", repo, COMMIT, (), ())
+        assert told.learned == (
+            Learned("Q8_0", "a.gguf", "size_bytes", 5_868_826_976),
+            Learned("Q8_0", "a.gguf", "sha256", ONE),
+        )
+        filled = with_kept_figures(model)
+        assert filled.revision == COMMIT
+        (file,) = filled.files
+        assert (file.size_bytes, file.sha256) == (5_868_826_976, ONE)
+        assert file.source == f"size and checksum by the hub at {COMMIT[:12]}"
+        assert replace(filled, revision=None, files=model.files) == model
+
+    def test_only_what_is_open(self, hub: Hub, repo: str) -> None:
+        hold(hub, repo, a=(10, ONE))
+        model = a_model(repo, ModelFile(quant="Q8_0", file="a.gguf", size_bytes=10, source="a friend"))
+        assert refresh(model).learned == (Learned("Q8_0", "a.gguf", "sha256", ONE),)
+        (file,) = with_kept_figures(model).files
+        assert (file.size_bytes, file.sha256) == (10, ONE)
+        assert file.source == f"a friend; checksum by the hub at {COMMIT[:12]}"
+
+    def test_what_lies_beside_the_model_in_its_own_repository(self, hub: Hub, repo: str) -> None:
+        hold(hub, repo, a=(10, ONE), mmproj=(20, TWO))
+        hold(hub, f"{repo}-small", small=(30, ONE))
+        draft = CompanionFile(repo=f"{repo}-small", file="small.gguf")
+        model = a_model(repo, speculation="draft-model", draft=draft, mmproj=(CompanionFile(file="mmproj.gguf"),))
+        assert {(each.of, each.value) for each in refresh(model).learned} == {
+            ("Q8_0", 10),
+            ("Q8_0", ONE),
+            ("vision", 20),
+            ("vision", TWO),
+            ("draft", 30),
+            ("draft", ONE),
+        }
+        filled = with_kept_figures(model)
+        assert filled.draft
+        assert (filled.draft.size_bytes, filled.mmproj[0].size_bytes) == (30, 20)
+
+    def test_a_model_on_this_disk_whose_draft_alone_is_on_the_hub(self, hub: Hub, repo: str) -> None:
+        hold(hub, repo, small=(30, ONE))
+        model = a_model(None, draft=CompanionFile(repo=repo, file="small.gguf"))
+        assert (refresh(model).repo, refresh(model).revision) == (None, None)
+        filled = with_kept_figures(model)
+        assert filled.draft
+        assert (filled.draft.size_bytes, filled.revision, filled.files) == (30, None, model.files)
+
+    def test_all_parts_of_a_split_model_by_its_name(self, hub: Hub, repo: str) -> None:
+        names = [f"BF16/big-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+        for number, name in enumerate(names, 1):
+            hold(hub, repo, **{name.removesuffix(".gguf").replace("/", "__"): (number, str(number) * 64)})
+        model = a_model(repo, ModelFile(quant="BF16", file=names[0]))
+        assert [(each.file, each.value) for each in refresh(model).learned][2:4] == [
+            (names[1], 2),
+            (names[1], "2" * 64),
+        ]
+        (file,) = with_kept_figures(model).files
+        assert (file.size_bytes, file.sha256) == (6, None)
+        assert [(part.file, part.size_bytes) for part in file.parts] == list(zip(names, (1, 2, 3), strict=True))
+
+    def test_nothing_of_a_split_model_that_is_not_all_there(self, hub: Hub, repo: str) -> None:
+        hold(hub, repo, **{"big-00001-of-00002": (1, ONE)})
+        model = a_model(repo, ModelFile(quant="BF16", file="big-00001-of-00002.gguf"))
+        told = refresh(model)
+        assert (told.learned, told.missing) == ((), (Missing("BF16", repo, "big-00002-of-00002.gguf"),))
+        assert with_kept_figures(model).files == model.files
+
+    def test_a_pinned_revision_stays_and_is_the_one_that_is_asked(self, hub: Hub, repo: str) -> None:
+        hold(hub, repo, a=(10, ONE))
+        model = a_model(repo, revision="refs/pr/1")
+        assert refresh(model).revision == "refs/pr/1"
+        assert [asked["target"].split("?")[0] for asked in hub.requests()] == [f"/api/models/{repo}/tree/refs%2Fpr%2F1"]
+        assert with_kept_figures(model).revision == "refs/pr/1"
+        assert with_kept_figures(replace(model, revision=None)).files == model.files
+        assert with_kept_figures(replace(model, repo="someone/else")).files == model.files
+
+    def test_the_catalogue_has_it_from_then_on(self, hub: Hub, repo: str, home: Path) -> None:
+        hold(hub, repo, a=(10, ONE))
+        path = home / "config" / "models" / "mine.toml"
+        path.parent.mkdir(parents=True)
+        path.write_text(
+            f'[[models]]\nid = "mine"\nname = "M"\nrepo = "{repo}"\nfiles = [{{quant="Q8_0",file="a.gguf"}}]'
+        )
+        refresh(load_catalogue(hub_figures=False).find("mine"))
+        mine = load_catalogue().find("mine")
+        assert (mine.files[0].size_bytes, mine.files[0].sha256, mine.revision) == (10, ONE, COMMIT)
+        assert load_catalogue(hub_figures=False).find("mine").files[0].size_bytes is None
+
+
+class TestWhatTheHubSaysOtherwise:
+    def test_the_catalogue_stays_and_it_is_said(self, hub: Hub, repo: str) -> None:
+        hold(hub, repo, a=(17_559_178_144, ONE), b=(20, TWO))
+        stated = ModelFile(quant="A", file="a.gguf", size_bytes=17_923_394_624, note="A note.")
+        checked = ModelFile(quant="B", file="b.gguf", sha256=ONE)
+        model = a_model(repo, stated, checked)
+        told = refresh(model)
+        assert told.learned == ()
+        assert told.differs == (
+            Difference("A", "a.gguf", "size_bytes", 17_923_394_624, 17_559_178_144),
+            Difference("B", "b.gguf", "sha256", ONE, TWO),
+        )
+        one, other = with_kept_figures(model).files
+        assert (one.size_bytes, one.sha256) == (17_923_394_624, None)
+        assert (other.size_bytes, other.sha256) == (None, ONE)
+        found = f"The hub has another file of this name at {COMMIT[:12]}:"
+        assert one.note == f"A note. {found} 17,559,178,144 bytes, SHA-256 1a1a1a1a1a1a."
+        assert other.note.startswith(found)
+
+    def test_one_part_that_differs_leaves_all_parts_as_they_are(self, hub: Hub, repo: str) -> None:
+        hold(hub, repo, **{"b-00001-of-00002": (1, ONE), "b-00002-of-00002": (2, TWO)})
+        parts = (FilePart(file="b-00001-of-00002.gguf", sha256=TWO), FilePart(file="b-00002-of-00002.gguf"))
+        model = a_model(repo, ModelFile(quant="B", file=parts[0].file, parts=parts))
+        assert refresh(model).differs == (Difference("B", parts[0].file, "sha256", TWO, ONE),)
+        assert with_kept_figures(model).files[0].parts == parts
+
+    def test_a_file_that_is_not_there(self, hub: Hub, repo: str) -> None:
+        hold(hub, repo, a=(10, ONE))
+        model = a_model(
+            repo, draft=CompanionFile(file="draft.gguf", size_bytes=5), mmproj=(CompanionFile(file="m.gguf"),)
+        )
+        assert refresh(model).missing == (Missing("draft", repo, "draft.gguf"), Missing("vision", repo, "m.gguf"))
+        filled = with_kept_figures(model)
+        assert filled.draft == model.draft
+        assert filled.mmproj == model.mmproj
+
+    def test_an_upload_since_the_last_time_is_new_again(self, hub: Hub, repo: str) -> None:
+        hold(hub, repo, a=(10, ONE))
+        model = a_model(repo)
+        assert len(refresh(model).learned) == 2
+        assert refresh(model).learned == ()
+        hold(hub, repo, a=(11, ONE))
+        assert refresh(model).learned == (Learned("Q8_0", "a.gguf", "size_bytes", 11),)
+        assert with_kept_figures(model).files[0].size_bytes == 11
+
+
+class TestWhenItFails:
+    @pytest.mark.parametrize("fault", ["no-json", "odd-page", "503"])
+    def test_what_was_known_stays(self, hub: Hub, repo: str, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+        hold(hub, repo, a=(10, ONE))
+        model = a_model(repo)
+        refresh(model)
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(fault))
+        with pytest.raises(Refused):
+            refresh(model)
+        assert with_kept_figures(model).files[0].size_bytes == 10
+
+    def test_each_cause_has_its_error(self, repo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(ModelMissing, match="no revision v9"):
+            refresh(a_model(repo, revision="v9"))
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+        with pytest.raises(Unreachable):
+            refresh(a_model(repo))
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        with pytest.raises(Offline):
+            refresh(a_model(repo))
+        assert not figures_folder().exists()
+
+    def test_a_model_on_this_disk_is_not_on_the_hub(self) -> None:
+        assert not is_on_hub(a_model(None))
+        assert not is_on_hub(a_model(None, draft=CompanionFile(file="d.gguf")))
+        assert is_on_hub(a_model("someone/mine"))
+        assert is_on_hub(a_model(None, draft=CompanionFile(repo="someone/d", file="d.gguf")))
+
+
+FIGURE = {"repo": "o/n", "revision": COMMIT, "file": "a.gguf", "size_bytes": 10, "sha256": ONE}
+KEPT = {"repo": "o/n", "asked": None, "revision": COMMIT, "files": [FIGURE]}
+
+
+def keep(value: object) -> None:
+    figures_folder().mkdir(parents=True, exist_ok=True)
+    (figures_folder() / "mine.json").write_bytes(value if isinstance(value, bytes) else json.dumps(value).encode())
+
+
+class TestADamagedAnswer:
+    def test_a_sound_one_is_read(self) -> None:
+        keep(KEPT)
+        assert with_kept_figures(a_model("o/n")).files[0].size_bytes == 10
+        keep(KEPT | {"files": [FIGURE | {"sha256": None}]})
+        assert with_kept_figures(a_model("o/n")).files[0].sha256 is None
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            b"",
+            b"\xff\xfe",
+            b"[" * 100_000,
+            b'{"repo": "o/n", "asked": null, "revision": "',
+            None,
+            "text",
+            3,
+            [],
+            {},
+            {"files": []},
+            KEPT | {"more": 1},
+            KEPT | {"files": None},
+            KEPT | {"files": [None]},
+            KEPT | {"files": [FIGURE | {"more": 1}]},
+            KEPT | {"files": [{name: FIGURE[name] for name in ("repo", "file")}]},
+            KEPT | {"revision": 7},
+            *(KEPT | {"files": [FIGURE, FIGURE | {"size_bytes": size}]} for size in (0, -1, True, 1.5, "10", None)),
+            *(KEPT | {"files": [FIGURE | {"sha256": sha256}]} for sha256 in ("", "1A" * 32, ONE[:-1], 3)),
+            *(KEPT | {"files": [FIGURE | {name: 3}]} for name in ("repo", "revision", "file")),
+        ],
+    )
+    def test_is_as_good_as_none(self, value: object) -> None:
+        keep(value)
+        model = a_model("o/n")
+        assert with_kept_figures(model) == model
+
+    def test_and_is_replaced_when_the_hub_is_asked_again(self, hub: Hub, repo: str) -> None:
+        hold(hub, repo, a=(10, ONE))
+        keep(b"{")
+        refresh(a_model(repo))
+        assert with_kept_figures(a_model(repo)).files[0].size_bytes == 10
+
+
+SIZES = st.none() | st.integers(1, 3)
+CHECKSUMS = st.none() | st.sampled_from([ONE, TWO])
+
+
+@settings(max_examples=200, deadline=None)
+@given(ours=st.tuples(SIZES, CHECKSUMS), theirs=st.tuples(st.integers(1, 3), CHECKSUMS), as_draft=st.booleans())
+def test_nothing_that_is_stated_is_changed_and_nothing_of_another_file_is_taken(
+    tmp_path_factory: pytest.TempPathFactory,
+    ours: tuple[int | None, str | None],
+    theirs: tuple[int, str | None],
+    as_draft: bool,
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "figures"
+    folder.mkdir(exist_ok=True)
+    figure = FIGURE | {"size_bytes": theirs[0], "sha256": theirs[1]}
+    (folder / "mine.json").write_text(json.dumps(KEPT | {"files": [figure]}))
+    if as_draft:
+        model = a_model(
+            "o/n",
+            ModelFile(quant="Q", file="b.gguf"),
+            draft=CompanionFile(file="a.gguf", size_bytes=ours[0], sha256=ours[1]),
+        )
+        entry: ModelFile | CompanionFile | None = with_kept_figures(model, folder).draft
+    else:
+        model = a_model("o/n", ModelFile(quant="Q", file="a.gguf", size_bytes=ours[0], sha256=ours[1]))
+        entry = with_kept_figures(model, folder).files[0]
+    assert entry
+    same = all(None in pair or pair[0] == pair[1] for pair in zip(ours, theirs, strict=True))
+    expected = (ours[0] or theirs[0], ours[1] or theirs[1]) if same else ours
+    assert (entry.size_bytes, entry.sha256) == expected
+
+
+class TestTheShippedCatalogue:
+    @pytest.fixture
+    def answered(self) -> None:
+        """The hub has told all about every model, all sizes and checksums that were open."""
+        for model in shipped_models():
+            if model.repo:
+                names = [part.file for file in model.files for part in file.parts or (file,)]
+                names += [each.file for each in (*model.mmproj, *filter(None, [model.draft]))]
+                figures = [FIGURE | {"repo": model.repo, "file": name} for name in names]
+                kept = {"repo": model.repo, "asked": model.revision, "revision": COMMIT, "files": figures}
+                figures_folder().mkdir(parents=True, exist_ok=True)
+                (figures_folder() / f"{model.id}.json").write_text(json.dumps(kept))
+
+    @pytest.mark.usefixtures("answered")
+    def test_merging_costs_little(self) -> None:
+        models, took = shipped_models(), []
+        for _ in range(5):
+            before = time.perf_counter()
+            filled = [with_kept_figures(model) for model in models]
+            took.append(time.perf_counter() - before)
+        assert filled != models
+        assert min(took) < 0.005
+
+    @pytest.mark.usefixtures("answered")
+    def test_and_needs_neither_the_network_nor_pydantic(self) -> None:
+        code = (
+            "import sys; from launcher.models.catalogue_load import load_catalogue\n"
+            "print(load_catalogue().find('qwen3.8-27b').revision, 'httpx' in sys.modules, 'pydantic' in sys.modules)"
+        )
+        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+        assert told.stdout == f"{COMMIT} False False\n"
+
+
+class TestWhatCannotBePlanned:
+    """With one size missing in the catalogue, one model without a geometry, and so on."""
+
+    SHIPPED = Catalogue(tuple(shipped_models()))
+
+    def changed(self, model_id: str, **changes: object) -> Catalogue:
+        return Catalogue((replace(self.SHIPPED.find(model_id), **changes),))
+
+    def test_every_preset_of_a_size_has_a_plan_or_is_named(self) -> None:
+        for gib in (8, 12, 16, 24, 48):
+            situation, wish = described(gib, host_gib=64), Wish()
+            plans = make_plans(self.SHIPPED, situation, wish)
+            left_out = unplanned(self.SHIPPED, situation, wish)
+            assert not {(plan.entry.id, plan.file.quant) for plan in plans} & {(no.model, no.quant) for no in left_out}
+            assert {plan.entry.id for plan in plans} | {no.model for no in left_out} <= {
+                model.id for model in self.SHIPPED.models if model.repo
+            }
+
+    def test_a_size_that_is_not_known_and_then_is(self, hub: Hub, repo: str) -> None:
+        moe = self.SHIPPED.find("qwen3.6-35b-a3b-mtp")
+        size = 17_227_569_440
+        file = ModelFile(quant="UD-Q3_K_XL", file="a.gguf", token_embd_type="Q8_0")
+        model = replace(moe, repo=repo, revision=None, files=(file,))
+        situation, wish = described(24), Wish(model=model.id)
+        left_out = unplanned(Catalogue((model,)), situation, wish)
+        assert left_out == (
+            Unplanned(
+                model.id,
+                "UD-Q3_K_XL",
+                "its size is unknown",
+                "`mtp-launcher models qwen3.6-35b-a3b-mtp --refresh` asks the hub.",
+            ),
+        )
+        assert make_plans(Catalogue((model,)), situation, wish) == ()
+        hold(hub, repo, a=(size, ONE))
+        refresh(model)
+        known = Catalogue((with_kept_figures(model),))
+        assert unplanned(known, situation, wish) == ()
+        best = make_plans(known, situation, wish)[0]
+        assert (best.file.size_bytes, best.file.sha256, best.entry.revision) == (size, ONE, COMMIT)
+        shipped = make_plans(self.SHIPPED, situation, wish)[0]
+        assert (best.setting, best.status) == (shipped.setting, shipped.status)
+
+    def test_a_shape_that_is_not_known_is_in_the_header(self) -> None:
+        catalogue = self.changed("qwen3.5-9b-mtp", geometry=None, revision="abc")
+        left_out = unplanned(catalogue, described(24), Wish())
+        assert make_plans(catalogue, described(24), Wish()) == ()
+        assert {each.reason for each in left_out} == {"its shape is unknown"}
+        remedy = next(each.remedy for each in left_out if each.quant == "Q4_K_M")
+        repo = catalogue.models[0].repo
+        assert remedy == f"`mtp-launcher estimate {repo}@abc:Qwen3.5-9B-Q4_K_M.gguf` reads its header."
+
+    def test_a_file_on_this_disk_is_not_asked_of_the_hub(self) -> None:
+        file = ModelFile(quant="Q4_K_M", file="/my models/a.gguf")
+        catalogue = self.changed("qwen3.5-9b-mtp", repo=None, files=(file,))
+        (left_out,) = unplanned(catalogue, described(24), Wish(model="qwen3.5-9b-mtp"))
+        assert left_out.remedy == "`mtp-launcher estimate '/my models/a.gguf'` reads its header."
+
+    def test_a_draft_of_unknown_size_is_not_counted_as_nothing(self) -> None:
+        draft = CompanionFile(repo="someone/small", file="small.gguf")
+        catalogue = self.changed("qwen3.5-9b-mtp", speculation="draft-model", draft=draft)
+        model, situation = "qwen3.5-9b-mtp", described(24)
+        assert make_plans(catalogue, situation, Wish(model=model)) == ()
+        left_out = unplanned(catalogue, situation, Wish(model=model))
+        assert {each.reason for each in left_out} == {"the size of its draft is unknown"}
+        assert all("--refresh" in each.remedy for each in left_out)
+        assert make_plans(catalogue, situation, Wish(model=model, draft=0))
+        assert unplanned(catalogue, situation, Wish(model=model, draft=0)) == ()
+        local = self.changed(model, repo=None, speculation="draft-model", draft=replace(draft, repo=None))
+        assert all("small.gguf" in each.remedy for each in unplanned(local, situation, Wish(model=model)))
+
+    def test_a_model_without_presets(self) -> None:
+        catalogue = self.changed("qwen3.5-9b-mtp", presets=())
+        (left_out,) = unplanned(catalogue, described(24), Wish(model="qwen3.5-9b-mtp"))
+        assert (left_out.quant, left_out.reason) == (None, "it has no preset")
+        assert unplanned(catalogue, described(24), Wish()) == ()
+
+    def test_what_is_wrong_in_the_wish_is_said_in_the_same_way(self) -> None:
+        for ask in (make_plans, unplanned):
+            with pytest.raises(ModelUnknown, match="gemma-4-31b has no Q9"):
+                ask(self.SHIPPED, described(24), Wish(model="gemma-4-31b", quant="Q9"))
+            with pytest.raises(ModelUnknown, match="No model has Q9"):
+                ask(self.SHIPPED, described(24), Wish(quant="Q9"))
+            with pytest.raises(BadOption, match="--ctx"):
+                ask(self.SHIPPED, described(24), Wish(context=1))
+
+    def test_a_quantisation_alone_chooses_among_the_models_that_have_it(self) -> None:
+        plans = make_plans(self.SHIPPED, described(24), Wish(quant="ud-iq3_s"))
+        assert {plan.file.quant for plan in plans} == {"UD-IQ3_S"}
+        assert "qwen3.6-35b-a3b-mtp" in {plan.entry.id for plan in plans}
