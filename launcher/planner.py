@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.base.errors import BadOption, GpuAsleep, LauncherError
-from launcher.models.compute import Backend
+from launcher.base.errors import BadOption, GeometryUnknown, GpuAsleep, LauncherError
 from launcher.models.plan import Plan, Wish, check_wish
 from launcher.models.situation import Situation, described, situation_of
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from launcher.engine.launch import Launch
     from launcher.engine.twin import TwinPart
     from launcher.machine.machine import Machine
+    from launcher.models.compute import Backend
     from launcher.models.gguf_header import GgufModel
     from launcher.models.memory import Estimate, Setting
 
@@ -41,16 +41,19 @@ class MachineWish:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An engine's own figures beside the formula's for the same backend, and by how many percent they differ."""
+    """An engine's own figures beside the formula's for the same backend, and by how many percent they differ.
+
+    `formula` and `difference_percent` are None for a model that there is no formula for.
+    """
 
     engine: EngineEstimate
-    formula: Estimate
-    difference_percent: float
+    formula: Estimate | None
+    difference_percent: float | None
 
     @property
     def flagged(self) -> bool:
         """Whether they differ by so much that only the engine is to be believed."""
-        return abs(self.difference_percent) > FLAGGED_PERCENT
+        return self.difference_percent is not None and abs(self.difference_percent) > FLAGGED_PERCENT
 
 
 def situation(wish: MachineWish) -> Situation:
@@ -192,8 +195,8 @@ def read_source(target: str) -> Source:
     return Source(model, tuple(TwinPart(part.path.name, header, part.file_bytes) for part, header in parts))
 
 
-def setting_for(model: GgufModel, wish: Wish, backend: Backend) -> Setting:
-    """Return the setting that `wish` means for a model that is not in the catalogue.
+def setting_for(model: GgufModel, wish: Wish, situation: Situation) -> Setting:
+    """Return the setting that `wish` means for a model that is not in the catalogue, on the GPUs that are meant.
 
     Raises BadOption for values that no engine takes, or for drafts without a head.
     """
@@ -205,7 +208,7 @@ def setting_for(model: GgufModel, wish: Wish, backend: Backend) -> Setting:
     if wish.draft and not has_head:
         raise BadOption(f"{model.path.name} has no MTP head.", "Leave --draft out, or set it to 0.")
     context = min(_DEFAULT_CONTEXT, model.trained_context or _DEFAULT_CONTEXT)
-    default = Setting(context=context, draft=2 if has_head else 0, backend=backend)
+    default = Setting(context=context, draft=2 if has_head else 0, backend=situation.backend, gpus=situation.gpus)
     return replace(default, **wish.overrides())  # type: ignore[arg-type]
 
 
@@ -229,5 +232,8 @@ async def ask(source: Source, setting: Setting, engine: Path | None) -> Verdict:
 
     build = await probe(engine) if engine else await installed_build() or await probe(None)
     answer = await ask_engine(build, source.parts, setting)
-    formula = judge_formula(source, replace(setting, backend=answer.backend))
+    try:
+        formula = judge_formula(source, replace(setting, backend=answer.backend, gpus=max(len(answer.devices), 1)))
+    except GeometryUnknown:
+        return Verdict(answer, None, None)
     return Verdict(answer, formula, difference_percent(formula, answer))

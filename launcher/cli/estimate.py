@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cli.machine_options import add_machine_options, add_setting_options, machine_wish, wish_of
 from launcher.cli.output import print_json
-from launcher.cli.plan import parts_json, verdict_json, verdict_text
+from launcher.cli.plan import parts_json, size_text, verdict_json, verdict_text
 
 if TYPE_CHECKING:
-    from launcher.models.memory import Estimate
+    from launcher.base.errors import LauncherError
+    from launcher.models.memory import Estimate, Setting
     from launcher.models.situation import Situation
     from launcher.planner import Source, Verdict
 
 _MIB = 2**20
+_WIDTH = 100
 _NAMES = {
     "weights": "weights",
     "kv": "KV cache",
@@ -40,24 +43,49 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Print the table by part."""
+    """Print the table by part; for a model without a formula, what the engine says alone."""
     from launcher import planner
+    from launcher.base.errors import GeometryUnknown
 
     wish, machine = wish_of(options), machine_wish(options)
     situation = planner.situation(machine)
     source = await asyncio.to_thread(planner.read_source, options.model)
-    setting = planner.setting_for(source.model, wish, situation.backend)
-    estimate = planner.judge_formula(source, setting)
-    verdict = await planner.ask(source, setting, options.engine) if options.ask_engine else None
+    setting = planner.setting_for(source.model, wish, situation)
+    verdict = await _ask(source, setting, options.engine) if options.ask_engine or options.engine else None
+    try:
+        estimate, unknown = planner.judge_formula(source, setting), None
+    except GeometryUnknown as error:
+        if not isinstance(verdict, planner.Verdict):
+            raise
+        estimate, unknown = None, error
     if options.json:
-        print_json(_as_json(source, estimate, situation, verdict))
+        print_json(_as_json(source, setting, estimate, unknown, situation, verdict))
     else:
-        _print(source, estimate, situation, verdict)
+        _print(source, setting, estimate, unknown, situation, verdict)
     return 0
 
 
-def _as_json(source: Source, estimate: Estimate, situation: Situation, verdict: Verdict | None) -> dict[str, object]:
-    setting, parts, host = estimate.setting, estimate.parts, estimate.host
+async def _ask(source: Source, setting: Setting, engine: Path | None) -> Verdict | LauncherError:
+    """Ask an engine; the error that tells why it could not be asked. Raises EngineMissing when the user misnamed it."""
+    from launcher import planner
+    from launcher.base.errors import EngineMissing, LauncherError
+
+    try:
+        return await planner.ask(source, setting, engine)
+    except LauncherError as error:
+        if engine is not None and isinstance(error, EngineMissing):
+            raise
+        return error
+
+
+def _as_json(
+    source: Source,
+    setting: Setting,
+    estimate: Estimate | None,
+    unknown: LauncherError | None,
+    situation: Situation,
+    verdict: Verdict | LauncherError | None,
+) -> dict[str, object]:
     told: dict[str, object] = {
         "name": source.model.name,
         "architecture": source.model.architecture,
@@ -70,46 +98,71 @@ def _as_json(source: Source, estimate: Estimate, situation: Situation, verdict: 
         "ubatch": setting.ubatch,
         "n_cpu_moe": setting.n_cpu_moe,
         "slots": setting.slots,
-        "total_mib": round(parts.total / _MIB, 1),
-        "parts": parts_json(parts.as_dict()),
-        "host_mib": round(host.at_start / _MIB, 1),
+        "total_mib": round(estimate.parts.total / _MIB, 1) if estimate else None,
+        "parts": parts_json(estimate.parts.as_dict()) if estimate else None,
+        "parts_unknown": unknown.title if unknown else None,
+        "host_mib": round(estimate.host.at_start / _MIB, 1) if estimate else None,
         "free_mib": situation.free_mib,
-        "exact": estimate.exact,
+        "exact": estimate.exact if estimate else None,
     }
     return told | (verdict_json(verdict) if verdict else {})
 
 
-def _print(source: Source, estimate: Estimate, situation: Situation, verdict: Verdict | None) -> None:
-    setting, parts = estimate.setting, estimate.parts
+def _print(
+    source: Source,
+    setting: Setting,
+    estimate: Estimate | None,
+    unknown: LauncherError | None,
+    situation: Situation,
+    verdict: Verdict | LauncherError | None,
+) -> None:
+    from launcher import planner
+
     mtp = f"draft {setting.draft}" if setting.draft else "MTP off"
-    print(f"{source.model.name}, {source.model.architecture}, {source.model.file_bytes / 2**30:.1f} GiB")
+    split = f" on {setting.gpus} GPUs" if setting.gpus > 1 else ""
+    print(f"{source.model.name}, {source.model.architecture}, {size_text(source.model.file_bytes)}")
     print(
         f"context {setting.context:,}, KV {setting.kv}, {mtp}, ubatch {setting.ubatch}, {setting.slots}"
-        f" slot{'s' if setting.slots > 1 else ''}, {setting.backend}\n"
+        f" slot{'s' if setting.slots > 1 else ''}, {setting.backend}{split}\n"
     )
     beside = _engine_column(verdict)
-    for name, size in parts.as_dict().items():
+    if estimate is None:
+        print(unknown.title if unknown else "")
+        for name, figure in beside.items():
+            print(f"  {_NAMES[name]:<24}{figure}")
+    else:
+        _print_parts(estimate, situation, beside)
+    if verdict is None:
+        return
+    print(f"\n{textwrap.fill(f'The engine: {verdict_text(verdict)}', _WIDTH)}")
+    if isinstance(verdict, planner.Verdict) and estimate is not None and verdict.engine.backend != setting.backend:
+        print(
+            f"It computes by {verdict.engine.backend} and the table is for {setting.backend}:"
+            " the caches are the same, compute buffers differ."
+        )
+
+
+def _print_parts(estimate: Estimate, situation: Situation, beside: dict[str, str]) -> None:
+    backend, total = estimate.setting.backend, estimate.parts.total
+    for name, size in estimate.parts.as_dict().items():
         if size:
             print(f"  {_NAMES[name]:<24}{size / _MIB:>12,.1f} MiB{beside.get(name, '')}")
-    print(f"  {'together':<24}{parts.total / _MIB:>12,.1f} MiB")
-    where = "host memory available" if setting.backend == "cpu" else "GPU memory free"
-    print(f"  {where:<24}{situation.free_mib:>10,}   MiB")
-    if setting.backend != "cpu":
+    print(f"  {'together':<24}{total / _MIB:>12,.1f} MiB")
+    where = "host memory available" if backend == "cpu" else "GPU memory free"
+    lacking = -(-total // _MIB) - situation.free_mib
+    short = f"   {lacking:,} too few" if lacking > 0 else ""
+    print(f"  {where:<24}{situation.free_mib:>10,}   MiB{short}")
+    if backend != "cpu":
         print(f"  {'and on the host':<24}{estimate.host.at_start / _MIB:>12,.1f} MiB")
     if not estimate.exact:
-        print("\nThe compute buffer of this architecture is a guess: --ask-engine knows better.")
-    if verdict is not None:
-        print(f"\nThe engine: {verdict_text(verdict)}.")
-        if verdict.engine.backend != setting.backend:
-            print(
-                f"It computes by {verdict.engine.backend} and the table is for {setting.backend}:"
-                " the caches are the same, compute buffers differ."
-            )
+        print("\nThe compute buffer is a guess for this architecture or backend: --ask-engine knows better.")
 
 
-def _engine_column(verdict: Verdict | None) -> dict[str, str]:
+def _engine_column(verdict: Verdict | LauncherError | None) -> dict[str, str]:
     """What the engine says, beside the last part that each of its figures covers."""
-    if verdict is None:
+    from launcher.planner import Verdict
+
+    if not isinstance(verdict, Verdict):
         return {}
     engine = verdict.engine
     figures = {

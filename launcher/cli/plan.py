@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import shlex
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from launcher.cli.machine_options import INTENTS, add_machine_options, add_setti
 from launcher.cli.output import print_json, rounded, take_extra
 
 if TYPE_CHECKING:
+    from launcher.base.errors import LauncherError
     from launcher.engine.build import Build
     from launcher.models.plan import Plan, Unplanned
     from launcher.models.situation import Situation
@@ -44,7 +46,7 @@ async def run(options: argparse.Namespace) -> int:
     catalogue = load_catalogue()
     plans, left_out = make_plans(catalogue, situation, wish), unplanned(catalogue, situation, wish)
     build = None if situation.described else await planner.installed_build()
-    verdict = await _verdict(plans[0]) if options.ask_engine and plans else None
+    verdict = await _ask(plans[0]) if options.ask_engine and plans else None
     if options.json:
         told = [_as_json(plan, build, options.extra) for plan in plans]
         if verdict is not None:
@@ -52,21 +54,34 @@ async def run(options: argparse.Namespace) -> int:
         unknown = [asdict(each) for each in left_out]
         print_json({"machine": _machine_json(situation), "plans": told, "unplanned": unknown})
     else:
-        _print(plans, situation, build, options.extra, verdict)
+        _print_machine(situation)
+        if plans:
+            _describe(plans[0], build, options.extra, verdict)
+        _print_others(plans[1:])
         _print_unplanned(left_out, named=wish.model is not None)
     return 0 if any(plan.status is not Status.TOO_BIG for plan in plans) else 1
 
 
-async def _verdict(plan: Plan) -> Verdict:
+async def _ask(plan: Plan) -> Verdict | LauncherError:
+    """Ask an engine about a plan; the error that tells why it could not be asked."""
     from launcher import planner
+    from launcher.base.errors import LauncherError
     from launcher.models.plan import source_name
 
-    source = planner.read_source(source_name(plan.entry, plan.file))
-    return await planner.ask(source, plan.setting, None)
+    try:
+        source = await asyncio.to_thread(planner.read_source, source_name(plan.entry, plan.file))
+        return await planner.ask(source, plan.setting, None)
+    except LauncherError as error:
+        return error
 
 
-def verdict_json(verdict: Verdict) -> dict[str, Any]:
-    """Return an engine's figures and the difference as --json has them."""
+def verdict_json(verdict: Verdict | LauncherError) -> dict[str, Any]:
+    """Return an engine's figures and the difference as --json has them, or why there are none."""
+    from launcher.base.errors import LauncherError
+
+    if isinstance(verdict, LauncherError):
+        told = {"code": verdict.code, "message": verdict.title, "hint": verdict.hint}
+        return {"engine": None, "engine_error": told, "difference_percent": None, "flagged": False}
     engine = verdict.engine
     return {
         "engine": {
@@ -79,6 +94,7 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
             "draft_compute_mib": engine.draft_compute_mib,
             "seconds": rounded(engine.seconds, 3),
         },
+        "engine_error": None,
         "difference_percent": rounded(verdict.difference_percent, 2),
         "flagged": verdict.flagged,
     }
@@ -104,10 +120,10 @@ def _machine_json(situation: Situation) -> dict[str, Any]:
 
 
 def _as_json(plan: Plan, build: Build | None, extra: list[str]) -> dict[str, Any]:
-    from launcher import planner
     from launcher.models.speed import describe, rate
 
     setting, host = plan.setting, plan.estimate.host
+    words, lack = _command(plan, build, extra)
     return {
         "model": plan.entry.id,
         "quant": plan.file.quant,
@@ -139,31 +155,36 @@ def _as_json(plan: Plan, build: Build | None, extra: list[str]) -> dict[str, Any
         "margin_mib": plan.margin_mib,
         "exact": plan.estimate.exact,
         "reasons": plan.reasons,
-        "cautions": plan.cautions,
+        "cautions": [*plan.cautions, *lack],
         "evidence": [describe(plan.entry, result) for result in plan.evidence],
         "nearest_tokens_per_second": rate(plan.evidence[0], setting) if plan.evidence else None,
         "limit_tokens_per_second": rounded(plan.limit_t_s),
-        "argv": planner.arguments(plan, build, extra),
+        "argv": words,
         "extra": extra,
     }
 
 
-def _print(
-    plans: tuple[Plan, ...], situation: Situation, build: Build | None, extra: list[str], verdict: Verdict | None
-) -> None:
-    print(_headline(situation))
+def _command(plan: Plan, build: Build | None, extra: list[str]) -> tuple[list[str], list[str]]:
+    """Return the command line of a plan, and what the installed build lacks for it."""
+    from launcher import planner
+    from launcher.base.errors import EngineUnsuitable
+
+    try:
+        return planner.arguments(plan, build, extra), []
+    except EngineUnsuitable as error:
+        return planner.arguments(plan, None, extra), [f"{error} The llama-server on PATH cannot run this plan."]
+
+
+def _print_others(plans: Sequence[Plan]) -> None:
     if not plans:
-        print("\nThere is no plan.")
         return
-    _describe(plans[0], build, extra, verdict)
-    if len(plans) > 1:
-        print("\nOther plans")
-        for plan in plans[1:]:
-            print(
-                f"  {plan.status.value:<9}{plan.entry.id:<20} {plan.file.quant:<12}{_size(plan.file.size_bytes):>9}"
-                f"  {_short(plan):<44} {plan.required_mib:>7,} MiB"
-            )
-        print("`--model ID --quant Q` tells all about one of them, `--json` about all.")
+    print("\nOther plans")
+    for plan in plans:
+        print(
+            f"  {plan.status.value:<9}{plan.entry.id:<20} {plan.file.quant:<12}{size_text(plan.file.size_bytes):>9}"
+            f"  {_short(plan):<44} {plan.required_mib:>7,} MiB"
+        )
+    print("`--model ID --quant Q` tells all about one of them, `--json` about all.")
 
 
 def _print_unplanned(left_out: tuple[Unplanned, ...], *, named: bool) -> None:
@@ -172,25 +193,31 @@ def _print_unplanned(left_out: tuple[Unplanned, ...], *, named: bool) -> None:
         return
     if named:
         for each in left_out:
-            print(f"\nNot planned: {' '.join(filter(None, (each.model, each.quant)))}: {each.reason}. {each.remedy}")
+            name = " ".join(filter(None, (each.model, each.quant)))
+            print(f"\n{_filled(f'Not planned: {name}: {each.reason}. {each.remedy}')}")
         return
     names = ", ".join(f"{each.model} {each.quant} ({each.reason})" for each in left_out)
     ask = (
         "; `mtp-launcher models --refresh` asks the hub" if any("--refresh" in each.remedy for each in left_out) else ""
     )
-    print(f"\nNot planned: {names}. `--model ID` says what to do{ask}.")
+    print(f"\n{_filled(f'Not planned: {names}. `--model ID` says what to do{ask}.')}")
 
 
-def _headline(situation: Situation) -> str:
-    if situation.described:
+def _print_machine(situation: Situation) -> None:
+    on_cpu = situation.backend == "cpu"
+    if on_cpu:
+        name = "The processor" if situation.described else "No GPU that can be used: the processor"
+    elif situation.described:
         name = f"A GPU of {situation.nominal_gb:g} GiB"
     else:
-        name = situation.gpu_name or "No GPU that can be used: the processor"
-        name = f"{situation.gpus} x {name}" if situation.gpus > 1 else name
-    host = "" if situation.host_mib is None else f"; host memory {situation.host_mib:,} MiB"
-    kind = "host memory" if situation.backend == "cpu" else "free"
-    host = "" if situation.backend == "cpu" else host
-    return f"{name}, {situation.backend}: {situation.free_mib:,} MiB {kind}, {situation.margin_mib:,} to be left{host}"
+        name = f"{f'{situation.gpus} x ' if situation.gpus > 1 else ''}{situation.gpu_name}"
+    host = "" if situation.host_mib is None or on_cpu else f"; {situation.host_mib:,} MiB of host memory"
+    print(
+        f"{name} ({situation.backend}): {situation.free_mib:,} MiB free,"
+        f" {situation.margin_mib:,} of them to stay free{host}"
+    )
+    for note in situation.notes:
+        print(_filled(note))
 
 
 def _short(plan: Plan) -> str:
@@ -203,44 +230,59 @@ def _short(plan: Plan) -> str:
     return ", ".join(words)
 
 
-def _size(size_bytes: int | None) -> str:
-    return "unknown" if size_bytes is None else f"{size_bytes / _GIB:.1f} GiB"
+def size_text(size_bytes: int | None) -> str:
+    """Return a file's size in the unit that suits it."""
+    if size_bytes is None:
+        return "unknown"
+    return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:.1f} MiB"
 
 
-def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdict | None) -> None:
-    from launcher import planner
+def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdict | LauncherError | None) -> None:
     from launcher.models.speed import describe
 
     setting = plan.setting
-    print(f"\n{plan.status.value}  {plan.entry.name}, {plan.file.quant}, {_size(plan.file.size_bytes)}")
+    print(f"\n{plan.status.value}  {plan.entry.name}, {plan.file.quant}, {size_text(plan.file.size_bytes)}")
     experts = f", experts of {setting.n_cpu_moe} layers on the host" if setting.n_cpu_moe else ""
     mtp = f"draft {setting.draft}" if setting.draft else "MTP off"
     slots = f", {setting.slots} slots" if setting.slots > 1 else ""
-    _row("settings", f"context {setting.context:,}, KV {setting.kv}, {mtp}, ubatch {setting.ubatch}{slots}{experts}")
+    split = f", split over {setting.gpus} GPUs" if setting.gpus > 1 else ""
+    tail = f"ubatch {setting.ubatch}{slots}{experts}{split}"
+    _row("settings", f"context {setting.context:,}, KV {setting.kv}, {mtp}, {tail}")
     parts = ", ".join(
         f"{name.replace('_', ' ')} {size / _MIB:,.0f}" for name, size in plan.estimate.parts.as_dict().items() if size
     )
-    _row("memory", f"{plan.required_mib:,} MiB: {parts}")
+    guessed = "" if plan.estimate.exact else " (weights by the file's size: its header is not read yet)"
+    _row("memory", f"{plan.required_mib:,} MiB: {parts}{guessed}")
     if verdict is not None:
         _row("engine", verdict_text(verdict))
     _rows("why", plan.reasons)
-    _rows("mind", plan.cautions)
+    words, lack = _command(plan, build, [])
+    _rows("caution", [*plan.cautions, *lack])
     measured = [describe(plan.entry, result) for result in plan.evidence]
     _rows("measured", measured or ["nobody published a run near this one: its speed is not known"])
     if plan.limit_t_s:
-        _row("limit", f"{plan.limit_t_s:,.0f} tokens/s for passes of one token, by the GPU's memory bandwidth")
+        _row("limit", f"{plan.limit_t_s:,.0f} tokens/s without drafts, by the GPU's memory bandwidth: not a forecast")
     if plan.entry.repo:
         _row("file", f"{plan.entry.repo}:{plan.file.file}")
-    words = planner.arguments(plan, build)
     _row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))
 
 
-def verdict_text(verdict: Verdict) -> str:
-    """Return what an engine said, and how far the formula is from it, as a sentence."""
+def verdict_text(verdict: Verdict | LauncherError) -> str:
+    """Return what an engine said, and how far the formula is from it, as sentences; or why it said nothing."""
+    from launcher.base.errors import LauncherError
+
+    if isinstance(verdict, LauncherError):
+        return f"could not be asked. {verdict}"
     engine = verdict.engine
     told = f"{engine.total_mib:,} MiB by {engine.engine} ({engine.backend}, asked in {engine.seconds:.1f} s)"
-    told += f"; the formula for {engine.backend}: {verdict.difference_percent:+.2f} %"
-    return told + (", too far apart: believe the engine" if verdict.flagged else "")
+    if verdict.difference_percent is None:
+        return f"{told}; there is no formula to compare it with."
+    told += f"; the formula for {engine.backend} says {verdict.difference_percent:+.2f} %"
+    return told + (", too far apart: believe the engine." if verdict.flagged else ".")
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
 def _rows(label: str, texts: Iterable[str]) -> None:

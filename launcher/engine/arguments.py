@@ -22,6 +22,7 @@ LLAMA_SERVER_FLAGS = frozenset(
         "--spec-type",
         "--spec-draft-n-max",
         "--spec-draft-model",
+        "--device",
     }
 )
 """What llama-server itself has of these (b11434 to b11669), for a plan while no build is installed."""
@@ -38,6 +39,8 @@ def memory_arguments(
     wanted: dict[str, str | None] = {"--ctx-size": str(setting.context), "--parallel": str(setting.slots)}
     if setting.backend != "cpu":
         wanted["--gpu-layers"] = "99"
+    elif "--device" in flags:  # a build for GPUs would use them unasked
+        wanted["--device"] = "none"
     if setting.kv != "f16":
         wanted |= {"--cache-type-k": setting.kv, "--cache-type-v": setting.kv}
     wanted["--flash-attn"] = "on"

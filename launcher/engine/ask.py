@@ -18,7 +18,9 @@ from launcher.engine.twin import TwinPart, sparse_twin
 from launcher.models.compute import Backend
 from launcher.models.memory import Estimate, Setting
 
-_ANSWER_S = 60.0
+ANSWER_S = 60.0
+"""How long an engine may take to print its tables; measured were 0.1 to 0.3 s."""
+_STANDS = "The formula's figures stand."
 _PATIENCE_S = (0.0, 0.0)
 _KEPT_LINES = 400
 _BACKENDS: tuple[tuple[str, Backend], ...] = (
@@ -55,17 +57,21 @@ class EngineEstimate:
         return self.model_mib + self.context_mib + self.compute_mib + draft
 
 
-async def ask_engine(build: Build, parts: Sequence[TwinPart], setting: Setting) -> EngineEstimate:
+async def ask_engine(
+    build: Build, parts: Sequence[TwinPart], setting: Setting, *, limit_s: float = ANSWER_S
+) -> EngineEstimate:
     """Start `build` on the twin of a model with `setting`, read the memory tables it prints, and end it.
 
-    Raises TwinImpossible where no sparse file can be made, EngineUnsuitable when the build prints no tables, and what
-    its log explains when it refuses the model or the settings.
+    Raises TwinImpossible where no sparse file can be made, EngineUnsuitable when the build prints no tables, or not
+    within `limit_s` seconds, and what its log explains when it refuses the model or the settings.
     """
     began_s = time.monotonic()
     with sparse_twin(parts) as model:
-        tables = await _tables(build, model, setting)
+        tables = await _tables(build, model, setting, limit_s)
     target = tables[0]
     devices = tuple(row.name for row in target if row.device)
+    if devices and setting.n_cpu_moe:
+        build.require("--n-cpu-moe")
     own = [row for row in target if row.device] if devices else list(target)
     draft = [row for row in tables[1] if row.device or not devices] if len(tables) > 1 else None
     free = [row.free for row in target if row.device and row.free is not None]
@@ -97,13 +103,13 @@ def comparable(estimate: Estimate) -> dict[str, float]:
     }
 
 
-def difference_percent(estimate: Estimate, engine: EngineEstimate) -> float:
-    """Return by how many percent the formula is above the engine, on the parts that both know."""
+def difference_percent(estimate: Estimate, engine: EngineEstimate) -> float | None:
+    """Return by how many percent the formula is above the engine, on the parts that both know; None if those are 0."""
     formula = sum(comparable(estimate).values())
-    return 100 * (formula / engine.total_mib - 1) if engine.total_mib else 0.0
+    return 100 * (formula / engine.total_mib - 1) if engine.total_mib else None
 
 
-async def _tables(build: Build, model: Path, setting: Setting) -> list[Table]:
+async def _tables(build: Build, model: Path, setting: Setting, limit_s: float) -> list[Table]:
     wanted = 2 if setting.draft else 1
     reader = BreakdownReader()
     lines: list[str] = []
@@ -120,7 +126,7 @@ async def _tables(build: Build, model: Path, setting: Setting) -> list[Table]:
     told = asyncio.ensure_future(enough.wait())
     waiting: set[asyncio.Future[Any]] = {told, process.exited}
     try:
-        await asyncio.wait(waiting, timeout=_ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
         told.cancel()
         ended_itself = process.exited.done()
@@ -128,15 +134,20 @@ async def _tables(build: Build, model: Path, setting: Setting) -> list[Table]:
     if len(reader.tables) >= wanted:
         return reader.tables
     if ended_itself and ended.code:
-        raise explain(ended, lines, while_doing="judging the memory", hint="The formula's figures stand.")
+        raise explain(ended, lines, while_doing="judging the memory", hint=_STANDS)
+    name = f"The engine {build.name} ({build.version})"
+    if not (ended_itself or enough.is_set()):
+        raise EngineUnsuitable(f"{name} did not say within {limit_s:g} s what the model takes.", _STANDS)
     raise EngineUnsuitable(
-        f"The engine {build.name} ({build.version}) does not print what {'MTP' if reader.tables else 'a model'} takes.",
-        "The formula's figures stand; a newer llama.cpp build (b11434 or later) prints it.",
+        f"{name} does not print what {'MTP' if reader.tables else 'a model'} takes.",
+        f"{_STANDS} A newer llama.cpp build (b11434 or later) prints it.",
     )
 
 
 def _command(build: Build, model: Path, setting: Setting) -> Command:
     asked = replace(setting, backend="cpu") if "--gpu-layers" not in build.flags else setting
+    if "--n-cpu-moe" not in build.flags:  # on the processor it changes nothing
+        asked = replace(asked, n_cpu_moe=0)
     arguments = ["--model", str(model), "--host", "127.0.0.1", "--port", "0", *memory_arguments(asked, build.flags)]
     for flag, value in (("--verbosity", "4"), ("--log-jsonl", None), ("--log-colors", "off"), ("--threads", "1")):
         if flag in build.flags:

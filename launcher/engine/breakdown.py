@@ -47,8 +47,11 @@ class BreakdownReader:
         if not isinstance(record, dict):
             return
         if record.get("type") == "fit_memory_breakdown":
-            self._json = True
-            self.tables.append(tuple(map(_json_row, record["data"]["rows"])))
+            data = record.get("data")
+            rows = data.get("rows") if isinstance(data, dict) else None
+            if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
+                self._json = True
+                self.tables.append(tuple(map(_json_row, rows)))
         elif isinstance(record.get("msg"), str):
             if self._json:
                 self.ended |= _END in record["msg"]

@@ -1,6 +1,8 @@
 """A sparse twin: a file with a model's real header and full size, and holes where its weights would be."""
 
 import os
+import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -11,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.errors import TwinImpossible
-from launcher.base.paths import cache_dir
+from launcher.base.identity import ProcessId
+from launcher.base.paths import HOME_VARIABLE, cache_dir
 
 _TRIAL_BYTES = 2**25
-_LEFT_OVER_S = 3_600.0
+_NODE = platform.node() or "localhost"
+_PLACE = re.compile(re.escape(_NODE) + r"-(\d+)-(\d+\.\d+)-.*")
+"""What a twin's folder is called: computer, pid and creation time of the process it belongs to, and a random end."""
 _FSCTL_SET_SPARSE = 0x900C4
 
 
@@ -31,13 +36,15 @@ class TwinPart:
 def sparse_twin(parts: Sequence[TwinPart], folder: Path | None = None) -> Iterator[Path]:
     """Write the twin of a model, yield the path of its first file, and delete it at the end.
 
-    It lies in the cache folder, or in `folder`. Raises TwinImpossible where the file system has no holes or no room.
+    It lies in the cache folder, or in `folder`. What killed processes of this computer left there is deleted. Raises
+    TwinImpossible where the file system has no holes, no room, or no files of that size.
     """
     home = (cache_dir() / "twins") if folder is None else folder
     try:
         home.mkdir(parents=True, exist_ok=True)
         _sweep(home)
-        place = Path(tempfile.mkdtemp(dir=home))
+        owner = ProcessId.of(os.getpid()) or ProcessId(os.getpid(), time.time())
+        place = Path(tempfile.mkdtemp(prefix=f"{_NODE}-{owner.pid}-{owner.created_s:.2f}-", dir=home))
     except OSError as error:
         raise _impossible(home, str(error.strerror or error)) from error
     try:
@@ -86,16 +93,16 @@ def _allow_holes(descriptor: int) -> None:
 
 
 def _sweep(home: Path) -> None:
-    """Delete twins that a killed process left behind."""
+    """Delete twins whose process was killed."""
     for place in home.iterdir():
-        if place.is_dir() and place.stat().st_mtime < time.time() - _LEFT_OVER_S:
+        owner = _PLACE.fullmatch(place.name)
+        if owner and not ProcessId(int(owner[1]), float(owner[2])).running():
             shutil.rmtree(place, ignore_errors=True)
 
 
 def _impossible(folder: Path, why: str) -> TwinImpossible:
-    variable = "MTP_LAUNCHER_HOME"
     return TwinImpossible(
         f"The engine cannot be asked: no sparse file can be made in {folder} ({why.rstrip('.')}).",
-        f"The formula's figures stand. Or set {variable} to a folder on a disk with sparse files (ext4, NTFS).",
+        f"The formula's figures stand. Or set {HOME_VARIABLE} to a folder on a disk with sparse files (ext4, NTFS).",
         folder=os.fspath(folder),
     )

@@ -3,15 +3,15 @@
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from enum import Enum
 
-from launcher.base.errors import BadOption, ModelUnknown
+from launcher.base.errors import BadOption, ModelHasNoHead, ModelUnknown
 from launcher.models.catalogue import SPECULATION, Catalogue, CompanionFile, ModelEntry, ModelFile
-from launcher.models.compute import Backend
 from launcher.models.fitting import Fitted, fit
 from launcher.models.memory import KV_TYPES, Estimate, Setting, estimate
 from launcher.models.preset import Intent, Measurement, Preset
-from launcher.models.reasons import cautions_for, reasons_for
+from launcher.models.reasons import cautions_for, host_need_mib, reasons_for
 from launcher.models.situation import Situation
 from launcher.models.speed import nearest, roofline
 from launcher.models.weights import Weights, weights_by_rules
@@ -19,6 +19,8 @@ from launcher.models.weights import Weights, weights_by_rules
 _MIB = 2**20
 _OLD_CLASSES = 1.05
 """A card of 23.98 GiB counts as one of 24 GB."""
+_DEMO = "demo"
+"""The model that is planned only when it is asked for."""
 _CONTEXT_WITHOUT_GPU = 32_768
 """A processor would read a longer one for many minutes."""
 _LIKE_CARD = 1.034
@@ -66,6 +68,7 @@ class Plan:
     """One way to run a model on a machine: MiB for memory, tokens per second for `limit_t_s`.
 
     `reasons` say why it is as it is, `cautions` what it costs or risks, `evidence` what was measured nearest to it.
+    `host_short` when the host is known to have too little memory for what stays there.
     """
 
     entry: ModelEntry
@@ -80,6 +83,7 @@ class Plan:
     cautions: tuple[str, ...]
     evidence: tuple[Measurement, ...]
     limit_t_s: float | None
+    host_short: bool = False
 
     @property
     def required_mib(self) -> int:
@@ -87,17 +91,11 @@ class Plan:
         return -(-self.estimate.parts.total // _MIB)
 
     @property
-    def host_short(self) -> bool:
-        """Whether the host is known to have too little memory for what stays there."""
-        return self.status is Status.OFFLOADS and any("Host memory is short" in caution for caution in self.cautions)
-
-    @property
     def group(self) -> int:
         """0 for a plan to propose, 1 for one that may fail when other programs ask for memory, 2 for one too big."""
         if self.status is Status.TOO_BIG:
             return 2
-        spare = self.free_mib - self.required_mib
-        tight = self.status is Status.TIGHT and spare < self.margin_mib // 2
+        tight = self.free_mib - self.required_mib < self.margin_mib // 2
         return 1 if tight or self.host_short else 0
 
 
@@ -134,7 +132,9 @@ def check_wish(wish: Wish) -> None:
         if value is not None and not least <= value <= most:
             raise BadOption(f"{name} {value} is out of range.", f"It goes from {least} to {most} {unit}.", option=name)
     if wish.kv is not None and wish.kv not in KV_TYPES:
-        raise BadOption(f"There is no KV cache type {wish.kv!r}.", f"Choose one of {', '.join(KV_TYPES)}.")
+        near = get_close_matches(wish.kv.lower(), KV_TYPES, n=1)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        raise BadOption(f'There is no KV cache type "{wish.kv}".', f"{meant}Choose one of {', '.join(KV_TYPES)}.")
 
 
 def make_plans(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[Plan, ...]:
@@ -143,12 +143,8 @@ def make_plans(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[
     Raises ModelUnknown for a model or a quantisation that the catalogue has not, and BadOption for a bad setting.
     """
     check_wish(wish)
-    found: list[tuple[tuple[int, int, int], Plan]] = []
-    for order, entry in enumerate(_entries(catalogue, wish)):
-        for index, plan in enumerate(_plans_of(entry, situation, wish)):
-            group = plan.group if wish.intent != "as-published" or plan.status is Status.TOO_BIG else 0
-            found.append(((group, order, index), plan))
-    plans = [plan for _, plan in sorted(found, key=lambda one: one[0])]
+    plans = [plan for entry in _entries(catalogue, wish) for plan in _plans_of(entry, situation, wish)]
+    plans.sort(key=lambda plan: plan.group if wish.intent != "as-published" or plan.group == 2 else 0)
     possible = [plan for plan in plans if plan.status is not Status.TOO_BIG]
     return tuple(plans if wish.model or not possible else possible)
 
@@ -171,19 +167,25 @@ def unplanned(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[U
 def _entries(catalogue: Catalogue, wish: Wish) -> list[ModelEntry]:
     if wish.model:
         return [catalogue.find(wish.model)]
-    of_hub = [each for each in catalogue.models if each.repo and (wish.quant is None or each.file(wish.quant))]
-    if not of_hub and wish.quant is not None:
-        raise ModelUnknown(
-            f"No model has {wish.quant}.", "`mtp-launcher models ID` lists its files.", wanted=wish.quant
-        )
-    return sorted(of_hub, key=lambda each: each.preference)
+    having = [each for each in catalogue.models if wish.quant is None or each.file(wish.quant)]
+    if not having and wish.quant is not None:
+        raise _no_quant("No model has", wish.quant, [file.quant for each in catalogue.models for file in each.files])
+    return sorted((each for each in having if each.id != _DEMO), key=lambda each: each.preference)
+
+
+def _no_quant(owner: str, quant: str, known: Iterable[str]) -> ModelUnknown:
+    by_name = {name.casefold(): name for name in known}
+    near = [by_name[name] for name in get_close_matches(quant.casefold(), by_name)]
+    meant = f"Did you mean {' or '.join(near)}? " if near else ""
+    return ModelUnknown(
+        f"{owner} {quant}.", f"{meant}`mtp-launcher models ID` lists a model's files.", wanted=quant, near=near
+    )
 
 
 def _files(entry: ModelEntry, seeds: Iterable[Preset], wish: Wish) -> list[tuple[ModelFile, Preset]]:
     """The file that each preset is for, or the one that is wished for. Raises ModelUnknown when there is no such."""
     if wish.quant is not None and entry.file(wish.quant) is None:
-        known = ", ".join(file.quant for file in entry.files)
-        raise ModelUnknown(f"{entry.id} has no {wish.quant}.", f"It has {known}.", wanted=wish.quant)
+        raise _no_quant(f"{entry.id} has no", wish.quant, [file.quant for file in entry.files])
     return [(file, preset) for preset in seeds if (file := entry.file(wish.quant or preset.quant))]
 
 
@@ -207,31 +209,57 @@ def _draft_file(entry: ModelEntry) -> CompanionFile | None:
     return entry.draft if entry.speculation and SPECULATION[entry.speculation].needs_draft_file else None
 
 
-def _plans_of(entry: ModelEntry, situation: Situation, wish: Wish) -> Iterable[Plan]:
-    fixed = wish.overrides()
-    seen: set[tuple[str, Setting]] = set()
+def _plans_of(entry: ModelEntry, situation: Situation, wish: Wish) -> list[Plan]:
+    """Plans for one model: what keeps its experts where its preset has them first."""
+    fixed = frozenset(wish.overrides())
+    found: dict[tuple[str, Setting], tuple[bool, Plan]] = {}
     for file, preset in _files(entry, _seeds(entry, situation, wish), wish):
         weights = weights_by_rules(entry, file, entry.geometry) if entry.geometry else None
-        if weights is None or _lack(entry, file, preset, wish):
+        if weights is None or _lack(entry, file, preset, wish) or not _can_draft(entry, file, wish):
             continue
-        setting = replace(_setting(entry, preset, situation.backend), **fixed)  # type: ignore[arg-type]
-        plan = _plan(entry, file, weights, setting, preset, situation, frozenset(fixed), wish)
-        if (file.quant, plan.setting) not in seen:
-            seen.add((file.quant, plan.setting))
-            yield plan
+        setting = _setting(entry, file, preset, situation, wish)
+        plan = _plan(entry, file, weights, setting, preset, situation, fixed, wish.intent)
+        moved = plan.setting.n_cpu_moe > 0 and not preset.n_cpu_moe
+        found.setdefault((file.quant, plan.setting), (moved, plan))
+    return [plan for _, plan in sorted(found.values(), key=lambda one: one[0])]
 
 
-def _setting(entry: ModelEntry, preset: Preset, backend: Backend) -> Setting:
-    beside = _draft_file(entry)
-    return Setting(
-        context=min(preset.ctx, _CONTEXT_WITHOUT_GPU) if backend == "cpu" else preset.ctx,
+def _can_draft(entry: ModelEntry, file: ModelFile, wish: Wish) -> bool:
+    """Whether the drafts that are wished for can be made. Raises ModelHasNoHead when the user has named the model."""
+    can = entry.has_head(file) if entry.speculation in ("mtp", None) else True
+    if wish.draft and not can and wish.model:
+        raise ModelHasNoHead(
+            f"{file.quant} of {entry.id} has no MTP head.",
+            "Leave --draft out, or take another --quant.",
+            file=file.file,
+        )
+    return can or not wish.draft
+
+
+def _setting(
+    entry: ModelEntry, file: ModelFile, preset: Preset, situation: Situation, wish: Wish | None = None
+) -> Setting:
+    """The setting of a preset, with what the user has fixed; without what this model or machine has no use for."""
+    on_cpu = situation.backend == "cpu"
+    headless_file = entry.speculation == "mtp" and not entry.has_head(file)
+    setting = Setting(
+        context=min(preset.ctx, _CONTEXT_WITHOUT_GPU) if on_cpu else preset.ctx,
         kv=preset.kv,
-        draft=preset.draft,
+        draft=0 if headless_file else preset.draft,
         ubatch=preset.ubatch,
         slots=preset.slots,
-        n_cpu_moe=0 if backend == "cpu" else preset.n_cpu_moe,
-        backend=backend,
-        draft_model_bytes=(beside.size_bytes or 0) if beside else 0,
+        n_cpu_moe=preset.n_cpu_moe,
+        backend=situation.backend,
+        gpus=situation.gpus,
+    )
+    if wish is not None:
+        setting = replace(setting, **wish.overrides())  # type: ignore[arg-type]
+    geometry, beside = entry.geometry, _draft_file(entry)
+    with_experts = 0 if on_cpu or geometry is None or not geometry.experts else geometry.layers + geometry.mtp_layers
+    return replace(
+        setting,
+        n_cpu_moe=min(setting.n_cpu_moe, with_experts),
+        draft_model_bytes=(beside.size_bytes or 0) if beside and setting.draft else 0,
     )
 
 
@@ -253,8 +281,7 @@ def _seeds(entry: ModelEntry, situation: Situation, wish: Wish) -> list[Preset]:
 
 def _suits(preset: Preset, situation: Situation) -> bool:
     """Whether a preset's variant and its need of host memory go with the machine."""
-    headless = situation.margin_mib <= 512 * situation.gpus
-    if preset.variant == "headless" and not headless:
+    if preset.variant == "headless" and not situation.headless:
         return False
     need, have = preset.host_memory_gb_min, situation.host_mib
     return need is None or have is None or have >= need * 1_024 * 0.7 or need <= 24
@@ -268,7 +295,7 @@ def _plan(
     preset: Preset,
     situation: Situation,
     fixed: frozenset[str],
-    wish: Wish,
+    intent: Intent,
 ) -> Plan:
     geometry = entry.geometry
     assert geometry is not None  # noqa: S101 -- the caller has looked
@@ -278,25 +305,27 @@ def _plan(
 
     layers = weights.expert_layers(mtp=setting.draft > 0) if situation.backend != "cpu" else 0
     budgets = [situation.free_mib - situation.margin_mib, situation.free_mib - situation.margin_mib // 2]
-    if wish.intent == "as-published":  # then it is run as it was, or not at all
+    if intent == "as-published":  # then it is run as it was, or not at all
         fitted = Fitted(setting, measure(setting), ())
     else:
         fitted = fit(setting, budgets, fixed, layers, measure)
-    status = _status(fitted, situation)
     evidence = nearest(entry, file.quant, fitted.setting, situation)
     return Plan(
         entry=entry,
         file=file,
         setting=fitted.setting,
-        status=status,
+        status=_status(fitted, situation),
         estimate=fitted.estimate,
         free_mib=situation.free_mib,
         margin_mib=situation.margin_mib,
-        mark=preset.mark if fitted.setting == _setting(entry, preset, situation.backend) else "derived",
-        reasons=reasons_for(entry, file, fitted, preset, situation, wish.intent, fixed),
-        cautions=cautions_for(entry, file, weights, fitted, situation, status.value, evidence),
+        mark=preset.mark if fitted.setting == _setting(entry, file, preset, situation) else "derived",
+        reasons=reasons_for(entry, file, weights, fitted, preset, situation, intent, fixed),
+        cautions=cautions_for(entry, file, weights, fitted, situation, evidence),
         evidence=evidence,
         limit_t_s=roofline(geometry, weights, fitted.setting, situation),
+        host_short=bool(fitted.setting.n_cpu_moe)
+        and situation.host_mib is not None
+        and situation.host_mib < host_need_mib(fitted),
     )
 
 

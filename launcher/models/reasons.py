@@ -1,10 +1,11 @@
 """A plan's reasons and cautions in plain words."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.fitting import Fitted
+from launcher.models.fitting import LEAST_CONTEXT, Fitted
 from launcher.models.memory import Setting, estimate
 from launcher.models.preset import Measurement, Preset
 from launcher.models.situation import Situation
@@ -12,10 +13,15 @@ from launcher.models.weights import Weights
 
 _MIB = 2**20
 _INTENTS = {
-    "balanced": "for a balance of quality, context and speed",
-    "long-context": "for a long context",
-    "best-quality": "for the best quality",
-    "as-published": "as it was published",
+    "balanced": "{} balances quality, context and speed in {}",
+    "long-context": "{} leaves room for a long context in {}",
+    "best-quality": "{} puts quality first in {}",
+    "as-published": "{} as it was published for {}",
+}
+_MARKS = {
+    "measured": "somebody ran it, or a close neighbour",
+    "derived": "by the memory formula",
+    "guess": "a guess",
 }
 _ROOM_MIB = 1_024
 """Host memory that the system needs beside what the engine puts there."""
@@ -24,6 +30,7 @@ _ROOM_MIB = 1_024
 def reasons_for(
     entry: ModelEntry,
     file: ModelFile,
+    weights: Weights,
     fitted: Fitted,
     preset: Preset,
     situation: Situation,
@@ -31,33 +38,31 @@ def reasons_for(
     fixed: frozenset[str],
 ) -> tuple[str, ...]:
     """Return why a plan is as it is, the choice of the file first."""
-    return tuple(
-        filter(
-            None,
-            [
-                _file_reason(file, preset, situation, intent),
-                _memory_reason(fitted, situation),
-                *[f"Given up to fit: {what}." for what in fitted.given_up],
-                _context_reason(fitted.setting, entry, "context" in fixed),
-                _kv_reason(fitted.setting, "kv" in fixed),
-                _draft_reason(fitted.setting, entry, "draft" in fixed),
-                _offload_reason(fitted),
-                _next_to_go(fitted.setting, fixed),
-                preset.note if preset.quant == file.quant and situation.backend != "cpu" else "",
-                *situation.notes,
-            ],
-        )
-    )
+    setting = fitted.setting
+    own = preset.quant == file.quant
+    found = [
+        _file_reason(file, preset, intent) if own else f"{file.quant} is your choice.",
+        _memory_reason(fitted, situation),
+        _given_up(fitted, situation),
+        _context_reason(setting, preset, entry, "context" in fixed),
+        "" if "kv" in fixed else _kv_reason(entry, weights, fitted, situation, intent),
+        _draft_reason(setting, entry, file, "draft" in fixed),
+        _slots_reason(setting),
+        _offload_reason(fitted, weights, situation, "n_cpu_moe" in fixed),
+        "" if intent == "as-published" else _next_to_go(fitted, weights, situation, fixed),
+        preset.note if own and situation.backend != "cpu" else "",
+    ]
+    return tuple(filter(None, found))
 
 
-def _file_reason(file: ModelFile, preset: Preset, situation: Situation, intent: str) -> str:
-    size = f"{preset.memory_gb} GB" if preset.memory_gb else "any size"
-    if preset.quant != file.quant:
-        return f"{file.quant} is your choice."
-    if situation.backend == "cpu":
-        return f"{file.quant} is the choice {_INTENTS[intent]} where {size} are there for it."
-    marks = {"measured": "somebody ran it or a close neighbour", "derived": "by the memory formula", "guess": "a guess"}
-    return f"{file.quant} is the choice {_INTENTS[intent]} on GPUs of {size} ({marks[preset.mark]})."
+def host_need_mib(fitted: Fitted) -> int:
+    """Return the host memory in MiB that a plan needs at its start, with room for the system."""
+    return fitted.estimate.host.at_start // _MIB + _ROOM_MIB
+
+
+def _file_reason(file: ModelFile, preset: Preset, intent: str) -> str:
+    size = f"{preset.memory_gb} GB" if preset.memory_gb else "any memory"
+    return f"{_INTENTS[intent].format(file.quant, size)} ({_MARKS[preset.mark]})."
 
 
 def _memory_reason(fitted: Fitted, situation: Situation) -> str:
@@ -66,41 +71,82 @@ def _memory_reason(fitted: Fitted, situation: Situation) -> str:
     told = f"It takes {fitted.required_mib:,} of {situation.free_mib:,} MiB {where}"
     if spare < 0:
         return f"{told}: {-spare:,} MiB are missing."
-    advised = "" if spare >= situation.margin_mib else f", fewer than the {situation.margin_mib:,} to keep for others"
+    advised = "" if spare >= situation.margin_mib else f", fewer than the {situation.margin_mib:,} that should"
     return f"{told}; {spare:,} stay free{advised}."
 
 
-def _context_reason(setting: Setting, entry: ModelEntry, chosen: bool) -> str:
+def _given_up(fitted: Fitted, situation: Situation) -> str:
+    if not fitted.given_up:
+        return ""
+    told = ", ".join(fitted.given_up)
+    if fitted.required_mib > situation.free_mib:
+        return f"It does not fit even with {told}."
+    return f"What it took to fit: {told}."
+
+
+def _context_reason(setting: Setting, preset: Preset, entry: ModelEntry, chosen: bool) -> str:
     if chosen:
         return f"A context of {setting.context:,} tokens is your choice."
     if entry.native_context and setting.context >= entry.native_context:
         return f"The context is all that the model was trained for, {setting.context:,} tokens."
+    if setting.backend == "cpu" and setting.context < preset.ctx:
+        return "The context is short because a processor reads long prompts slowly; --ctx sets another."
     return ""
 
 
-def _kv_reason(setting: Setting, chosen: bool) -> str:
-    if chosen:
+def _kv_reason(entry: ModelEntry, weights: Weights, fitted: Fitted, situation: Situation, intent: str) -> str:
+    setting = fitted.setting
+    fits = fitted.required_mib <= situation.free_mib
+    if setting.kv == "f16" and fits:
+        slow = "" if situation.backend == "cpu" else ", and a quantised one slows drafts at long contexts"
+        return f"The KV cache stays f16: it fits{slow}."
+    if setting.kv == "q8_0":
+        return "A KV cache of q8_0 takes about half of f16's memory at almost no loss."
+    if setting.kv != "q4_0" or not fits or entry.geometry is None:
         return ""
-    return {
-        "f16": "The KV cache stays f16: it fits, and a quantised one slows drafts at long contexts.",
-        "q8_0": "A KV cache of q8_0 takes about half of f16's memory at almost no loss.",
-        "q4_0": "Only a KV cache of q4_0 leaves room for this context.",
-    }.get(setting.kv, "")
+    larger = estimate(entry.geometry, weights, replace(setting, kv="q8_0")).parts.total
+    if larger <= (situation.free_mib - situation.margin_mib) * _MIB:
+        ran = "was published with" if intent == "as-published" else "is set to"
+        return f"The KV cache {ran} q4_0; q8_0 would fit as well (--kv q8_0)."
+    if setting.n_cpu_moe:
+        return "A KV cache of q4_0 leaves more of the GPU to experts."
+    return "Only a KV cache of q4_0 leaves room for this context."
 
 
-def _draft_reason(setting: Setting, entry: ModelEntry, chosen: bool) -> str:
+def _draft_reason(setting: Setting, entry: ModelEntry, file: ModelFile, chosen: bool) -> str:
     if not setting.draft and entry.speculation == "ngram-mod":
         return "The file has no MTP head. Repeats of earlier text can be drafted without: add -- --spec-type ngram-mod."
+    if not setting.draft and entry.speculation == "mtp" and not entry.has_head(file):
+        return "This file has no MTP head."
     if not setting.draft:
         return "MTP is off, as you chose." if chosen else "MTP is off: its memory is better spent on the context here."
-    if chosen:
+    if chosen or setting.backend == "cpu":
         return ""
-    moe = entry.geometry is not None and entry.geometry.experts > 0
-    kind = "mixture-of-experts" if moe else "dense"
-    return f"Draft {setting.draft} is where most published runs of {kind} models of this family were fastest."
+    runs = {
+        (result.gpu, result.quant, result.source, result.draft)
+        for result in entry.measurements
+        if result.draft and result.tokens_per_second and result.trust == "good"
+    }
+    counts = Counter(draft for *_, draft in runs)
+    usual, count = max(counts.items(), key=lambda one: one[1], default=(None, 0))
+    if usual is None or 2 * count <= len(runs):
+        return ""
+    if setting.draft == usual:
+        return f"Draft {usual} was used in {count} of the {len(runs)} published runs of this model."
+    return f"Most published runs of this model used draft {usual}: measure both."
 
 
-def _offload_reason(fitted: Fitted) -> str:
+def _slots_reason(setting: Setting) -> str:
+    if setting.slots == 1:
+        return ""
+    return f"The {setting.slots} slots share the context: {setting.context // setting.slots:,} tokens for each."
+
+
+def _offload_reason(fitted: Fitted, weights: Weights, situation: Situation, chosen: bool) -> str:
+    if chosen and situation.backend == "cpu":
+        return "Without a GPU all is in host memory: --n-cpu-moe is left out."
+    if chosen and not weights.blocks[0].experts:
+        return "A dense model has no routed experts: --n-cpu-moe is left out."
     if not fitted.setting.n_cpu_moe:
         return ""
     host = fitted.estimate.host.at_start / _MIB
@@ -110,16 +156,24 @@ def _offload_reason(fitted: Fitted) -> str:
     )
 
 
-def _next_to_go(setting: Setting, fixed: frozenset[str]) -> str:
+def _next_to_go(fitted: Fitted, weights: Weights, situation: Situation, fixed: frozenset[str]) -> str:
+    setting = fitted.setting
     steps = [
-        "ubatch 256" if setting.ubatch > 256 and "ubatch" not in fixed else "",
-        "KV q8_0" if setting.kv == "f16" and "kv" not in fixed else "",
-        "a shorter context" if setting.context > 32_768 and "context" not in fixed else "",
-        "draft 2" if setting.draft > 2 and "draft" not in fixed else "",
-        "KV q4_0" if setting.kv == "q8_0" and "kv" not in fixed else "",
+        "ubatch to 256" if setting.ubatch > 256 and "ubatch" not in fixed else "",
+        "KV to q8_0" if setting.kv == "f16" and "kv" not in fixed else "",
+        "context" if setting.context > LEAST_CONTEXT and "context" not in fixed else "",
+        "draft to 2" if setting.draft > 2 and "draft" not in fixed else "",
+        "KV to q4_0" if setting.kv in ("f16", "q8_0") and "kv" not in fixed else "",
+        "experts to the host" if _can_move(setting, weights) and "n_cpu_moe" not in fixed else "",
     ]
     left = [step for step in steps if step]
-    return f"Should memory be short, what goes first: {', then '.join(left)}." if left else ""
+    if not left or fitted.required_mib > situation.free_mib:
+        return ""
+    return f"Should memory be short, what gives way, in this order: {', '.join(left)}."
+
+
+def _can_move(setting: Setting, weights: Weights) -> bool:
+    return setting.backend != "cpu" and setting.n_cpu_moe < weights.expert_layers(mtp=setting.draft > 0)
 
 
 def cautions_for(
@@ -128,29 +182,28 @@ def cautions_for(
     weights: Weights,
     fitted: Fitted,
     situation: Situation,
-    status: str,
     evidence: Sequence[Measurement],
 ) -> tuple[str, ...]:
     """Return what a plan costs or risks: quality, host memory, MTP where it may be slower, memory that is missing."""
-    found = [f"{note.text} ({note.source})" for note in entry.quality_notes(file.quant, fitted.setting.kv)]
-    if status == "TOO BIG":
+    setting = fitted.setting
+    found = [f"{note.text} Source: {note.source}." for note in entry.quality_notes(file.quant, setting.kv)]
+    if fitted.required_mib > situation.free_mib:
         found.insert(0, _too_big(situation))
     if situation.backend == "cpu":
         found.append("Without a GPU tokens come slowly, and nobody measured whether MTP helps then: try --no-mtp.")
-    if fitted.setting.n_cpu_moe:
-        found += _offload_cautions(entry, weights, fitted, situation)
-    if entry.speculation == "draft-model" and fitted.setting.draft:
-        found.append("The draft model's own KV cache is not counted: its header is not read.")
-    slower = next((each for each in evidence if each.speedup is not None and each.speedup < 1), None)
-    if slower is not None and fitted.setting.draft:
+    if entry.native_context and setting.context > entry.native_context:
         found.append(
-            f"MTP was slower on the {slower.gpu}: {slower.tokens_per_second:g} t/s, without it {slower.baseline:g}."
-            " Measure it with --no-mtp too."
+            f"The model was trained for {entry.native_context:,} tokens. More need RoPE scaling"
+            " (-- --rope-scaling yarn), and its answers get worse."
         )
-    if situation.unified and fitted.setting.draft:
-        found.append("On GPUs that share the host's memory MTP gained little or lost: measure it with --no-mtp too.")
-    if not fitted.estimate.exact:
-        found.append("The file's header is not read yet: the weights are known by the family's rules, to about 0.2 %.")
+    if setting.n_cpu_moe:
+        found += _offload_cautions(entry, weights, fitted, situation)
+    if situation.gpus > 1:
+        found.append(_split_caution(fitted, situation))
+    if entry.speculation == "draft-model" and setting.draft:
+        found.append("The draft model's own KV cache is not counted: its header is not read.")
+    if setting.draft:
+        found += _slower_cautions(evidence, situation)
     return tuple(found)
 
 
@@ -163,27 +216,55 @@ def _too_big(situation: Situation) -> str:
     )
 
 
+def _split_caution(fitted: Fitted, situation: Situation) -> str:
+    parts = fitted.estimate.parts
+    last = (parts.draft_kv + parts.draft_compute) // _MIB
+    head = f" The last one also holds the MTP head's {last:,} MiB of cache and buffers." if last else ""
+    return (
+        f"{situation.gpus} GPUs are counted together, and each gets whole layers by its free memory.{head}"
+        " If one fills up first, give it less with -- --tensor-split."
+    )
+
+
+def _slower_cautions(evidence: Sequence[Measurement], situation: Situation) -> list[str]:
+    found = []
+    slower = next((each for each in evidence[:1] if each.speedup is not None and each.speedup < 1), None)
+    if slower is not None:
+        found.append(
+            f"MTP was slower in the nearest run: {slower.tokens_per_second:g} t/s on the {slower.gpu},"
+            f" without it {slower.baseline:g}. Measure it with --no-mtp too."
+        )
+    if situation.unified:
+        found.append("On GPUs that share the host's memory MTP gained little or lost: measure it with --no-mtp too.")
+    return found
+
+
 def _offload_cautions(entry: ModelEntry, weights: Weights, fitted: Fitted, situation: Situation) -> list[str]:
     found = []
-    need = fitted.estimate.host.at_start // _MIB + _ROOM_MIB
-    have = situation.host_mib
+    need, have = host_need_mib(fitted), situation.host_mib
+    later = (fitted.estimate.host.checkpoints_most + fitted.estimate.host.prompt_cache_most) // _MIB
     if have is None:
-        found.append(f"The host needs about {need:,} MiB free for the experts; what it has is not known.")
+        found.append(
+            f"The host should have about {need:,} MiB free for them; what it has is not known (--host-memory)."
+        )
     elif have < need:
         found.append(
-            f"Host memory is short: about {need:,} MiB are needed and {have:,} are there. The experts would be"
-            " read from the disk at every token, which takes seconds."
-            " A smaller quantisation or a smaller model runs well."
+            f"Host memory is short: about {need:,} MiB are needed and {have:,} are there. Experts would be read from"
+            " the disk again and again, and tokens come very slowly. Take a smaller quantisation or model."
+        )
+    elif have < need + later:
+        found.append(
+            f"Long use may add up to {later:,} MiB on the host (prompt cache, context checkpoints), more than is there:"
+            " -- --cache-ram N limits the cache to N MiB."
         )
     geometry = entry.geometry
-    if fitted.setting.draft and geometry is not None and weights.blocks[0].experts:
+    if fitted.setting.draft and geometry is not None:
         without = estimate(geometry, weights, replace(fitted.setting, draft=0))
         cost = fitted.estimate.parts.total - without.parts.total
-        layers = cost // weights.blocks[0].experts
+        layers = min(cost // weights.blocks[0].experts, fitted.setting.n_cpu_moe)
         if layers:
             found.append(
-                f"MTP takes {cost // _MIB:,} MiB here; without it the experts of {layers} more"
-                f" layer{'s' if layers > 1 else ''} fit on the GPU. Only a measurement tells which is faster:"
-                " on an RTX 5080 it was 74 t/s with MTP and 97 without (prismix, b9204)."
+                f"MTP takes {cost // _MIB:,} MiB here. Without it the experts of {layers} more"
+                f" layer{'s' if layers > 1 else ''} fit on the GPU; only a measurement tells which is faster."
             )
     return found
