@@ -1,0 +1,188 @@
+"""Making a setting fit: what shrinks in which order, on the real estimates of the catalogue's models."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.fitting import CONTEXTS, LEAST_CONTEXT, Fitted, fit
+from launcher.models.geometry import Geometry
+from launcher.models.memory import KV_TYPES, Estimate, Setting, estimate
+from launcher.models.weights import Weights, weights_by_rules
+
+MIB = 2**20
+CATALOGUE = load_catalogue()
+MODELS = {"moe": ("qwen3.6-35b-a3b-mtp", "UD-Q3_K_XL"), "dense": ("qwen3.8-27b", "UD-Q4_K_M")}
+SHRUNK_IN_TURN = [
+    # facts/models.md, "If it must shrink, in order": ubatch, KV to q8_0, context, draft 3 to 2, q4_0, then experts.
+    "ubatch",
+    "a KV cache of q8_0",
+    "a context",
+    "draft",
+    "a KV cache of q4_0",
+]
+
+
+@cache
+def model(kind: str) -> tuple[Geometry, Weights]:
+    entry = CATALOGUE.find(MODELS[kind][0])
+    file = entry.file(MODELS[kind][1])
+    assert file is not None
+    assert entry.geometry is not None
+    weights = weights_by_rules(entry, file, entry.geometry)
+    assert weights is not None
+    return entry.geometry, weights
+
+
+@cache
+def measured(kind: str, setting: Setting) -> Estimate:
+    return estimate(*model(kind), setting)
+
+
+def fitted(
+    kind: str, setting: Setting, free_mib: int, margin_mib: int = 1_024, fixed: frozenset[str] = frozenset()
+) -> Fitted:
+    budgets = [free_mib - margin_mib, free_mib - margin_mib // 2]
+    layers = model(kind)[1].expert_layers(mtp=setting.draft > 0)
+    return fit(setting, budgets, fixed, layers, lambda candidate: measured(kind, candidate))
+
+
+def required(kind: str, setting: Setting) -> int:
+    return -(-measured(kind, setting).parts.total // MIB)
+
+
+WHOLE = Setting(262_144, "f16", draft=3, ubatch=1_024)
+
+
+def test_what_fits_stays_as_it_was() -> None:
+    found = fitted("moe", WHOLE, 40_000)
+    assert (found.setting, found.given_up) == (WHOLE, ())
+    assert found.required_mib == required("moe", WHOLE)
+
+
+def test_what_hurts_least_goes_first_and_nothing_out_of_turn() -> None:
+    seen = set()
+    for free_mib in range(26_000, 17_000, -20):
+        found = fitted("moe", WHOLE, free_mib)
+        if found.setting.n_cpu_moe:
+            break
+        steps = [next(step for step in SHRUNK_IN_TURN if each.startswith(step)) for each in found.given_up]
+        assert steps == SHRUNK_IN_TURN[: len(steps)]
+        seen.add(len(steps))
+    assert seen == set(range(6))
+
+
+def test_only_as_much_goes_as_must() -> None:
+    """Of each kind of shrinking the last is not stepped over: what is one step larger does not fit."""
+    found = fitted("moe", replace(WHOLE, draft=2, kv="q8_0", ubatch=256), 19_500).setting
+    assert LEAST_CONTEXT < found.context < WHOLE.context
+    larger = CONTEXTS[CONTEXTS.index(found.context) - 1]
+    assert required("moe", found) <= 19_500 - 1_024 < required("moe", replace(found, context=larger))
+
+
+def test_experts_go_to_the_host_last_and_no_more_than_must() -> None:
+    found = fitted("moe", Setting(262_144, "q8_0", ubatch=256), 14_000)
+    assert found.given_up[0] == "the experts of some layers in host memory"
+    assert (found.setting.context, found.setting.kv) == (262_144, "q8_0")
+    fewer = replace(found.setting, n_cpu_moe=found.setting.n_cpu_moe - 1)
+    assert found.required_mib <= 14_000 - 1_024 < required("moe", fewer)
+
+
+def test_with_all_experts_on_the_host_the_rest_shrinks_too() -> None:
+    found = fitted("moe", Setting(262_144, "f16", ubatch=512), 5_000)
+    assert found.required_mib <= 5_000 - 1_024
+    assert found.setting.n_cpu_moe > 30
+    assert found.setting.context < 262_144
+
+
+def test_a_setting_with_experts_on_the_host_gets_them_back_where_there_is_room() -> None:
+    found = fitted("moe", Setting(131_072, "q8_0", n_cpu_moe=30), 40_000)
+    assert (found.setting.n_cpu_moe, found.given_up) == (0, ())
+
+
+def test_what_never_fits_comes_back_as_small_as_it_gets() -> None:
+    found = fitted("dense", WHOLE, 4_000)
+    assert found.setting == Setting(LEAST_CONTEXT, "q4_0", draft=2, ubatch=256)
+    assert found.required_mib > 4_000
+    assert len(found.given_up) == 5
+
+
+def test_half_the_margin_will_do_before_experts_move() -> None:
+    least = required("moe", Setting(LEAST_CONTEXT, "q4_0", ubatch=256))
+    tight = fitted("moe", Setting(65_536, "q8_0"), least + 600)
+    assert tight.setting.n_cpu_moe == 0
+    assert least <= tight.required_mib <= least + 600 - 512
+    assert fitted("moe", Setting(65_536, "q8_0"), least + 500).setting.n_cpu_moe > 0
+
+
+SETTINGS = st.builds(
+    Setting,
+    context=st.sampled_from([4_096, 32_768, 65_536, 100_000, 262_144]),
+    kv=st.sampled_from(["f16", "q8_0", "q4_0", "q5_1"]),
+    draft=st.integers(0, 4),
+    ubatch=st.sampled_from([64, 256, 512, 1_000, 2_048]),
+    slots=st.sampled_from([1, 4]),
+)
+FIELDS = ("context", "kv", "draft", "ubatch", "n_cpu_moe")
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@settings(deadline=None, derandomize=True)
+@given(data=st.data())
+def test_what_the_user_fixed_stays_and_nothing_ever_grows(kind: str, data: st.DataObject) -> None:
+    wanted = data.draw(SETTINGS)
+    if kind == "moe":
+        wanted = replace(wanted, n_cpu_moe=data.draw(st.sampled_from([0, 0, 7, 41])))
+    fixed = frozenset(data.draw(st.sets(st.sampled_from(FIELDS))))
+    found = fitted(kind, wanted, data.draw(st.integers(0, 60_000)), data.draw(st.sampled_from([512, 1_024])), fixed)
+    for name in fixed:
+        assert getattr(found.setting, name) == getattr(wanted, name)
+    for name in ("context", "draft", "ubatch"):
+        assert getattr(found.setting, name) <= getattr(wanted, name)
+    assert found.setting.slots == wanted.slots
+    assert bits(found.setting.kv) <= bits(wanted.kv)
+    assert found.estimate == measured(kind, found.setting)
+
+
+def bits(kv: str) -> float:
+    per_block, block_bytes = KV_TYPES[kv]
+    return 8 * block_bytes / per_block
+
+
+def worth(kind: str, found: Fitted, free_mib: int) -> tuple[float, ...]:
+    """How good a result is: that it fits, that experts stay on the GPU, then what hurts most to lose first."""
+    setting, spare = found.setting, free_mib - found.required_mib
+    fits = 2 if spare >= 1_024 else 1 if spare >= 512 else 0
+    on_gpu = setting.n_cpu_moe == 0
+    return (
+        fits > 0,
+        on_gpu,
+        fits,
+        setting.kv != "q4_0",
+        setting.draft,
+        setting.context,
+        bits(setting.kv),
+        setting.ubatch,
+        -setting.n_cpu_moe,
+    )
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@settings(deadline=None, derandomize=True)
+@given(data=st.data())
+def test_more_free_memory_never_makes_it_worse(kind: str, data: st.DataObject) -> None:
+    wanted = data.draw(SETTINGS.filter(lambda setting: setting.kv != "q5_1"))
+    less, more = sorted(data.draw(st.lists(st.integers(2_000, 60_000), min_size=2, max_size=2)))
+    assert worth(kind, fitted(kind, wanted, more), more) >= worth(kind, fitted(kind, wanted, less), less)
+
+
+@settings(deadline=None, derandomize=True)
+@given(free_mib=st.integers(1_500, 30_000), wanted=SETTINGS)
+def test_no_expert_is_on_the_host_that_could_be_on_the_gpu(free_mib: int, wanted: Setting) -> None:
+    found = fitted("moe", wanted, free_mib).setting
+    if found.n_cpu_moe:
+        budget = free_mib - (1_024 if required("moe", found) <= free_mib - 1_024 else 512)
+        assert required("moe", replace(found, n_cpu_moe=found.n_cpu_moe - 1)) > budget
