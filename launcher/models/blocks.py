@@ -7,12 +7,17 @@ that llama.cpp b11434 builds. Weights are left out where nothing depends on them
 from dataclasses import dataclass
 
 from launcher.models.geometry import Geometry
+from launcher.models.styles import STYLES, UNKNOWN
 from launcher.models.tensors import HOST, Graph, Op, Size
 
 _F32, _F16, _I32, _I64 = 4, 2, 4, 8
-_VALUE_ROTATION = 64
+_ROTATION = 64
 """Width of the rotation put before values in a quantised cache (src/llama-kv-cache.cpp); keys take the widest power
 of two that divides a head."""
+
+
+ExpertBytes = tuple[int, int, int]
+"""The bytes of the gate, up and down matrices of one layer's routed experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +25,32 @@ class Shape:
     """What a graph's nodes and their order depend on.
 
     `snapshots` of a recurrent state are kept, 0 without drafts; `rotated` when the KV cache is quantised; `scratch`
-    when attention needs keys and values once more in F16; `devices` share the layers; the experts of
-    `cpu_expert_layers` stay on the host, `expert_bytes` for each matrix of one layer.
+    when attention needs keys and values once more in F16; `devices` share the layers, and work on
+    successive batches at once when `pipelined`; the experts of
+    `cpu_expert_layers` stay on the host, `expert_bytes` for each matrix of these layers; a device computes with them
+    when there are tokens, or output rows, enough. `target_hidden` is the width of the states that a draft reads.
     """
 
     snapshots: int = 0
     rotated: bool = False
     scratch: bool = False
     devices: int = 1
+    pipelined: bool = False
     cpu_expert_layers: int = 0
-    expert_bytes: tuple[int, int, int] = (0, 0, 0)
+    expert_bytes: tuple[ExpertBytes, ...] = ()
     offload_tokens: bool = True
     offload_outputs: bool = False
+    target_hidden: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The heads that hold keys and values, of layers with a sliding window or without; `name` tells their inputs."""
+
+    name: str
+    count: int
+    key_length: int
+    value_length: int
 
 
 class Blocks:
@@ -39,6 +58,11 @@ class Blocks:
 
     def __init__(self, geometry: Geometry, shape: Shape) -> None:
         self.geometry = geometry
+        self.style = STYLES.get(geometry.architecture, UNKNOWN)
+        self.heads = Heads("", geometry.kv_heads, geometry.key_length, geometry.value_length)
+        self.window_heads = Heads(
+            "window ", geometry.window_kv_heads, geometry.window_key_length, geometry.window_value_length
+        )
         self.shape = shape
         self.graph = Graph()
         self.outputs_only = False
@@ -54,9 +78,11 @@ class Blocks:
             self._inputs[name] = self.graph.input(size)
         return self._inputs[name]
 
-    def norm(self, source: int) -> int:
-        """Root mean square norm with a weight."""
-        return self.graph.like(Op.MUL, self.graph.like(Op.RMS_NORM, source))
+    def norm(self, source: int, place: int | None = None) -> int:
+        """Root mean square norm with a weight, which lies at `place` from where the graph goes on."""
+        normed = self.graph.like(Op.RMS_NORM, source)
+        self.graph.place = self.graph.place if place is None else place
+        return self.graph.like(Op.MUL, normed)
 
     def matmul(self, width: int, *sources: int) -> int:
         """Multiply by a weight that gives rows of `width`."""
@@ -67,56 +93,87 @@ class Blocks:
         width = self.graph.sizes[source].token
         return self.graph.node(Op.GET_ROWS, Size(output=width), source, self.input("rows", Size(output=_I32)))
 
-    def attention(self, normed: int) -> int:
-        """Gated attention: the queries come with a gate of their own size."""
-        g, model = self.graph, self.geometry
-        width = model.heads * model.key_length
-        gated = self.matmul(2 * width, normed)
-        query = g.node(Op.RMS_NORM, self.rows(width), g.view(Op.VIEW, gated))
-        query = self.rotate(self.rope(g.like(Op.MUL, query)), "key")
-        value = g.view(Op.RESHAPE, self.matmul(model.kv_heads * model.value_length, normed))
-        value = self.rotate(value, "value")
-        key = g.view(Op.RESHAPE, self.matmul(model.kv_heads * model.key_length, normed))
-        key = self.rotate(self.rope(self.norm(key)), "key")
-        attended = self.attend(query, key, value)
-        gate = g.node(Op.OTHER, self.rows(width), g.view(Op.VIEW, gated))
-        result = g.node(Op.MUL, self.rows(width), attended, g.like(Op.UNARY, gate))
-        return self.matmul(model.hidden, result)
-
-    def rope(self, source: int) -> int:
-        """Turn `source` by its position; four numbers a token place it in text and picture."""
-        return self.graph.like(Op.ROPE, source, self.input("positions", Size(token=4 * _I32)))
-
-    def rotate(self, source: int, what: str) -> int:
-        """Rotate keys, values or queries where the cache is quantised."""
-        if not self.shape.rotated:
-            return source
-        g, width = self.graph, _VALUE_ROTATION
-        if what == "key":
-            width = self.geometry.key_length & -self.geometry.key_length
-        rotation = self.input(f"{what} rotation", Size(_F32 * width**2))
-        turned = g.node(Op.MUL_MAT, g.sizes[source], rotation, g.view(Op.RESHAPE, source))
-        return g.view(Op.RESHAPE, turned)
-
-    def attend(self, query: int, key: int, value: int) -> int:
-        """Store `key` and `value` in the cache and attend to all of it."""
-        g, model = self.graph, self.geometry
+    def attention(self, normed: int, *, windowed: bool = False) -> int:
+        """Attention to all cells, or to those of a sliding window."""
+        g, model, style = self.graph, self.geometry, self.style
+        heads = self.window_heads if windowed else self.heads
+        width = model.heads * heads.key_length
+        mixed = self.matmul(width * (1 + style.gated), normed)
+        mixed = g.like(Op.ADD, mixed) if style.biased else mixed
+        query = g.view(Op.VIEW if style.gated else Op.RESHAPE, mixed)
+        if style.normed_heads:
+            query = g.like(Op.MUL, g.node(Op.RMS_NORM, self.rows(width), query))
+        query = self.rope(query, self.rows(width))
+        query = g.like(Op.SCALE, query) if style.scaled_queries else query
+        query = self.rotate(query, "key", heads)
         keys, values = g.elsewhere(), g.elsewhere()
-        g.view(Op.SET_ROWS, keys, g.view(Op.VIEW, key), self.input("key rows", Size(token=_I64)))
-        g.view(Op.SET_ROWS, values, g.view(Op.VIEW, value), self.input("value rows", Size(token=_I64)))
+        if not style.borrowed:
+            self.store(normed, keys, values, heads)
+        attended = self.attend(query, keys, values, heads)
+        if style.gated:
+            gate = g.node(Op.OTHER, self.rows(width), g.view(Op.VIEW, mixed))
+            attended = g.node(Op.MUL, self.rows(width), attended, g.like(Op.UNARY, gate))
+        return self.matmul(model.hidden, attended)
+
+    def store(self, normed: int, keys: int, values: int, heads: Heads) -> None:
+        """Write keys and values into their caches."""
+        g = self.graph
+        if self.style.windowed:
+            key = self.key(normed, heads)
+            value = self.value(normed, heads)
+        else:
+            value = self.value(normed, heads)
+            key = self.key(normed, heads)
+        g.view(Op.SET_ROWS, keys, g.view(Op.VIEW, key), self.input(f"{heads.name}key rows", Size(token=_I64)))
+        g.view(Op.SET_ROWS, values, g.view(Op.VIEW, value), self.input(f"{heads.name}value rows", Size(token=_I64)))
+
+    def key(self, normed: int, heads: Heads) -> int:
+        """The keys, turned by position."""
+        key = self.projected(normed, heads.count * heads.key_length)
+        key = self.norm(key) if self.style.normed_heads else key
+        return self.rotate(self.rope(key, self.rows(heads.count * heads.key_length)), "key", heads)
+
+    def value(self, normed: int, heads: Heads) -> int:
+        """The values."""
+        value = self.projected(normed, heads.count * heads.value_length)
+        value = self.graph.like(Op.RMS_NORM, value) if self.style.normed_values else value
+        return self.rotate(value, "value", heads)
+
+    def projected(self, normed: int, width: int) -> int:
+        """A projection by heads."""
+        projected = self.matmul(width, normed)
+        return self.graph.view(Op.RESHAPE, self.graph.like(Op.ADD, projected) if self.style.biased else projected)
+
+    def rope(self, source: int, size: Size) -> int:
+        """Turn `source` by its position."""
+        return self.graph.node(Op.ROPE, size, source, self.input("positions", Size(token=self.style.positions * _I32)))
+
+    def rotate(self, source: int, what: str, heads: Heads) -> int:
+        """Rotate keys, values or queries where the cache is quantised and the heads allow it."""
+        g = self.graph
+        length = heads.key_length if what == "key" else heads.value_length
+        if not self.shape.rotated or length % _ROTATION:
+            return source
+        width = length & -length if what == "key" else _ROTATION
+        rotation = self.input(f"{heads.name}{what} rotation", Size(_F32 * width**2))
+        return g.view(Op.RESHAPE, g.node(Op.MUL_MAT, g.sizes[source], rotation, g.view(Op.RESHAPE, source)))
+
+    def attend(self, query: int, keys: int, values: int, heads: Heads) -> int:
+        """Attend to all that the caches hold."""
+        g, model, name = self.graph, self.geometry, heads.name
         query = g.view(Op.PERMUTE, g.view(Op.VIEW, query))
         keys = g.view(Op.PERMUTE, g.view(Op.VIEW, keys))
         values = g.view(Op.PERMUTE, g.view(Op.VIEW, values))
-        size = self.rows(model.heads * model.value_length)
-        if self.shape.scratch:
-            size = size._replace(cache=_F16 * model.kv_heads * (model.key_length + model.value_length))
-        attended = g.node(Op.FLASH_ATTN, size, query, keys, values, self.input("mask", Size(mask=_F16)))
+        mask = self.input(f"{name}mask", Size(window_mask=_F16) if name else Size(mask=_F16))
+        width = model.heads * heads.value_length
+        scratch = self.shape.scratch * _F16 * heads.count * (heads.key_length + heads.value_length)
+        copied = Size(window_cache=scratch) if name else Size(cache=scratch)
+        attended = g.node(Op.FLASH_ATTN, self.rows(width).plus(copied), query, keys, values, mask)
         attended = g.view(Op.RESHAPE, attended)
-        if not self.shape.rotated:
+        if not self.shape.rotated or heads.value_length % _ROTATION:
             return attended
-        rotation = self.input("value rotation", Size(_F32 * _VALUE_ROTATION**2))
-        size = self.rows(model.heads * model.value_length)
-        return g.view(Op.RESHAPE, g.node(Op.MUL_MAT, size, rotation, g.view(Op.RESHAPE, attended)))
+        rotation = self.input(f"{name}value rotation", Size(_F32 * _ROTATION**2))
+        return g.view(Op.RESHAPE, g.node(Op.MUL_MAT, self.rows(width), rotation, g.view(Op.RESHAPE, attended)))
 
     def delta_net(self, normed: int) -> int:
         """A gated delta net: convolution over keys, queries and values, then the state's update."""
@@ -130,7 +187,7 @@ class Blocks:
         for _ in range(max(self.shape.snapshots, 1)):
             self.copy(joined, convolutions)
         state = self.state(states, Size(sequence=_F32 * model.delta_state))
-        convolved = g.like(Op.UNARY, g.node(Op.OTHER, self.rows(model.conv_channels), joined))
+        convolved = g.like(Op.UNARY, g.node(Op.SSM_CONV, self.rows(model.conv_channels), joined))
         key_width = self.rows(model.group_count * model.state_size)
         query, key = (g.like(Op.SCALE, g.node(Op.RMS_NORM, key_width, g.view(Op.VIEW, convolved))) for _ in range(2))
         value = g.view(Op.VIEW, convolved)
@@ -179,12 +236,14 @@ class Blocks:
         total = g.like(Op.CLAMP, g.node(Op.SUM_ROWS, self.rows(1), weights))
         weights = g.view(Op.RESHAPE, g.like(Op.DIV, weights, total))
         rows = g.view(Op.RESHAPE, normed)
-        gates, ups, downs = (self.expert_weight(layer, size) for size in self.shape.expert_bytes)
-        device, g.place = g.place, self.experts_place(layer)
-        gate = g.node(Op.MUL_MAT_ID, self.rows(used * model.expert_ffn), gates, rows, best)
-        up = g.node(Op.MUL_MAT_ID, self.rows(used * model.expert_ffn), ups, rows, best)
+        gates, ups, downs = self.expert_weights(layer)
+        device = g.place
+        g.place = self.experts_place(layer)
+        inner = self.rows(used * (model.expert_ffn or model.ffn))
+        gate = g.node(Op.MUL_MAT_ID, inner, gates, rows, best)
+        up = g.node(Op.MUL_MAT_ID, inner, ups, rows, best)
         down = g.node(Op.MUL_MAT_ID, self.rows(used * hidden), downs, g.like(Op.GLU, gate, up), best)
-        g.place = device
+        g.place = g.place or device
         weighted = g.like(Op.MUL, down, weights)
         parts = [g.view(Op.VIEW, weighted) for _ in range(used)]
         result = parts[0]
@@ -192,20 +251,25 @@ class Blocks:
             result = g.node(Op.ADD, self.rows(hidden), result, part)
         if not model.shared_expert_ffn:
             return result
+        g.place = device
         shared = self.feed_forward(normed, model.shared_expert_ffn)
         shared = g.like(Op.MUL, shared, g.like(Op.UNARY, self.matmul(1, normed)))
         return g.like(Op.ADD, result, shared)
 
-    def expert_weight(self, layer: int, size: int) -> int:
-        """One matrix of all experts of `layer`, on the host if the layer is one of those."""
-        on_host = layer < self.shape.cpu_expert_layers
-        return self.graph.elsewhere(Size(size), HOST if on_host else None)
+    def expert_weights(self, layer: int) -> tuple[int, int, int]:
+        """The matrices of the experts of `layer`, on the host if the layer is one of those."""
+        g, known = self.graph, self.shape.expert_bytes
+        if layer >= self.shape.cpu_expert_layers:
+            return g.elsewhere(), g.elsewhere(), g.elsewhere()
+        gate, up, down = known[min(layer, len(known) - 1)] if known else (0, 0, 0)
+        return g.elsewhere(Size(gate), HOST), g.elsewhere(Size(up), HOST), g.elsewhere(Size(down), HOST)
 
     def experts_place(self, layer: int) -> int:
-        """Where the experts of `layer` are computed: a device copies weights from the host for large batches."""
-        on_host = layer < self.shape.cpu_expert_layers
+        """Where the experts of `layer` are computed: for large batches the first device copies the host's weights."""
+        if layer >= self.shape.cpu_expert_layers:
+            return self.graph.place
         enough = self.shape.offload_outputs if self.outputs_only else self.shape.offload_tokens
-        return HOST if on_host and not enough else self.graph.place
+        return min(self.graph.place, 1) if enough else HOST
 
     def block_end(self, mixed: int, residual: int, layer: int) -> int:
         """From a mixer's output to the block's: residual, norm, feed forward, residual."""
@@ -213,4 +277,6 @@ class Blocks:
         residual = g.node(Op.ADD, self.rows(model.hidden), mixed, residual)
         normed = self.norm(residual)
         result = self.experts(normed, layer) if model.experts else self.feed_forward(normed, model.ffn)
-        return g.node(Op.ADD, self.rows(model.hidden), result, residual)
+        result = self.norm(result) if self.style.post_norms else result
+        result = g.node(Op.ADD, self.rows(model.hidden), result, residual)
+        return g.like(Op.MUL, result) if self.style.scaled_blocks else result

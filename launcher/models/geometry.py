@@ -37,6 +37,11 @@ class Geometry:
     vocabulary: int
     trained_context: int
     shared_expert_ffn: int = 0
+    window: int = 0
+    window_layers: int = 0
+    window_kv_heads: int = 0
+    window_key_length: int = 0
+    window_value_length: int = 0
 
     @property
     def recurrent_layers(self) -> int:

@@ -1,6 +1,6 @@
-"""The graphs that llama.cpp computes with a model: its trunk, and its MTP head.
+"""The graphs that llama.cpp computes with a model: its trunk, its MTP head, and a draft that leans on it.
 
-Read from src/models/qwen35.cpp and qwen35moe.cpp (b11434). A prompt's graph is the largest, so it alone is built, and
+Read from src/models/*.cpp (b11434). A prompt's graph is the largest, so it alone is built, and
 of the trunk only as many blocks as the peak needs.
 """
 
@@ -11,32 +11,69 @@ from launcher.models.tensors import HOST, Graph, Op, Size
 _F32, _I32, _I64 = 4, 4, 8
 
 
-KNOWN = frozenset({"qwen35", "qwen35moe"})
-"""Architectures whose graphs are known."""
-
-
 def repeated(geometry: Geometry) -> int:
     """How many blocks it takes until nothing new happens."""
-    return 2 * _interval(geometry)
+    return max(2 * _interval(geometry), 4)
 
 
 def trunk(geometry: Geometry, shape: Shape, devices: int) -> Graph:
     """Return the graph of a trunk whose layers are spread over `devices`; on the host alone if that is 0."""
     build = Blocks(geometry, shape)
-    g, interval = build.graph, _interval(geometry)
-    current = _embedded(build, min(devices, 1))
-    places = _places(geometry, shape, devices)
-    for layer, place in enumerate(places):
-        normed = g.like(Op.RMS_NORM, current)
-        g.place = place
-        normed = g.like(Op.MUL, normed)
-        mixed = build.attention(normed) if layer % interval == interval - 1 else build.delta_net(normed)
-        if layer == len(places) - 1:
-            mixed, current = build.picked(mixed), build.picked(current)
-            build.outputs_only = True
-        current = build.block_end(mixed, current, layer)
-    build.matmul(geometry.vocabulary, build.norm(current))
+    current = _layers(build, _embedded(build, min(devices, 1)), devices)
+    build.matmul(geometry.vocabulary, current)
+    return build.graph
+
+
+def head(geometry: Geometry, shape: Shape, device: int) -> Graph:
+    """Return the graph of an MTP head on `device`: token and hidden state joined, a block of attention, the output."""
+    build = Blocks(geometry, shape)
+    g, hidden = build.graph, build.rows(geometry.hidden)
+    g.place = HOST
+    token = g.node(Op.GET_ROWS, hidden, build.input("tokens", Size(token=_I32)))
+    g.place = device
+    token = build.norm(token)
+    state = build.norm(build.input("states", hidden))
+    current = build.matmul(geometry.hidden, g.node(Op.OTHER, build.rows(2 * geometry.hidden), token, state))
+    current = build.block_end(build.attention(build.norm(current)), current, geometry.layers)
+    picked = build.picked(build.norm(current))
+    build.outputs_only = True
+    build.matmul(geometry.vocabulary, picked)
     return g
+
+
+def assistant(geometry: Geometry, shape: Shape, devices: int) -> Graph:
+    """Return the graph of a draft that reads the target's hidden states, and its cache in place of one of its own."""
+    build = Blocks(geometry, shape)
+    g, states = build.graph, build.rows(shape.target_hidden)
+    g.place = HOST
+    token = g.node(Op.GET_ROWS, states, build.input("tokens", Size(token=_I32)))
+    g.place = devices
+    joined = build.rows(2 * shape.target_hidden)
+    joined_rows = g.node(Op.OTHER, joined, g.like(Op.SCALE, token), build.input("states", states))
+    current = _layers(build, build.matmul(geometry.hidden, joined_rows), devices)
+    build.matmul(geometry.vocabulary, current)
+    build.matmul(shape.target_hidden, current)
+    return g
+
+
+def _layers(build: Blocks, current: int, devices: int) -> int:
+    """All blocks and the last norm, for the rows that are asked for."""
+    geometry, style, interval = build.geometry, build.style, _interval(build.geometry)
+    places = _places(geometry, build.shape, devices)
+    for layer, place in enumerate(places):
+        normed = build.norm(current, place)
+        whole = layer % interval == interval - 1
+        mixed = build.attention(normed, windowed=not whole) if whole or geometry.window else build.delta_net(normed)
+        if layer == len(places) - 1 and not style.late_pick:
+            mixed = build.picked(mixed)
+            build.outputs_only = True
+        mixed = build.norm(mixed) if style.post_norms else mixed
+        current = build.picked(current) if build.outputs_only else current
+        current = build.block_end(mixed, current, layer)
+    current = build.norm(current, devices)
+    current = build.picked(current) if style.late_pick else current
+    build.outputs_only = True
+    return current
 
 
 def _places(geometry: Geometry, shape: Shape, devices: int) -> list[int]:
@@ -58,8 +95,9 @@ def _places(geometry: Geometry, shape: Shape, devices: int) -> list[int]:
 
 
 def _interval(geometry: Geometry) -> int:
-    """Every how many layers attention comes."""
-    return geometry.layers // geometry.attention_layers if geometry.inner_size and geometry.attention_layers else 1
+    """Every how many layers attention to all cells comes."""
+    whole = geometry.attention_layers - geometry.window_layers
+    return geometry.layers // whole if whole and (geometry.inner_size or geometry.window_layers) else 1
 
 
 def _embedded(build: Blocks, device: int) -> int:
@@ -73,21 +111,6 @@ def _embedded(build: Blocks, device: int) -> int:
     slots = build.input("mixed slots", Size(token=_I64))
     mixed = g.node(Op.OTHER, hidden, build.input("mixed embeddings", hidden))
     g.view(Op.SET_ROWS, mixed, mixed_text, slots)
+    if build.style.scaled_input:
+        return g.like(Op.MUL, text, build.input("scales", Size(token=_F32)))
     return text
-
-
-def head(geometry: Geometry, shape: Shape, device: int) -> Graph:
-    """Return the graph of an MTP head on `device`: token and hidden state joined, a block of attention, the output."""
-    build = Blocks(geometry, shape)
-    g, hidden = build.graph, build.rows(geometry.hidden)
-    g.place = HOST
-    token = g.node(Op.GET_ROWS, hidden, build.input("tokens", Size(token=_I32)))
-    g.place = device
-    token = build.norm(token)
-    state = build.norm(build.input("states", hidden))
-    current = build.matmul(geometry.hidden, g.node(Op.OTHER, build.rows(2 * geometry.hidden), token, state))
-    current = build.block_end(build.attention(build.norm(current)), current, geometry.layers)
-    picked = build.picked(build.norm(current))
-    build.outputs_only = True
-    build.matmul(geometry.vocabulary, picked)
-    return g

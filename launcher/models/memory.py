@@ -1,13 +1,13 @@
 """The memory that a model takes, by part: pure arithmetic from its geometry, its weights and the settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 from launcher.base.errors import BadOption
 from launcher.models.compute import Backend, ComputeSetting, compute_buffers, padded_context
 from launcher.models.geometry import Geometry
-from launcher.models.weights import Block, Matrices, Weights
+from launcher.models.weights import Weights
 
 _MIB = 2**20
 _F32 = 4
@@ -142,8 +142,7 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
             draft=setting.draft if mtp else 0,
             quantised=KV_TYPES[setting.kv][0] > 1,
             cpu_expert_layers=0 if on_cpu else moved,
-            expert_bytes=_largest(weights.blocks[:moved]),
-            head_expert_bytes=_largest(weights.heads[: max(moved - len(weights.blocks), 0)]),
+            expert_bytes=tuple(block.matrices for block in (weights.blocks + weights.heads)[:moved]),
             devices=gpus,
         ),
     )
@@ -197,9 +196,3 @@ def draft_kv_bytes(geometry: Geometry, setting: Setting) -> int:
     width = geometry.kv_heads * (geometry.key_length + geometry.value_length)
     cells = padded_context(setting.context, setting.slots) * setting.slots
     return geometry.mtp_layers * cells * width * KV_TYPES["f16"][1]
-
-
-def _largest(blocks: Sequence[Block]) -> Matrices:
-    """The bytes of each of the experts' matrices in the layer where it is largest."""
-    gates, ups, downs = zip((0, 0, 0), *(block.matrices for block in blocks), strict=True)
-    return max(gates), max(ups), max(downs)

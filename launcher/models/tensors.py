@@ -30,6 +30,7 @@ class Op(Enum):
     SCALE = auto()
     SET_ROWS = auto()
     SOFT_MAX = auto()
+    SSM_CONV = auto()
     SUM_ROWS = auto()
     UNARY = auto()
     OTHER = auto()
@@ -62,6 +63,10 @@ class Size(NamedTuple):
     cache: int = 0
     window_mask: int = 0
     window_cache: int = 0
+
+    def plus(self, other: "Size") -> "Size":
+        """Return the sum of both."""
+        return Size(*(a + b for a, b in zip(self, other, strict=True)))
 
     def bytes(self, units: "Size") -> int:
         """Return the bytes when there are `units` of each."""

@@ -25,7 +25,7 @@ _RUNS = (
     (Op.ROPE, Op.VIEW, Op.SET_ROWS),
 )
 _FOLLOWS = {(Op.RMS_NORM, Op.MUL), (Op.UNARY, Op.MUL)}
-_FOLLOWS_AT_ONCE = {(Op.MUL_MAT, Op.ADD), (Op.MUL_MAT_ID, Op.MUL), (Op.ADD, Op.ADD)}
+_FOLLOWS_AT_ONCE = {(Op.MUL_MAT, Op.ADD), (Op.MUL_MAT_ID, Op.MUL), (Op.ADD, Op.ADD), (Op.SSM_CONV, Op.UNARY)}
 """Pairs that one shader computes, so that the second may be taken although it waits for the first."""
 
 
