@@ -15,6 +15,7 @@ from launcher.base.paths import cache_dir
 from launcher.fetch.hub import HubEntry, HubFile, resolve, token
 from launcher.models.gguf_header import GgufHeader, GgufModel, join_parts, part_names
 from launcher.models.gguf_parser import MAX_HEADER_BYTES, parse_header
+from launcher.models.header_summary import keep_summary, kept_summary
 
 _REMEDY = "The file on the server is no better: choose another one."
 _NAMED = 3
@@ -96,6 +97,7 @@ def _read_entry(file: HubFile, entry: HubEntry) -> tuple[GgufHeader, bytes]:
         header = parse_header(BytesIO(raw), PurePosixPath(file.path), entry.bytes)
         if header.data_offset == len(raw):
             os.utime(kept)
+            _summarise(entry, header)
             return header, raw
     header, raw = read_remote_header(entry.url, token=token())
     if header.file_bytes != entry.bytes:
@@ -104,7 +106,15 @@ def _read_entry(file: HubFile, entry: HubEntry) -> tuple[GgufHeader, bytes]:
     with suppress(OSError):  # a full disk is no reason not to answer
         write_atomically(kept, raw)
         _forget_oldest(kept.parent)
+    _summarise(entry, header)
     return header, raw
+
+
+def _summarise(entry: HubEntry, header: GgufHeader) -> None:
+    """Keep what plans need of the header of a whole model."""
+    if entry.sha256 and header.split_count == 1 and kept_summary(entry.sha256) is None:
+        with suppress(OSError):
+            keep_summary(entry.sha256, header)
 
 
 def _kept_path(entry: HubEntry) -> Path:

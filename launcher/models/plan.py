@@ -9,12 +9,13 @@ from enum import Enum
 from launcher.base.errors import BadOption, ModelHasNoHead, ModelUnknown
 from launcher.models.catalogue import SPECULATION, Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.fitting import Fitted, fit
+from launcher.models.header_summary import known_of
 from launcher.models.memory import KV_TYPES, Estimate, Setting, estimate
 from launcher.models.preset import Intent, Measurement, Preset
 from launcher.models.reasons import cautions_for, host_need_mib, reasons_for
 from launcher.models.situation import Situation
 from launcher.models.speed import nearest, roofline
-from launcher.models.weights import Weights, weights_by_rules
+from launcher.models.weights import Weights
 
 _MIB = 2**20
 _OLD_CLASSES = 1.05
@@ -158,8 +159,8 @@ def unplanned(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[U
         if wish.model and not seeds:
             told = "Write a preset for it: docs/models.md tells how."
             found[entry.id, None] = Unplanned(entry.id, None, "it has no preset", told)
-        for file, preset in _files(entry, seeds, wish):
-            if lack := _lack(entry, file, preset, wish):
+        for known, file, _, preset in _files(entry, seeds, wish):
+            if lack := _lack(known, file, preset, wish):
                 found[entry.id, file.quant] = Unplanned(entry.id, file.quant, *lack)
     return tuple(found.values())
 
@@ -182,11 +183,17 @@ def _no_quant(owner: str, quant: str, known: Iterable[str]) -> ModelUnknown:
     )
 
 
-def _files(entry: ModelEntry, seeds: Iterable[Preset], wish: Wish) -> list[tuple[ModelFile, Preset]]:
-    """The file that each preset is for, or the one that is wished for. Raises ModelUnknown when there is no such."""
+def _files(
+    entry: ModelEntry, seeds: Iterable[Preset], wish: Wish
+) -> list[tuple[ModelEntry, ModelFile, Weights | None, Preset]]:
+    """What is known of the file that each preset is for, or of the one that is wished for.
+
+    Raises ModelUnknown when there is no such file.
+    """
     if wish.quant is not None and entry.file(wish.quant) is None:
         raise _no_quant(f"{entry.id} has no", wish.quant, [file.quant for file in entry.files])
-    return [(file, preset) for preset in seeds if (file := entry.file(wish.quant or preset.quant))]
+    named = [(file, preset) for preset in seeds if (file := entry.file(wish.quant or preset.quant))]
+    return [(*known_of(entry, file), preset) for file, preset in named]
 
 
 def _lack(entry: ModelEntry, file: ModelFile, preset: Preset, wish: Wish) -> tuple[str, str] | None:
@@ -213,12 +220,11 @@ def _plans_of(entry: ModelEntry, situation: Situation, wish: Wish) -> list[Plan]
     """Plans for one model: what keeps its experts where its preset has them first."""
     fixed = frozenset(wish.overrides())
     found: dict[tuple[str, Setting], tuple[bool, Plan]] = {}
-    for file, preset in _files(entry, _seeds(entry, situation, wish), wish):
-        weights = weights_by_rules(entry, file, entry.geometry) if entry.geometry else None
-        if weights is None or _lack(entry, file, preset, wish) or not _can_draft(entry, file, wish):
+    for known, file, weights, preset in _files(entry, _seeds(entry, situation, wish), wish):
+        if weights is None or _lack(known, file, preset, wish) or not _can_draft(known, file, wish):
             continue
-        setting = _setting(entry, file, preset, situation, wish)
-        plan = _plan(entry, file, weights, setting, preset, situation, fixed, wish.intent)
+        setting = _setting(known, file, preset, situation, wish)
+        plan = _plan(known, file, weights, setting, preset, situation, fixed, wish.intent)
         moved = plan.setting.n_cpu_moe > 0 and not preset.n_cpu_moe
         found.setdefault((file.quant, plan.setting), (moved, plan))
     return [plan for _, plan in sorted(found.values(), key=lambda one: one[0])]

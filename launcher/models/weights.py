@@ -72,7 +72,10 @@ class Weights:
 
 
 def weights_of(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
-    """Return the weights as the header states them. Raises GeometryUnknown when a tensor's type is not known."""
+    """Return the weights as the header states them.
+
+    Raises GeometryUnknown when a tensor's type is not known, or there are fewer tensors than layers.
+    """
     rest: dict[int, int] = defaultdict(int)
     experts: dict[tuple[int, str], int] = defaultdict(int)
     embedding = output = 0
@@ -95,6 +98,8 @@ def weights_of(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
     if tied:  # the embedding is then copied to the device to make the logits (src/llama-model.cpp)
         output += embedding
     count = geometry.layers + geometry.mtp_layers
+    if count > len(model.tensors):
+        raise GeometryUnknown(f"{model.name} names {count:,} layers and has {len(model.tensors):,} tensors.")
     blocks = tuple(
         Block(rest[index], (experts[index, "gate"], experts[index, "up"], experts[index, "down"]))
         for index in range(count)

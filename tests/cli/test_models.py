@@ -167,10 +167,12 @@ class TestRefresh:
 
     def test_a_plan_uses_it(self) -> None:
         asked = ("--gpu-memory", "16", "--model", "qwen3.8-27b", "--quant", "Q3_K_M")
-        told = run(*asked, verb="plan")
-        assert "Not planned: qwen3.8-27b Q3_K_M: its size is unknown." in told.stdout
-        assert "`mtp-launcher models qwen3.8-27b --refresh` asks the hub." in told.stdout
-        assert "qwen3.8-27b Q3_K_M (its size is unknown)" in run("--gpu-memory", "16", verb="plan").stdout
+        told = " ".join(run(*asked, verb="plan").stdout.split())
+        assert "Not planned: qwen3.8-27b Q3_K_M: its size is unknown." in told
+        assert "`mtp-launcher models qwen3.8-27b --refresh` asks the hub." in told
+        assert "qwen3.8-27b Q3_K_M (its size is unknown)" in " ".join(
+            run("--gpu-memory", "16", verb="plan").stdout.split()
+        )
         before = answer(*asked, verb="plan", code=1)
         assert [(each["quant"], each["reason"]) for each in before["unplanned"]] == [("Q3_K_M", "its size is unknown")]
         run("qwen3.8-27b", "--refresh")
@@ -217,6 +219,32 @@ class TestRefresh:
         assert "known now  a.gguf: 4 bytes, SHA-256 " in told.stdout
         assert f"Left out: {models / 'bad.toml'}:1" in told.stderr
         assert answer("mine", "--refresh")["problems"][0]["file"] == str(models / "bad.toml")
+
+    def test_a_model_of_which_nothing_was_known_can_be_planned_in_the_end(
+        self, hub: Hub, home: Path, demo_model: Path
+    ) -> None:
+        folder = hub.folder / "someone" / "unknown"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "demo.gguf").write_bytes(demo_model.read_bytes())
+        (home / "config" / "models").mkdir(parents=True)
+        (home / "config" / "models" / "unknown.toml").write_text(
+            '[[models]]\nid = "unknown"\nname = "U"\nrepo = "someone/unknown"\nspeculation = "mtp"\n'
+            'files = [{ quant = "F16", file = "demo.gguf" }]\n'
+            '[[models.presets]]\nquant = "F16"\nctx = 4096\nkv = "f16"\ndraft = 2\n'
+        )
+        asked = ("--gpu-memory", "8", "--model", "unknown")
+        (left_out,) = answer(*asked, verb="plan", code=1)["unplanned"]
+        command = "mtp-launcher estimate someone/unknown:demo.gguf"
+        assert (left_out["reason"], left_out["remedy"]) == ("its shape is unknown", f"`{command}` reads its header.")
+        address = command.split()[-1]
+        run("unknown", "--refresh")
+        setting = ("--gpu-memory", "8", "--ctx", "4096", "--kv", "f16", "--draft", "2")
+        estimated = answer(address, *setting, verb="estimate")
+        planned = answer(*asked, verb="plan")
+        assert planned["unplanned"] == []
+        (plan,) = planned["plans"]
+        assert (plan["bytes"], plan["revision"]) == (demo_model.stat().st_size, COMMIT)
+        assert plan["parts"] == estimated["parts"]
 
     def test_a_model_that_is_not_from_the_hub(self) -> None:
         told = run("demo", "--refresh")
