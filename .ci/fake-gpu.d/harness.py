@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,20 +70,27 @@ def planned(cards: str, *flags: str, tables: int) -> list[list[Row]]:
 
     The first table is the target's, the second the MTP context's. What it says in place of a table is raised.
     """
-    command = [str(engine(cards)), *flags, "--log-jsonl", "-lv", "4", "--port", "0", "--no-ui"]
-    said: list[str] = []
     found: list[list[Row]] = []
+    said: list[str] = []
+    for record in records(cards, *flags):
+        said.append(str(record.get("msg", "")))
+        if record.get("type") == "fit_memory_breakdown":
+            found.append(record["data"]["rows"])
+        if len(found) == tables:
+            return found
+    raise RuntimeError(f"{len(found)} of {tables} tables, then: {''.join(said[-10:])}")
+
+
+def records(cards: str, *flags: str) -> Iterator[Row]:
+    """Start the engine and yield what it logs, its text as "msg"; it is killed when nobody wants more."""
+    command = [str(engine(cards)), *flags, "--log-jsonl", "-lv", "4", "--port", "0", "--no-ui"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
         patience = threading.Timer(_PATIENCE_S, child.kill)
         patience.start()
         try:
             for line in child.stdout or ():
-                said.append(line.decode("utf-8", "replace"))
-                if said[-1].startswith('{"type":"fit_memory_breakdown"'):
-                    found.append(json.loads(said[-1])["data"]["rows"])
-                if len(found) == tables:
-                    return found
+                text = line.decode("utf-8", "replace")
+                yield json.loads(text) if text.startswith("{") else {"msg": text}
         finally:
             patience.cancel()
             child.kill()
-    raise RuntimeError(f"{len(found)} of {tables} tables, then: {''.join(said[-10:])}")

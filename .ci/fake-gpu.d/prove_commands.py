@@ -1,0 +1,70 @@
+"""The commands beside a llama-server whose cards are not there: what `doctor` sees, and what `plan` tells to start."""
+# ruff: noqa: S101
+
+import json
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from harness import engine, launcher, model, proof, records, run
+
+USED_MIB = 400
+FILES = {
+    # Files that plans name, and sparse models of their geometry that are no larger.
+    "UD-IQ3_S": "qwen35moe-35b-iq3_s",
+    "UD-Q3_K_XL": "qwen35moe-35b-q3_k_xl",
+    "UD-IQ4_XS": "qwen35moe-35b-iq4_xs",
+    "UD-Q4_K_M": "qwen35moe-35b-q4_k_m",
+    "UD-Q4_K_XL": "qwen35moe-35b-q4_k_m",
+}
+
+FITS, CHANGES = "no changes needed", "cannot meet free memory target"
+
+
+def on_path(cards: str, *arguments: str) -> tuple[int, str]:
+    """Run our command line with the llama-server that has `cards` on PATH."""
+    before = os.environ["PATH"]
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "llama-server").symlink_to(engine(cards))
+        os.environ["PATH"] = f"{folder}:{before}"
+        try:
+            return launcher(*arguments)
+        finally:
+            os.environ["PATH"] = before
+
+
+@proof("doctor names each card that the llama-server on PATH sees, with its memory")
+def _doctor() -> str:
+    for cards, sizes in (("16g", (16,)), ("2x12g", (12, 12)), ("24g+12g", (24, 12))):
+        code, output = on_path(cards, "doctor", "--json")
+        assert code == 0, output
+        found = next(each for each in json.loads(output)["engines"] if each["place"].endswith("llama-server"))
+        listed = [(device["name"], device["total_mib"], device["free_mib"]) for device in found["devices"]]
+        assert listed == [(f"Vulkan{i}", 1_024 * gb, 1_024 * gb - USED_MIB) for i, gb in enumerate(sizes)], listed
+    code, output = on_path("16g", "doctor")
+    assert code == 0
+    assert "NVIDIA Fake 16G" in output, output
+    return "3 sets of cards"
+
+
+@proof("the first plan for a card, started as it says, fits that card by the engine's own fit")
+def _plans() -> str:
+    told = []
+    for gb in (8, 10, 12, 16, 20, 24):
+        described = ("--gpu-memory", str(gb), "--free-memory", str(1_024 * gb - USED_MIB), "--headless")
+        code, output = launcher("plan", *described, "--host-memory", "64", "--backend", "vulkan", "--json")
+        assert code == 0, output
+        plan = json.loads(output)["plans"][0]
+        assert plan["status"] == ("OFFLOADS" if gb <= 12 else "FITS"), plan
+        assert plan["argv"][:3] == ["llama-server", "--model", plan["file"]], plan["argv"]
+        name = FILES[plan["quant"]]
+        flags = ("--model", str(model(name)), *plan["argv"][3:], "-fitt", str(plan["margin_mib"]))
+        texts = (str(record.get("msg", "")) for record in records(f"{gb}g", *flags))
+        said = next(text for text in texts if FITS in text or CHANGES in text)
+        assert FITS in said, (plan, said)
+        experts = f", {plan['n_cpu_moe']} on the host" if plan["n_cpu_moe"] else ""
+        told.append(f"{gb} GB {plan['quant']} {plan['ctx']:,} {plan['kv']}{experts}")
+    return "; ".join(told)
+
+
+run()

@@ -1,0 +1,223 @@
+"""What `plan` says of a machine against what the engine's own fit says of its cards: fits, overflows, is refused."""
+# ruff: noqa: S101
+
+import asyncio
+import json
+import re
+from dataclasses import dataclass, fields, replace
+from itertools import product
+
+from harness import FOLDER, engine, launcher, model, proof, records, run
+
+from launcher.engine.arguments import memory_arguments
+from launcher.engine.build import probe
+from launcher.models import fitting
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.fitting import CONTEXTS
+from launcher.models.geometry import geometry_of
+from launcher.models.memory import OVERHEAD_MIB, Setting, recurrent_bytes
+from launcher.models.plan import Plan, Status, Wish, make_plans
+from launcher.models.situation import HEADLESS_MARGIN_MIB, described
+from launcher.planner import judge_formula, read_source
+
+USED_MIB = 400
+OVERHEAD = OVERHEAD_MIB["vulkan"]
+FILES = {
+    # Files of the catalogue, and the sparse models of their geometry and nearly their size.
+    ("qwen3.6-35b-a3b-mtp", "UD-IQ3_S"): "qwen35moe-35b-iq3_s",
+    ("qwen3.6-35b-a3b-mtp", "UD-Q3_K_XL"): "qwen35moe-35b-q3_k_xl",
+    ("qwen3.6-35b-a3b-mtp", "UD-IQ4_XS"): "qwen35moe-35b-iq4_xs",
+    ("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M"): "qwen35moe-35b-q4_k_m",
+    ("qwen3.8-27b", "UD-Q4_K_S"): "qwen35-27b-q4_k_s",
+    ("qwen3.6-27b-mtp", "Q4_K_M"): "qwen35-27b-q4_k_m",
+    ("qwen3.5-9b-mtp", "Q4_K_M"): "qwen35-9b-q4_k_m",
+}
+NEAR_MIB = 60
+"""What the rules for a file's weights may be off from its sparse model, all tensors' rounding included."""
+UNEVEN_MIB = 1_700
+"""The last of two cards has the output and the head too: it may be full while the first has room."""
+FITS, CHANGES, FAILS = "no changes needed", "cannot meet free memory target", "failed to fit"
+CATALOGUE = load_catalogue(FOLDER / "no-own-models")
+BUILD = asyncio.run(probe(engine("24g")))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What an engine's fit said: the verdict, the context that it chose, the layers whose experts overflow."""
+
+    verdict: str
+    context: int | None = None
+    overflowing: int | None = None
+
+
+def fit(cards: str, name: str, setting: Setting, target_mib: int, *, place: bool = False, wait: bool = False) -> Fit:
+    """Let the engine fit a model; with `place` it chooses the layers itself, with `wait` until it has done so."""
+    flags = memory_arguments(setting, BUILD.flags)
+    if place:
+        at = flags.index("--gpu-layers")
+        del flags[at : at + 2]
+    if not setting.context:
+        flags = flags[flags.index("--parallel") :]
+    told = Fit("says nothing")
+    for record in records(cards, "-m", str(model(name)), *flags, "-fitt", str(target_mib)):
+        text = str(record.get("msg", ""))
+        if found := re.search(r"context size reduced from \d+ to (\d+)", text):
+            told = replace(told, context=int(found[1]))
+        if found := re.search(r"(\d+) overflowing\)", text):
+            told = replace(told, overflowing=int(found[1]))
+        for verdict in (FITS, CHANGES, FAILS):
+            if verdict in text:
+                told = replace(told, verdict=verdict)
+                if not wait:
+                    return told
+        if "fitting params to free memory took" in text or (wait and told.verdict in (FITS, FAILS)):
+            return told
+    return told
+
+
+def plan_for(gb: int, file: tuple[str, str], **settings: int | str) -> Plan:
+    """Return the first plan for a headless machine with the card of `gb` that is not there."""
+    machine = described(gb, free_mib=1_024 * gb - USED_MIB, headless=True, host_gib=64, backend="vulkan")
+    wish = Wish(model=file[0], quant=file[1], slots=1, **settings)  # type: ignore[arg-type]
+    return make_plans(CATALOGUE, machine, wish)[0]
+
+
+def fitted(gb: int, name: str, setting: Setting, free: set[str]) -> Setting:
+    """Return what our own fit makes of a setting, by the model's header, when only the fields in `free` may change."""
+    source = read_source(str(model(name)))
+    fixed = frozenset(each.name for each in fields(Setting)) - free
+    layers = 41 if "n_cpu_moe" in free else 0
+    budget = 1_024 * gb - USED_MIB - HEADLESS_MARGIN_MIB
+    return fitting.fit(setting, (budget,), fixed, layers, lambda one: judge_formula(source, one)).setting
+
+
+def engine_target_mib(name: str, setting: Setting) -> int:
+    """Return what the engine shall leave free so that it has as much room as `fitted`: it counts states twice."""
+    return OVERHEAD + HEADLESS_MARGIN_MIB - int(state_mib(name, setting))
+
+
+def state_mib(name: str, setting: Setting) -> float:
+    """Return the recurrent states, which an engine counts twice: allocated already, and in its projection."""
+    geometry = geometry_of(read_source(str(model(name))).model)
+    return recurrent_bytes(geometry, slots=setting.slots, draft=setting.draft) / 2**20
+
+
+@proof("what fits by plan fits by the engine, and what does not does not")
+def _verdicts() -> str:
+    seen, near = {FITS: 0, CHANGES: 0}, 0
+    settings = (
+        (32_768, "q4_0", 2, 256),
+        (131_072, "q8_0", 2, 512),
+        (262_144, "q8_0", 0, 256),
+        (262_144, "f16", 3, 512),
+    )
+    for gb, (file, name), (context, kv, draft, ubatch) in product((8, 12, 16, 20, 24, 32, 40), FILES.items(), settings):
+        plan = plan_for(gb, file, context=context, kv=kv, draft=draft, ubatch=ubatch, n_cpu_moe=0)
+        assert (plan.setting.context, plan.setting.kv, plan.setting.n_cpu_moe) == (context, kv, 0), plan
+        margin = HEADLESS_MARGIN_MIB if plan.status is Status.FITS else 0
+        spare = plan.free_mib - plan.required_mib - margin
+        if -NEAR_MIB < spare < state_mib(name, plan.setting) + NEAR_MIB:
+            near += 1
+            continue
+        expected = CHANGES if plan.status is Status.TOO_BIG else FITS
+        found = fit(f"{gb}g", name, plan.setting, OVERHEAD + margin, place=True)
+        assert found.verdict == expected, (gb, file, plan.setting, plan.status, plan.required_mib, found)
+        seen[expected] += 1
+    assert min(seen.values()) >= 40, seen
+    return f"{seen[FITS]} fit, {seen[CHANGES]} do not; {near} too near to compare, for the engine counts states twice"
+
+
+@proof("too big with all layers on the card: the engine's fit gives up, and so does its load")
+def _too_big() -> str:
+    for gb, file in ((8, ("qwen3.8-27b", "UD-Q4_K_S")), (12, ("qwen3.6-35b-a3b-mtp", "UD-IQ3_S"))):
+        plan = plan_for(gb, file, context=32_768, kv="q4_0", draft=2, ubatch=512, n_cpu_moe=0)
+        assert plan.status is Status.TOO_BIG, plan
+        found = fit(f"{gb}g", FILES[file], plan.setting, OVERHEAD, wait=True)
+        assert found.verdict == FAILS, found
+        code, output = launcher(
+            *("serve", "--model", str(model(FILES[file])), "--engine", str(engine(f"{gb}g")), "--json"),
+            *("--ctx", "32768", "--kv", "q4_0", "--", "-ngl", "99", "--load-mode", "none"),
+        )
+        assert code == 1, output
+        error = json.loads(output)["error"]
+        assert "not enough memory" in error["message"], error
+        assert "--ctx" in error["hint"], error
+    return "2 models, and `serve` says that there is not enough memory"
+
+
+@proof("plans with experts on the host fit the card, and without them the engine's fit changes something")
+def _offloads() -> str:
+    told = []
+    for gb, quant in product((8, 10, 12, 16), ("UD-IQ3_S", "UD-Q4_K_M")):
+        file = "qwen3.6-35b-a3b-mtp", quant
+        plan = plan_for(gb, file, context=65_536, kv="q8_0", draft=2, ubatch=512)
+        setting = plan.setting
+        if not setting.n_cpu_moe:
+            continue
+        assert plan.status is Status.OFFLOADS, plan
+        target = min(HEADLESS_MARGIN_MIB, plan.free_mib - plan.required_mib)
+        found = fit(f"{gb}g", FILES[file], setting, target)
+        assert found.verdict == FITS, (setting, plan.required_mib, found)
+        found = fit(f"{gb}g", FILES[file], replace(setting, n_cpu_moe=0), target, place=True)
+        assert found.verdict == CHANGES, (setting, found)
+        told.append(f"{gb} GB {quant} {setting.n_cpu_moe}")
+    assert len(told) >= 6, told
+    return f"layers on the host: {', '.join(told)}"
+
+
+@proof("as many layers' experts on the host as the engine puts there itself")
+def _placements() -> str:
+    told = []
+    for gb, name in product((10, 12, 16), ("qwen35moe-35b-q3_k_xl", "qwen35moe-35b-q4_k_m")):
+        setting = Setting(context=65_536, kv="q8_0", draft=2, ubatch=512, backend="vulkan")
+        ours = fitted(gb, name, setting, free={"n_cpu_moe"})
+        alone = fit(f"{gb}g", name, setting, engine_target_mib(name, setting), place=True, wait=True)
+        assert alone.overflowing is not None, (ours, alone)
+        # It begins at the last layers, which in these models are smaller, and counts one of which a part overflows.
+        assert 0 <= alone.overflowing - ours.n_cpu_moe <= 2, (gb, name, ours, alone)
+        told.append(f"{gb} GB {name.split('-')[-1]} {ours.n_cpu_moe} ({alone.overflowing})")
+    return f"by the formula (by the engine): {', '.join(told)}"
+
+
+@proof("the context that fits is the longest of ours that the engine would choose")
+def _contexts() -> str:
+    told = []
+    for gb, name, kv in (
+        (16, "qwen35moe-35b-iq3_s", "q8_0"),
+        (20, "qwen35moe-35b-iq4_xs", "f16"),
+        (20, "qwen35-27b-q4_k_s", "q8_0"),
+        (24, "qwen35-27b-q4_k_m", "q8_0"),
+        (8, "qwen35-9b-q4_k_m", "q8_0"),
+    ):
+        setting = Setting(context=262_144, kv=kv, draft=2, ubatch=256, backend="vulkan")
+        ours = fitted(gb, name, setting, free={"context"}).context
+        alone = fit(
+            f"{gb}g", name, replace(setting, context=0), engine_target_mib(name, setting), place=True, wait=True
+        )
+        assert alone.context is not None, (gb, name, ours, alone)
+        assert ours == max(context for context in CONTEXTS if context <= alone.context), (gb, name, ours, alone)
+        told.append(f"{gb} GB {name} {ours:,} ({alone.context:,})")
+    return f"ours (the engine's): {', '.join(told)}"
+
+
+@proof("two cards: what fits them together by the formula fits them by the engine")
+def _two() -> str:
+    told = []
+    for name, context, kv in product(
+        ("qwen35moe-35b-q3_k_xl", "qwen35moe-35b-q4_k_m", "qwen35-27b-q4_k_m"),
+        (32_768, 131_072, 262_144),
+        ("q8_0", "f16"),
+    ):
+        setting = Setting(context=context, kv=kv, draft=2, ubatch=512, backend="vulkan", gpus=2)
+        source = read_source(str(model(name)))
+        spare = 2 * (12 * 1_024 - USED_MIB) - judge_formula(source, setting).parts.total / 2**20
+        found = fit("2x12g", name, setting, OVERHEAD, place=True).verdict
+        told.append((round(spare), found))
+        if abs(spare) > UNEVEN_MIB:
+            assert found == (FITS if spare > 0 else CHANGES), (name, setting, spare, found)
+    clear = [spare for spare, _ in told if abs(spare) > UNEVEN_MIB]
+    assert min(clear) < 0 < max(clear), told
+    return f"{len(clear)} settings, and {len(told) - len(clear)} too near to compare"
+
+
+run()
