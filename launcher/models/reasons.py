@@ -48,7 +48,7 @@ def reasons_for(
         "" if "kv" in fixed else _kv_reason(entry, weights, fitted, situation, intent),
         _draft_reason(setting, entry, file, "draft" in fixed),
         _slots_reason(setting),
-        _offload_reason(fitted, weights, situation, "n_cpu_moe" in fixed),
+        _offload_reason(entry, fitted, weights, situation, "n_cpu_moe" in fixed),
         "" if intent == "as-published" else _next_to_go(fitted, weights, situation, fixed),
         preset.note if own and situation.backend != "cpu" else "",
     ]
@@ -142,13 +142,15 @@ def _slots_reason(setting: Setting) -> str:
     return f"The {setting.slots} slots share the context: {setting.context // setting.slots:,} tokens for each."
 
 
-def _offload_reason(fitted: Fitted, weights: Weights, situation: Situation, chosen: bool) -> str:
+def _offload_reason(entry: ModelEntry, fitted: Fitted, weights: Weights, situation: Situation, chosen: bool) -> str:
     if chosen and situation.backend == "cpu":
         return "Without a GPU all is in host memory: --n-cpu-moe is left out."
-    if chosen and not weights.blocks[0].experts:
+    if chosen and entry.geometry is not None and not entry.geometry.experts:
         return "A dense model has no routed experts: --n-cpu-moe is left out."
     if not fitted.setting.n_cpu_moe:
         return ""
+    if not weights.blocks[0].experts:
+        return "How large its experts are is not known: what --n-cpu-moe moves is not counted."
     host = fitted.estimate.host.at_start / _MIB
     return (
         f"The experts of {fitted.setting.n_cpu_moe} layers stay in host memory, which takes {host:,.0f} MiB there."
@@ -257,11 +259,11 @@ def _offload_cautions(entry: ModelEntry, weights: Weights, fitted: Fitted, situa
             f"Long use may add up to {later:,} MiB on the host (prompt cache, context checkpoints), more than is there:"
             " -- --cache-ram N limits the cache to N MiB."
         )
-    geometry = entry.geometry
-    if fitted.setting.draft and geometry is not None:
+    geometry, layer_bytes = entry.geometry, weights.blocks[0].experts
+    if fitted.setting.draft and geometry is not None and layer_bytes:
         without = estimate(geometry, weights, replace(fitted.setting, draft=0))
         cost = fitted.estimate.parts.total - without.parts.total
-        layers = min(cost // weights.blocks[0].experts, fitted.setting.n_cpu_moe)
+        layers = min(cost // layer_bytes, fitted.setting.n_cpu_moe)
         if layers:
             found.append(
                 f"MTP takes {cost // _MIB:,} MiB here. Without it the experts of {layers} more"

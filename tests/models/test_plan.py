@@ -1,0 +1,435 @@
+"""Plans for machines of every size: the right one first, with statuses and texts that hold."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.base.errors import BadOption, ModelHasNoHead, ModelUnknown
+from launcher.machine.gpu import Gpu
+from launcher.machine.host import read_host
+from launcher.machine.machine import Machine
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.memory import KV_TYPES
+from launcher.models.plan import Plan, Status, Wish, make_plans, source_name, unplanned
+from launcher.models.preset import Intent
+from launcher.models.situation import Situation, described, situation_of
+
+GIB = 2**30
+CATALOGUE = load_catalogue()
+MOE, PLAIN, DENSE = "qwen3.6-35b-a3b-mtp", "qwen3.6-35b-a3b", "qwen3.8-27b"
+SIZES = (8, 10, 12, 16, 20, 24, 32, 40, 48, 80)
+INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality", "as-published")
+
+
+def plans(situation: Situation, wish: Wish | None = None) -> tuple[Plan, ...]:
+    return make_plans(CATALOGUE, situation, wish or Wish())
+
+
+def row(plan: Plan) -> tuple[object, ...]:
+    setting = plan.setting
+    return plan.entry.id, plan.file.quant, setting.context, setting.kv, setting.draft, setting.ubatch
+
+
+BALANCED = {
+    # facts/models.md section 5: the rows for a card that also drives a desktop, and the two that are settled for all:
+    # UD-IQ3_S at 16 GB and UD-Q3_K_XL at 24 GB.
+    8: (MOE, "UD-Q4_K_M", 131_072, "q8_0", 2, 512),
+    10: (MOE, "UD-Q4_K_XL", 131_072, "q8_0", 2, 512),
+    12: (MOE, "UD-Q4_K_XL", 131_072, "q8_0", 2, 512),
+    20: (MOE, "UD-Q3_K_XL", 98_304, "q8_0", 2, 512),
+    24: (MOE, "UD-Q3_K_XL", 262_144, "q8_0", 2, 256),
+    32: (MOE, "UD-Q4_K_XL", 262_144, "f16", 3, 1_024),
+    40: (MOE, "UD-Q6_K_XL", 262_144, "q8_0", 3, 1_024),
+    48: (MOE, "UD-Q8_K_XL", 262_144, "f16", 3, 1_024),
+    80: (MOE, "BF16", 262_144, "f16", 3, 2_048),
+}
+
+
+@pytest.mark.parametrize("size", BALANCED)
+def test_the_default_of_each_size(size: int) -> None:
+    first = plans(described(size))[0]
+    assert row(first) == BALANCED[size]
+    assert first.status is (Status.OFFLOADS if size < 16 else Status.FITS)
+    assert first.required_mib + first.margin_mib <= first.free_mib
+
+
+@pytest.mark.parametrize("headless", [False, True])
+def test_sixteen_gigabytes(headless: bool) -> None:
+    first = plans(described(16, headless=headless))[0]
+    assert (first.entry.id, first.file.quant, first.setting.kv, first.setting.draft) == (MOE, "UD-IQ3_S", "q4_0", 2)
+    assert first.setting.context >= 32_768
+    assert first.setting.n_cpu_moe == 0
+    assert first.status in (Status.FITS, Status.TIGHT)
+    assert any("65" in reason or "least context" in reason for reason in first.reasons)
+
+
+def test_the_best_quality_in_24_gigabytes() -> None:
+    first = plans(described(24), Wish(intent="best-quality"))[0]
+    assert row(first)[:5] == (MOE, "UD-IQ4_XS", 131_072, "f16", 2)
+    assert first.status is Status.FITS
+
+
+PUBLISHED = {
+    # The articles' machines: quant, context, KV, draft, layers with experts on the host.
+    12: [(MOE, "UD-Q4_K_XL", 131_072, "q8_0", 2, 30)],
+    16: [(MOE, "UD-IQ3_S", 65_536, "q4_0", 2, 0), (PLAIN, "UD-IQ3_S", 262_144, "q4_0", 0, 0)],
+    24: [(MOE, "UD-Q3_K_XL", 262_144, "q4_0", 3, 0)],
+    32: [(MOE, "UD-Q4_K_XL", 65_536, "f16", 2, 0)],
+}
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_as_published_is_as_it_was_published(size: int) -> None:
+    found = plans(described(size), Wish(intent="as-published"))
+    told = [
+        (
+            each.entry.id,
+            each.file.quant,
+            each.setting.context,
+            each.setting.kv,
+            each.setting.draft,
+            each.setting.n_cpu_moe,
+        )
+        for each in found
+    ]
+    assert told[: len(PUBLISHED[size])] == PUBLISHED[size]
+    assert all(each.status is not Status.TOO_BIG for each in found)
+    assert all(each.mark == "measured" for each in found)
+
+
+def test_as_published_is_not_shrunk_where_it_does_not_fit() -> None:
+    first = plans(described(8), Wish(intent="as-published"))[0]
+    assert (first.status, first.setting.n_cpu_moe, first.setting.context) == (Status.TOO_BIG, 30, 131_072)
+    assert any("can be started anyway" in caution for caution in first.cautions)
+
+
+@pytest.mark.parametrize("intent", INTENTS)
+@pytest.mark.parametrize("size", SIZES)
+def test_what_a_status_says_is_true(size: int, intent: Intent) -> None:
+    for headless in (False, True):
+        for plan in plans(described(size, headless=headless), Wish(intent=intent)):
+            fits, required = plan.required_mib <= plan.free_mib, plan.required_mib
+            assert fits == (plan.status is not Status.TOO_BIG)
+            if fits:
+                assert (plan.setting.n_cpu_moe > 0) == (plan.status is Status.OFFLOADS)
+            if plan.status is Status.FITS:
+                assert required + plan.margin_mib <= plan.free_mib
+            if plan.status is Status.TIGHT:
+                assert plan.free_mib - plan.margin_mib < required <= plan.free_mib
+            assert required == -(-plan.estimate.parts.total // 2**20)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_no_plan_is_told_twice_and_those_to_propose_come_first(size: int) -> None:
+    for intent in INTENTS:
+        found = plans(described(size), Wish(intent=intent))
+        told = [(plan.entry.id, plan.file.quant, plan.setting) for plan in found]
+        assert len(told) == len(set(told))
+        if intent != "as-published":
+            assert [plan.group for plan in found] == sorted(plan.group for plan in found)
+        named = [plan for plan in plans(described(size), Wish(intent=intent, model=MOE)) if plan.group < 2]
+        assert all(plan.entry.id == MOE for plan in named)
+
+
+class TestFreeMemory:
+    def test_a_card_that_is_half_taken_gets_the_plan_of_a_smaller_one(self) -> None:
+        first = plans(described(24, free_mib=12_000))[0]
+        assert row(first) == BALANCED[12]
+        assert first.status is Status.OFFLOADS
+
+    def test_a_file_that_fits_comes_before_a_larger_one_that_loses_its_experts(self) -> None:
+        found = plans(described(24, free_mib=16_000), Wish(model=MOE))
+        assert found[0].status in (Status.FITS, Status.TIGHT)
+        larger = [plan for plan in found if plan.file.quant == "UD-Q3_K_XL"]
+        assert [plan.status for plan in larger] == [Status.OFFLOADS]
+
+    @settings(deadline=None, derandomize=True, max_examples=60)
+    @given(
+        size=st.sampled_from(SIZES),
+        intent=st.sampled_from(INTENTS),
+        share=st.tuples(st.floats(0.05, 1), st.floats(0.05, 1)),
+    )
+    def test_with_more_free_the_same_file_never_fits_worse(
+        self, size: int, intent: Intent, share: tuple[float, float]
+    ) -> None:
+        less, more = sorted(int(size * 1_024 * each) for each in share)
+        rank = {Status.TOO_BIG: 0, Status.OFFLOADS: 1, Status.TIGHT: 2, Status.FITS: 2}
+
+        def best(free_mib: int) -> dict[tuple[str, str], int]:
+            found: dict[tuple[str, str], int] = {}
+            for plan in plans(described(size, free_mib=free_mib), Wish(intent=intent, model=MOE)):
+                key = plan.entry.id, plan.file.quant
+                found[key] = max(found.get(key, 0), rank[plan.status])
+            return found
+
+        before, after = best(less), best(more)
+        assert all(after[key] >= before[key] for key in before.keys() & after.keys())
+        assert max(after.values()) >= max(before.values())
+
+    def test_with_nothing_free_there_are_plans_that_say_so(self) -> None:
+        for plan in plans(described(24, free_mib=0)):
+            assert plan.status is Status.TOO_BIG
+            assert any(f"{plan.required_mib:,} MiB are missing" in reason for reason in plan.reasons)
+            assert "can be started anyway" in plan.cautions[0]
+
+
+class TestHostMemory:
+    def test_little_of_it_brings_the_smaller_file_or_another_model_first(self) -> None:
+        assert plans(described(12, host_gib=64))[0].file.quant == "UD-Q4_K_XL"
+        assert plans(described(12, host_gib=24))[0].file.quant == "UD-Q3_K_XL"
+        first = plans(described(12, host_gib=8))[0]
+        assert (first.entry.id, first.status) == ("qwen3.5-9b-mtp", Status.FITS)
+
+    def test_what_happens_when_it_is_short_is_said(self) -> None:
+        short = next(plan for plan in plans(described(12, host_gib=8)) if plan.status is Status.OFFLOADS)
+        assert short.host_short
+        assert short.group == 1
+        (told,) = [caution for caution in short.cautions if "Host memory is short" in caution]
+        assert "6,144 are there" in told
+        assert "disk" in told
+        enough = plans(described(12, host_gib=128))[0]
+        assert not enough.host_short
+        assert not any("host" in caution.lower() for caution in enough.cautions)
+
+    def test_what_is_not_known_is_not_called_short(self) -> None:
+        first = plans(described(12))[0]
+        assert not first.host_short
+        assert any("not known" in caution for caution in first.cautions)
+
+    def test_long_use_is_warned_of_where_it_would_not_fit(self) -> None:
+        first = plans(described(12, host_gib=32))[0]
+        assert not first.host_short
+        assert any("--cache-ram" in caution for caution in first.cautions)
+
+
+class TestWishes:
+    @settings(deadline=None, derandomize=True, max_examples=150)
+    @given(
+        wish=st.builds(
+            Wish,
+            model=st.sampled_from([None, MOE, PLAIN, DENSE, "qwen3.5-9b-mtp", "demo"]),
+            intent=st.sampled_from(INTENTS),
+            context=st.none() | st.integers(256, 2**24),
+            kv=st.none() | st.sampled_from(sorted(KV_TYPES)),
+            draft=st.none() | st.integers(0, 16),
+            ubatch=st.none() | st.integers(1, 2**16),
+            n_cpu_moe=st.none() | st.integers(0, 1_024),
+            slots=st.none() | st.integers(1, 64),
+        ),
+        size=st.sampled_from([0.5, 4, 8, 16, 24, 80, 4_096]),
+        host=st.none() | st.sampled_from([1.0, 16.0, 256.0]),
+        backend=st.sampled_from(["cuda", "vulkan", "metal", "cpu"]),
+    )
+    def test_what_is_fixed_is_kept_whatever_else_is_asked(
+        self, wish: Wish, size: float, host: float | None, backend: str
+    ) -> None:
+        if backend == "cpu":
+            host = host or 64.0
+        found = plans(described(size, host_gib=host, backend=backend), wish)  # type: ignore[arg-type]
+        for plan in found:
+            for name, value in wish.overrides().items():
+                if name == "n_cpu_moe":
+                    geometry = plan.entry.geometry
+                    assert geometry is not None
+                    most = geometry.layers + geometry.mtp_layers if geometry.experts and backend != "cpu" else 0
+                    value = min(int(value), most)
+                assert getattr(plan.setting, name) == value, name
+            assert plan.reasons
+            assert plan.required_mib > 0
+
+    def test_nothing_is_shrunk_that_is_fixed(self) -> None:
+        wish = Wish(model=MOE, quant="UD-Q3_K_XL", context=262_144, kv="f16", ubatch=2_048, n_cpu_moe=0)
+        (only,) = plans(described(16), wish)
+        assert (only.status, only.setting.context, only.setting.kv) == (Status.TOO_BIG, 262_144, "f16")
+
+    def test_experts_are_left_alone_where_there_are_none(self) -> None:
+        first = plans(described(24), Wish(model=DENSE, n_cpu_moe=10))[0]
+        assert (first.setting.n_cpu_moe, first.status) == (0, Status.FITS)
+        assert "A dense model has no routed experts: --n-cpu-moe is left out." in first.reasons
+        on_cpu = plans(described(8, host_gib=64, backend="cpu"), Wish(model=MOE, n_cpu_moe=10))[0]
+        assert (on_cpu.setting.n_cpu_moe, on_cpu.status) == (0, Status.FITS)
+        assert any("--n-cpu-moe is left out" in reason for reason in on_cpu.reasons)
+
+    def test_without_mtp(self) -> None:
+        on, off = (plans(described(24), Wish(model=MOE, draft=draft))[0] for draft in (2, 0))
+        assert off.estimate.parts.draft_kv == off.estimate.parts.draft_compute == 0
+        # 473 MiB of the head's block, 126 of states, 512 and 148 of its context: an engine's dry run, b11434.
+        assert on.required_mib - off.required_mib == pytest.approx(372 + 126 + 512 + 148, abs=5)
+        assert "MTP is off, as you chose." in off.reasons
+
+    def test_a_file_that_lost_its_head_is_planned_without_drafts(self) -> None:
+        first = plans(described(24), Wish(model=DENSE, quant="UD-IQ2_XXS"))[0]
+        assert first.setting.draft == 0
+        assert "This file has no MTP head." in first.reasons
+        with pytest.raises(ModelHasNoHead, match="UD-IQ2_XXS of qwen3"):
+            plans(described(24), Wish(model=DENSE, quant="UD-IQ2_XXS", draft=2))
+        unnamed = plans(described(24), Wish(quant="UD-IQ2_XXS", draft=2))
+        assert {plan.entry.id for plan in unnamed} == {MOE}
+
+    def test_slots_share_the_context_and_multiply_the_states(self) -> None:
+        one, four = (plans(described(24), Wish(model=MOE, slots=slots))[0] for slots in (1, 4))
+        assert four.estimate.parts.recurrent == 4 * one.estimate.parts.recurrent
+        assert "The 4 slots share the context: 65,536 tokens for each." in four.reasons
+
+    def test_the_preset_for_several_users_is_there_when_slots_are_asked_for(self) -> None:
+        found = plans(described(80), Wish(model=MOE, slots=4))
+        assert ("UD-Q8_K_XL", 4) in {(plan.file.quant, plan.setting.slots) for plan in found}
+        assert all(plan.setting.slots == 1 for plan in plans(described(80)))
+
+    def test_more_context_than_the_model_was_trained_for_is_a_caution(self) -> None:
+        first = plans(described(80), Wish(model=DENSE, context=1_000_000))[0]
+        assert any("trained for 262,144 tokens" in caution for caution in first.cautions)
+
+    def test_a_quantisation_may_be_any_model_s(self) -> None:
+        found = plans(described(24), Wish(quant="ud-q4_k_m"))
+        assert [plan.entry.id for plan in found] == [MOE, DENSE]
+        assert {plan.file.quant for plan in found} == {"UD-Q4_K_M"}
+
+    @pytest.mark.parametrize(
+        ("wish", "said", "meant"),
+        [
+            (Wish(model="qwen3.6-35b"), 'no model "qwen3.6-35b"', "qwen3.6-35b-a3b-mtp"),
+            (Wish(model=MOE, quant="UD-Q3_KXL"), f"{MOE} has no UD-Q3_KXL", "UD-Q3_K_XL"),
+            (Wish(quant="UD-Q3_KXL"), "No model has UD-Q3_KXL", "UD-Q3_K_XL"),
+        ],
+    )
+    def test_an_unknown_name_is_answered_with_those_alike(self, wish: Wish, said: str, meant: str) -> None:
+        with pytest.raises(ModelUnknown, match=said) as wrong:
+            plans(described(24), wish)
+        assert meant in wrong.value.hint
+
+    @pytest.mark.parametrize(("kv", "meant"), [("Q8_0", "q8_0"), ("q8", "q8_0"), ("fp16", "f16")])
+    def test_an_unknown_kv_type_is_answered_with_those_alike(self, kv: str, meant: str) -> None:
+        with pytest.raises(BadOption, match=f'no KV cache type "{kv}"') as wrong:
+            plans(described(24), Wish(kv=kv))
+        assert f"Did you mean {meant}?" in wrong.value.hint
+        with pytest.raises(BadOption) as strange:
+            plans(described(24), Wish(kv="iq4_nl"))  # CUDA's flash attention refuses it
+        assert "q4_0" in strange.value.hint
+
+    @pytest.mark.parametrize(
+        "wish",
+        [
+            Wish(context=255),
+            Wish(context=2**24 + 1),
+            Wish(draft=-1),
+            Wish(draft=17),
+            Wish(ubatch=0),
+            Wish(n_cpu_moe=-1),
+            Wish(slots=0),
+            Wish(slots=65),
+        ],
+    )
+    def test_a_value_out_of_range_is_refused_by_name(self, wish: Wish) -> None:
+        ((name, value),) = wish.overrides().items()
+        with pytest.raises(BadOption, match=str(value)) as wrong:
+            plans(described(24), wish)
+        assert "It goes from" in wrong.value.hint
+        flag = {"context": "ctx", "n_cpu_moe": "n-cpu-moe"}.get(name, name)
+        assert wrong.value.title.startswith(f"--{flag} ")
+
+
+class TestMachines:
+    def test_without_a_gpu_the_context_is_one_that_a_processor_can_read(self) -> None:
+        machine = Machine(replace(read_host(), available_bytes=40 * GIB), (), "No driver.", {}, (), ())
+        first = plans(situation_of(machine))[0]
+        assert (first.setting.backend, first.setting.context, first.setting.n_cpu_moe) == ("cpu", 32_768, 0)
+        assert first.estimate.host.weights == 0
+        assert first.evidence == ()
+        assert any("Without a GPU" in caution for caution in first.cautions)
+        assert not any("GPU memory" in reason for reason in first.reasons)
+
+    def test_over_two_gpus(self) -> None:
+        card = Gpu("nvidia", 0, "NVIDIA GeForce RTX 3090", "GPU-0", 24 * GIB, free_bytes=23 * GIB, unified=False)
+        machine = Machine(read_host(), (card, replace(card, index=1, id="GPU-1")), None, {}, (), ())
+        first = plans(situation_of(machine, headless=True))[0]
+        assert first.setting.gpus == 2
+        assert (first.entry.id, first.file.quant) == (MOE, "UD-Q8_K_XL")
+        assert first.margin_mib == 1_024
+        assert first.estimate.parts.overhead == 2 * 330 * 2**20
+        assert any("2 GPUs are counted together" in caution for caution in first.cautions)
+        assert any(result.gpu == "2x RTX 3090" for result in first.evidence)
+
+    def test_memory_shared_with_the_host_is_a_reason_to_measure_mtp(self) -> None:
+        first = plans(replace(described(64, backend="vulkan"), unified=True))[0]
+        assert any("share the host's memory" in caution for caution in first.cautions)
+
+    @pytest.mark.parametrize("size", [0.5, 1, 2, 4, 6, 7.75, 139.8, 4_096])
+    def test_sizes_between_and_beyond_the_usual(self, size: float) -> None:
+        for intent in INTENTS:
+            assert plans(described(size), Wish(intent=intent))
+        if 4 <= size <= 8:
+            assert plans(described(size))[0].status is Status.OFFLOADS
+
+
+class TestTexts:
+    def every(self) -> list[Plan]:
+        found = [
+            plan
+            for size in (2, *SIZES)
+            for intent in INTENTS
+            for more in ({}, {"host_gib": 16.0}, {"headless": True}, {"backend": "vulkan"})
+            for plan in plans(described(size, **more), Wish(intent=intent))  # type: ignore[arg-type]
+        ]
+        assert len(found) > 200
+        return found
+
+    def test_each_is_a_sentence_and_none_is_told_twice(self) -> None:
+        for plan in self.every():
+            texts = [*plan.reasons, *plan.cautions]
+            assert len(texts) == len(set(texts))
+            for text in texts:
+                assert text[0].isupper() or text[0].isdigit(), text
+                assert text.endswith("."), text
+                assert "  " not in text, text
+                assert ".." not in text, text
+                assert "None" not in text, text
+
+    def test_weak_quantisations_and_caches_carry_a_note_on_quality(self) -> None:
+        for plan in self.every():
+            quality = [caution for caution in plan.cautions if "Source: " in caution]
+            weak = any(name in plan.file.quant for name in ("IQ2", "IQ3", "Q2_K", "Q3_K"))
+            if plan.entry.id == MOE:
+                assert len(quality) == weak + (plan.setting.kv == "q4_0"), plan.file.quant
+
+    def test_q4_0_is_called_the_only_cache_that_fits_only_where_it_is(self) -> None:
+        for plan in self.every():
+            if "Only a KV cache of q4_0 leaves room for this context." in plan.reasons:
+                wish = Wish(model=plan.entry.id, quant=plan.file.quant, kv="q8_0", context=plan.setting.context)
+                wish = replace(wish, draft=plan.setting.draft, ubatch=plan.setting.ubatch, n_cpu_moe=0)
+                larger = make_plans(CATALOGUE, described(4_096, backend=plan.setting.backend), wish)[0]
+                assert larger.required_mib > plan.free_mib - plan.margin_mib
+
+    def test_the_draft_is_explained_by_what_people_ran(self) -> None:
+        first = plans(described(24))[0]
+        (told,) = [reason for reason in first.reasons if reason.startswith("Draft 2 was used in ")]
+        runs = {
+            (result.gpu, result.quant, result.source, result.draft)
+            for result in first.entry.measurements
+            if result.draft and result.tokens_per_second and result.trust == "good"
+        }
+        twos = [run for run in runs if run[3] == 2]
+        assert told == f"Draft 2 was used in {len(twos)} of the {len(runs)} published runs of this model."
+        third = plans(described(48))[0]
+        assert "Most published runs of this model used draft 2: measure both." in third.reasons
+
+    def test_what_was_given_up_is_told(self) -> None:
+        (first, *_) = plans(described(16, headless=True), Wish(model=MOE, quant="UD-IQ3_S"))
+        assert "What it took to fit: a context of 49,152 in place of 65,536." in first.reasons
+
+
+class TestUnplanned:
+    def test_what_nobody_knows_the_size_of_is_named_with_what_to_do(self) -> None:
+        left_out = unplanned(CATALOGUE, described(16), Wish(model=DENSE))
+        assert [(each.model, each.quant) for each in left_out] == [(DENSE, "Q3_K_M")]
+        assert "--refresh" in left_out[0].remedy
+
+    def test_a_known_file_s_name_is_what_estimate_takes(self) -> None:
+        plan = plans(described(24))[0]
+        assert source_name(plan.entry, plan.file) == (
+            "unsloth/Qwen3.6-35B-A3B-MTP-GGUF@5bc3e238d916f48a861bac2f8a1990a0e9b7e98d:Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf"
+        )
+        demo = plans(described(24), Wish(model="demo"))[0]
+        assert source_name(demo.entry, demo.file) == "mtp-demo.gguf"
