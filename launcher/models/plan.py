@@ -11,7 +11,7 @@ from launcher.models.catalogue import SPECULATION, Catalogue, CompanionFile, Mod
 from launcher.models.fitting import Fitted, fit
 from launcher.models.header_summary import known_of
 from launcher.models.memory import KV_TYPES, Estimate, Setting, estimate
-from launcher.models.preset import Intent, Measurement, Preset
+from launcher.models.preset import Intent, Mark, Measurement, Preset
 from launcher.models.reasons import cautions_for, host_need_mib, reasons_for
 from launcher.models.situation import Situation
 from launcher.models.speed import nearest, roofline
@@ -24,6 +24,8 @@ _DEMO = "demo"
 """The model that is planned only when it is asked for."""
 _CONTEXT_WITHOUT_GPU = 32_768
 """A processor would read a longer one for many minutes."""
+_LEAST_HOST_GB, _AVAILABLE = 24, 0.7
+"""A preset for less host memory than the first is never left out; of a computer's memory this share is available."""
 _LIKE_CARD = 1.034
 """Free memory over the nominal size of the card that has as much: the inverse of what is usable of it."""
 
@@ -79,7 +81,7 @@ class Plan:
     estimate: Estimate
     free_mib: int
     margin_mib: int
-    mark: str
+    mark: Mark
     reasons: tuple[str, ...]
     cautions: tuple[str, ...]
     evidence: tuple[Measurement, ...]
@@ -290,7 +292,9 @@ def _suits(preset: Preset, situation: Situation) -> bool:
     if preset.variant == "headless" and not situation.headless:
         return False
     need, have = preset.host_memory_gb_min, situation.host_mib
-    return need is None or have is None or have >= need * 1_024 * 0.7 or need <= 24
+    if need is None or have is None:
+        return True
+    return need <= _LEAST_HOST_GB or have >= need * 1_024 * _AVAILABLE
 
 
 def _plan(
@@ -311,11 +315,13 @@ def _plan(
 
     layers = weights.expert_layers(mtp=setting.draft > 0) if situation.backend != "cpu" else 0
     budgets = [situation.free_mib - situation.margin_mib, situation.free_mib - situation.margin_mib // 2]
+    intent = intent if intent in preset.intents else preset.intents[0]
     if intent == "as-published":  # then it is run as it was, or not at all
         fitted = Fitted(setting, measure(setting), ())
     else:
         fitted = fit(setting, budgets, fixed, layers, measure)
     evidence = nearest(entry, file.quant, fitted.setting, situation)
+    mark = _mark(preset, _setting(entry, file, preset, situation), fitted.setting)
     return Plan(
         entry=entry,
         file=file,
@@ -324,8 +330,8 @@ def _plan(
         estimate=fitted.estimate,
         free_mib=situation.free_mib,
         margin_mib=situation.margin_mib,
-        mark=preset.mark if fitted.setting == _setting(entry, file, preset, situation) else "derived",
-        reasons=reasons_for(entry, file, weights, fitted, preset, situation, intent, fixed),
+        mark=mark,
+        reasons=reasons_for(entry, file, weights, fitted, replace(preset, mark=mark), situation, intent, fixed),
         cautions=cautions_for(entry, file, weights, fitted, situation, evidence),
         evidence=evidence,
         limit_t_s=roofline(geometry, weights, fitted.setting, situation),
@@ -333,6 +339,12 @@ def _plan(
         and situation.host_mib is not None
         and situation.host_mib < host_need_mib(fitted),
     )
+
+
+def _mark(preset: Preset, whole: Setting, found: Setting) -> Mark:
+    """A preset's mark while its setting is left as it was; a few layers' experts more or less are no matter."""
+    alike = replace(found, n_cpu_moe=whole.n_cpu_moe) == whole and bool(found.n_cpu_moe) == bool(whole.n_cpu_moe)
+    return preset.mark if alike else "derived"
 
 
 def _status(fitted: Fitted, situation: Situation) -> Status:

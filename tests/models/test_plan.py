@@ -420,6 +420,25 @@ class TestTexts:
         assert "What it took to fit: a context of 49,152 in place of 65,536." in first.reasons
 
 
+class TestMarks:
+    def test_a_preset_that_is_left_as_it_was_keeps_its_mark(self) -> None:
+        assert plans(described(24))[0].mark == "measured"
+        assert plans(described(48))[0].mark == "guess"
+        assert plans(described(8))[0].mark == "measured"  # run with 37 layers' experts on the host; 37 or so here
+
+    def test_what_was_shrunk_or_changed_was_run_by_nobody(self) -> None:
+        shrunk = plans(described(16, headless=True))[0]
+        assert (shrunk.setting.context, shrunk.mark) == (49_152, "derived")
+        assert "(by the memory formula)" in shrunk.reasons[0]
+        assert plans(described(24), Wish(draft=3))[0].mark == "derived"
+        assert plans(described(24, free_mib=16_000), Wish(quant="UD-Q3_K_XL"))[0].mark == "derived"
+
+    def test_a_model_without_a_preset_for_the_intent_is_planned_by_another_and_says_which(self) -> None:
+        (first, *_) = plans(described(8), Wish(model="qwen3.5-9b-mtp", intent="as-published"))
+        assert first.reasons[0] == "Q4_K_M balances quality, context and speed in 8 GB (a guess)."
+        assert plans(described(6.8), Wish(model="qwen3.5-9b-mtp", intent="as-published"))[0].status is Status.TIGHT
+
+
 class TestUnplanned:
     def test_what_nobody_knows_the_size_of_is_named_with_what_to_do(self) -> None:
         left_out = unplanned(CATALOGUE, described(16), Wish(model=DENSE))
