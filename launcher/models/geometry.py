@@ -1,7 +1,7 @@
 """The shape of a model: the numbers that its memory follows from."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from launcher.base.errors import GeometryUnknown
 from launcher.models.gguf_header import GgufHeader, GgufModel
@@ -13,7 +13,8 @@ class Geometry:
 
     `layers` are the trunk's blocks, `mtp_layers` the heads behind it. Of the trunk, `attention_layers` hold a KV
     cache; the others are gated delta nets with a recurrent state, whose five sizes are 0 in a model of attention
-    alone. `experts` is 0 in a dense model.
+    alone. `experts` is 0 in a dense model. `window_layers` of the attention layers see `window` tokens only, with
+    heads of their own measure; `kv_heads`, `key_length` and `value_length` are then those of the others.
     """
 
     architecture: str
@@ -64,6 +65,10 @@ class Geometry:
         return self.state_size * self.inner_size
 
 
+_ASSISTANT = "gemma4-assistant"
+"""A draft all of whose layers are MTP layers, and a trunk's layers at the same time."""
+_WINDOWED = frozenset({"gemma3", "gemma4", _ASSISTANT})
+"""Architectures whose layers with a sliding window are known: without `sliding_window_pattern` all but each sixth."""
 _OTHER_CACHES = ("attention.kv_lora_rank", "attention.indexer.head_count", "wkv_head_size")
 """Keys of models whose cache is none of keys and values by head, nor a state as we know it (src/llama-arch.cpp)."""
 
@@ -88,12 +93,12 @@ def geometry_of(model: GgufModel | GgufHeader) -> Geometry:
         return value
 
     heads, hidden = number("attention.head_count"), number("embedding_length")
-    mtp_layers = number("nextn_predict_layers", 0)
+    mtp_layers = 0 if arch == _ASSISTANT else number("nextn_predict_layers", 0)
     layers = number("block_count") - mtp_layers
     head_size = hidden // heads if heads else 0
     if layers <= 0 or not head_size:
         raise GeometryUnknown(f"The header of {model.name} names {layers} layers of {heads} heads: that cannot be.")
-    return Geometry(
+    geometry = Geometry(
         architecture=arch,
         layers=layers,
         mtp_layers=mtp_layers,
@@ -115,6 +120,32 @@ def geometry_of(model: GgufModel | GgufHeader) -> Geometry:
         vocabulary=model.vocabulary or 0,
         trained_context=number("context_length", 0),
         shared_expert_ffn=number("expert_shared_feed_forward_length", 0),
+    )
+    return _with_window(model, geometry, number)
+
+
+def _with_window(model: GgufModel | GgufHeader, geometry: Geometry, number: Callable[..., int]) -> Geometry:
+    """Return `geometry` with its sliding-window layers, where we know how they share their cache: each for itself."""
+    arch, layers = geometry.architecture, geometry.layers
+    shared = arch != _ASSISTANT and number("attention.shared_kv_layers", 0)
+    window = number("attention.sliding_window", 0)
+    if arch not in _WINDOWED or not window or shared or number("embedding_length_per_layer_input", 0):
+        return geometry
+    pattern = model.metadata.get(f"{arch}.attention.sliding_window_pattern")
+    slides = list(pattern[:layers]) if isinstance(pattern, Sequence) else [(i + 1) % 6 != 0 for i in range(layers)]
+    heads = model.metadata.get(f"{arch}.attention.head_count_kv")
+    by_layer = heads if isinstance(heads, Sequence) else [geometry.kv_heads] * layers
+    odd = min(len(slides), len(by_layer)) < layers or min(by_layer) < 0
+    if odd or True not in slides or False not in slides:
+        return geometry
+    return replace(
+        geometry,
+        kv_heads=by_layer[slides.index(False)],
+        window=window,
+        window_layers=slides.count(True),
+        window_kv_heads=by_layer[slides.index(True)],
+        window_key_length=number("attention.key_length_swa", geometry.key_length),
+        window_value_length=number("attention.value_length_swa", geometry.value_length),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 from launcher.base.errors import BadOption
-from launcher.models.compute import Backend, ComputeSetting, compute_buffers, padded_context
+from launcher.models.compute import Backend, ComputeSetting, compute_buffers, padded_context, window_cells
 from launcher.models.geometry import Geometry
 from launcher.models.weights import Weights
 
@@ -170,12 +170,20 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
 def kv_bytes(geometry: Geometry, setting: Setting) -> int:
     """Return the bytes of the target's KV cache: each layer of attention, each cell, keys and values.
 
-    Source: src/llama-kv-cache.cpp; a slot's cells are padded to 256 (src/llama-context.cpp).
+    Source: src/llama-kv-cache.cpp; a slot's cells are padded to 256 (src/llama-context.cpp). Layers with a sliding
+    window hold its cells only.
     """
     per_block, block_bytes = KV_TYPES[setting.kv]
-    widths = geometry.kv_heads * geometry.key_length, geometry.kv_heads * geometry.value_length
-    cells = padded_context(setting.context, setting.slots) * setting.slots
-    return geometry.attention_layers * cells * sum(width // per_block * block_bytes for width in widths)
+
+    def cell(heads: int, key_length: int, value_length: int) -> int:
+        return sum(heads * length // per_block * block_bytes for length in (key_length, value_length))
+
+    cells = padded_context(setting.context, setting.slots)
+    window = window_cells(geometry, cells, setting.ubatch)
+    whole = cell(geometry.kv_heads, geometry.key_length, geometry.value_length)
+    sliding = cell(geometry.window_kv_heads, geometry.window_key_length, geometry.window_value_length)
+    layers = geometry.attention_layers - geometry.window_layers
+    return setting.slots * (layers * cells * whole + geometry.window_layers * window * sliding)
 
 
 def recurrent_bytes(geometry: Geometry, *, slots: int, draft: int) -> int:

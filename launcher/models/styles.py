@@ -16,7 +16,8 @@ class Style:
     `normed_values`: norms of queries and keys, and of values. `scaled_queries`. `windowed`: layers with a sliding
     window between those without. `post_norms`: norms behind attention and feed forward too. `scaled_blocks`: a
     factor at a block's end. `scaled_input`: a factor for each token's embedding. `late_pick`: all rows go through the
-    last block. `borrowed`: keys and values are another model's. `positions`: numbers that tell a token's place.
+    last block. `borrowed`: keys and values are another model's. `experts`: known with experts too. `positions`: numbers
+    that tell a token's place.
     """
 
     gated: bool = False
@@ -30,12 +31,13 @@ class Style:
     scaled_input: bool = False
     late_pick: bool = False
     borrowed: bool = False
+    experts: bool = False
     positions: int = 1
 
 
 ASSISTANT = "gemma4-assistant"
 """The architecture of a draft that reads its target's hidden states and cache."""
-_QWEN35 = Style(gated=True, normed_heads=True, positions=4)
+_QWEN35 = Style(gated=True, normed_heads=True, experts=True, positions=4)
 _GEMMA3 = Style(normed_heads=True, scaled_queries=True, windowed=True, post_norms=True, scaled_input=True)
 STYLES: Mapping[str, Style] = MappingProxyType(
     {
@@ -50,10 +52,10 @@ STYLES: Mapping[str, Style] = MappingProxyType(
             late_pick=True,
         ),
         ASSISTANT: Style(normed_heads=True, windowed=True, post_norms=True, scaled_blocks=True, borrowed=True),
-        "llama": Style(),
+        "llama": Style(experts=True),
         "qwen2": Style(biased=True),
         "qwen3": Style(normed_heads=True),
-        "qwen3moe": Style(normed_heads=True),
+        "qwen3moe": Style(normed_heads=True, experts=True),
         "qwen35": _QWEN35,
         "qwen35moe": _QWEN35,
     }

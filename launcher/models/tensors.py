@@ -4,14 +4,14 @@ Sizes stay symbolic, so that one graph serves every context and batch. Read from
 """
 
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import NamedTuple
 
 HOST = 0
 """The place of what lies in the host's memory; devices are 1, 2, ..."""
 
 
-class Op(Enum):
+class Op(IntEnum):
     """The operations that a backend's rules tell apart; all others are OTHER."""
 
     NONE = auto()

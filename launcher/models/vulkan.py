@@ -4,6 +4,8 @@ Read from ggml_vk_graph_optimize in ggml/src/ggml-vulkan/ggml-vulkan.cpp (b11434
 move together, runs that one shader computes stay together. Of its patterns those are here that our graphs have.
 """
 
+from collections import Counter
+
 from launcher.models.tensors import EMPTY, Graph, Op
 
 _WINDOW = 20
@@ -24,6 +26,7 @@ _RUNS = (
     (Op.RMS_NORM, Op.VIEW, Op.SET_ROWS),
     (Op.ROPE, Op.VIEW, Op.SET_ROWS),
 )
+_FIRST = frozenset(run[0] for run in _RUNS)
 _FOLLOWS = {(Op.RMS_NORM, Op.MUL), (Op.UNARY, Op.MUL)}
 _FOLLOWS_AT_ONCE = {(Op.MUL_MAT, Op.ADD), (Op.MUL_MAT_ID, Op.MUL), (Op.ADD, Op.ADD), (Op.SSM_CONV, Op.UNARY)}
 """Pairs that one shader computes, so that the second may be taken although it waits for the first."""
@@ -39,6 +42,8 @@ class _Order:
         self.graph, self.nodes = graph, nodes
         self.ops = [graph.ops[node] for node in nodes]
         self.index = {node: i for i, node in enumerate(nodes)}
+        self.readers = Counter(source for sources in graph.sources for source in sources)
+        self.starts = {i: runs for i in range(len(nodes)) if (runs := self._runs_from(i))}
         self.waits = self._waits()
         self.used = 0  # a bit for each node, here and in `waits`
         self.order: list[int] = []
@@ -88,9 +93,15 @@ class _Order:
             self.used |= self.done
         return self.order, self.needed
 
+    def _runs_from(self, i: int) -> list[tuple[Op, ...]]:
+        if self.ops[i] not in _FIRST:
+            return []
+        return [run for run in _RUNS if tuple(self.ops[i : i + len(run)]) == run]
+
     def _run_at(self, i: int) -> tuple[Op, ...] | None:
-        for run in _RUNS:
-            if tuple(self.ops[i : i + len(run)]) == run and not self.used >> i & ((1 << len(run)) - 1):
+        """The run that starts with node `i`, if none of its nodes was taken out."""
+        for run in self.starts.get(i, ()):
+            if not self.used >> i & ((1 << len(run)) - 1):
                 return run
         return None
 
@@ -168,7 +179,7 @@ class _Order:
         """The view and the write into a cache that alone read node `i`, unless the write has to wait."""
         end = min(i + _REACH, len(self.nodes))
         view = next((k for k in range(i + 1, end) if self._reads(k, Op.VIEW, i)), None)
-        if view is None or self._readers(i) != 1 or self._readers(view) != 1:
+        if view is None or self.readers[self.nodes[i]] != 1 or self.readers[self.nodes[view]] != 1:
             return ()
         store = next((k for k in range(view + 1, end) if self._reads(k, Op.SET_ROWS, view)), None)
         if store is None:
@@ -178,6 +189,3 @@ class _Order:
 
     def _reads(self, k: int, op: Op, i: int) -> bool:
         return self.ops[k] is op and not self.used >> k & 1 and self.nodes[i] in self.graph.sources[self.nodes[k]]
-
-    def _readers(self, i: int) -> int:
-        return sum(sources.count(self.nodes[i]) for sources in self.graph.sources)
