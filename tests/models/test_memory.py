@@ -1,0 +1,281 @@
+"""The memory estimate beside what engines printed on real GPUs, and what must hold for any setting."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.base.errors import BadOption
+from launcher.models.catalogue import ModelEntry
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.geometry import Geometry
+from launcher.models.memory import (
+    KV_TYPES,
+    OVERHEAD_MIB,
+    Parts,
+    Setting,
+    draft_kv_bytes,
+    estimate,
+    kv_bytes,
+    recurrent_bytes,
+)
+from launcher.models.preset import Preset
+from launcher.models.weights import Block, Weights, weights_by_rules
+
+MIB = 2**20
+CATALOGUE = load_catalogue()
+MOE, DENSE = CATALOGUE.find("qwen3.6-35b-a3b-mtp"), CATALOGUE.find("qwen3.8-27b")
+
+
+def shape(entry: ModelEntry) -> Geometry:
+    assert entry.geometry is not None
+    return entry.geometry
+
+
+def weights(entry: ModelEntry, quant: str) -> Weights:
+    file = entry.file(quant)
+    assert file is not None
+    found = weights_by_rules(entry, file, shape(entry))
+    assert found is not None
+    return found
+
+
+def parts(entry: ModelEntry, quant: str, setting: Setting) -> Parts:
+    return estimate(shape(entry), weights(entry, quant), setting).parts
+
+
+def mib(size: int) -> float:
+    return size / MIB
+
+
+LOGS = (
+    # qiip engine logs (b10964, CUDA, 262,144 context, ubatch 256, one slot, draft 2, draft's KV in f16): weights,
+    # KV, states, compute, draft's KV, draft's compute; then the peaks on an L4 and an A30, CUDA's own included.
+    (MOE, "UD-Q3_K_XL", "q8_0", (15_903.7, 2_720.0, 188.44, 666.3, 512.0, 148.0), (20_422, 20_469)),
+    (DENSE, "UD-Q4_K_S", "q4_0", (14_115.3, 4_608.0, 448.88, 1_192.3, 1_024.0, 162.0), (21_818, 21_865)),
+)
+
+
+class TestAgainstRealEngines:
+    """Peaks and buffers that llama.cpp printed: compute within 3 %, totals within 1.5 %, the rest to the MiB."""
+
+    @pytest.mark.parametrize(("entry", "quant", "kv", "buffers", "peaks"), LOGS, ids=["moe", "dense"])
+    def test_every_buffer_of_two_logs(
+        self, entry: ModelEntry, quant: str, kv: str, buffers: tuple[float, ...], peaks: tuple[int, int]
+    ) -> None:
+        found = parts(entry, quant, Setting(262_144, kv, draft=2, ubatch=256))
+        load, cache, states, compute, draft_cache, draft_compute = buffers
+        assert mib(found.weights) == pytest.approx(load, abs=1)
+        assert mib(found.kv) == cache
+        assert mib(found.recurrent) == pytest.approx(states, abs=0.01)
+        assert mib(found.draft_kv) == draft_cache
+        assert mib(found.compute) == pytest.approx(compute, rel=0.03)
+        assert mib(found.draft_compute) == pytest.approx(draft_compute, rel=0.03)
+        assert found.staging == found.mmproj == 0
+        for peak in peaks:
+            assert mib(found.total) == pytest.approx(peak, rel=0.015)
+
+    def test_the_overhead_is_what_those_peaks_leave(self) -> None:
+        for _, _, _, buffers, peaks in LOGS:
+            left = [peak - sum(buffers) for peak in peaks]
+            assert 265 < left[0] < left[1] < OVERHEAD_MIB["cuda"] + 5
+
+    def test_a_full_rtx_3090(self) -> None:
+        # IQ4_NL, 150,000 tokens of f16, draft 2: 21.1 GiB in use (a public report).
+        found = parts(MOE, "UD-IQ4_NL", Setting(150_000, "f16", draft=2))
+        assert mib(found.total) / 1_024 == pytest.approx(21.1, rel=0.015)
+
+    @pytest.mark.parametrize(("draft", "measured"), [(0, 14_514), (2, 15_404), (4, 15_704)])
+    def test_a_dense_model_on_an_rtx_5060_ti(self, draft: int, measured: int) -> None:
+        # Qwen3.8-27B Q4-XYZ-v2, 32,768 tokens of q4_0 (sudoingX/qwen38-mtp). The file's size is not published; its
+        # weights are those by which facts on it were predicted: 13,362 MiB, and 300 for the head.
+        found = Weights(0, 13_362 * MIB, (Block(0),) * 64, (Block(300 * MIB),), exact=True)
+        total = estimate(shape(DENSE), found, Setting(32_768, "q4_0", draft=draft)).parts.total
+        assert mib(total) == pytest.approx(measured, rel=0.015)
+
+    def test_a_draft_token_costs_that_card_150_mib(self) -> None:
+        found = [parts(DENSE, "UD-Q4_K_S", Setting(32_768, "q4_0", draft=draft)).total for draft in (2, 3, 4)]
+        assert mib(found[1] - found[0]) == pytest.approx(150, abs=2)
+        assert mib(found[2] - found[1]) == pytest.approx(150, abs=2)
+
+    def test_the_engine_s_own_figures_without_mtp(self) -> None:
+        # A dry run of b11434 on a card that is not there: 19,190 to 19,663 MiB of another file's weights, 2,782 to
+        # 2,908 of context, and 512 and 148 of the head's.
+        on, off = (parts(MOE, "UD-Q3_K_XL", Setting(262_144, "q8_0", draft, 256)) for draft in (2, 0))
+        assert round(mib(off.kv + off.recurrent)) == 2_783
+        assert round(mib(on.kv + on.recurrent)) == 2_908
+        assert (off.draft_kv, off.draft_compute) == (0, 0)
+
+
+class TestCaches:
+    @pytest.mark.parametrize(
+        ("kv", "moe", "dense"),
+        [
+            # facts/models.md section 3: bytes per token, 10 layers of 2 heads and 16 of 4, 256 wide.
+            ("f16", 20_480, 65_536),
+            ("bf16", 20_480, 65_536),
+            ("f32", 40_960, 131_072),
+            ("q8_0", 10_880, 34_816),
+            ("q5_1", 7_680, 24_576),
+            ("q5_0", 7_040, 22_528),
+            ("q4_1", 6_400, 20_480),
+            ("q4_0", 5_760, 18_432),
+        ],
+    )
+    def test_bytes_of_a_token(self, kv: str, moe: int, dense: int) -> None:
+        assert kv_bytes(shape(MOE), Setting(65_536, kv)) == 65_536 * moe
+        assert kv_bytes(shape(DENSE), Setting(65_536, kv)) == 65_536 * dense
+
+    def test_the_context_is_padded_for_each_slot(self) -> None:
+        assert kv_bytes(shape(MOE), Setting(1_000, "f16")) == 1_024 * 20_480
+        assert kv_bytes(shape(MOE), Setting(1_000, "f16", slots=4)) == 4 * 256 * 20_480
+
+    def test_the_head_s_cache_is_one_layer_of_f16_whatever_the_target_s_is(self) -> None:
+        for kv in KV_TYPES:
+            assert draft_kv_bytes(shape(MOE), Setting(262_144, kv)) == 512 * MIB
+            assert draft_kv_bytes(shape(DENSE), Setting(262_144, kv)) == 1_024 * MIB
+
+    @pytest.mark.parametrize(("entry", "state"), [(MOE, 62.81), (DENSE, 149.63)], ids=["moe", "dense"])
+    def test_states_of_each_slot_and_draft_token(self, entry: ModelEntry, state: float) -> None:
+        one = recurrent_bytes(shape(entry), slots=1, draft=0)
+        assert mib(one) == pytest.approx(state, abs=0.01)
+        assert recurrent_bytes(shape(entry), slots=4, draft=2) == 12 * one
+
+    def test_a_model_of_attention_alone_has_no_states(self) -> None:
+        plain = replace(shape(DENSE), state_size=0, inner_size=0, group_count=0, conv_kernel=0, attention_layers=64)
+        assert recurrent_bytes(plain, slots=4, draft=2) == 0
+
+    def test_there_is_no_cache_of_a_type_that_the_engine_has_not(self) -> None:
+        with pytest.raises(BadOption, match="iq4_nl"):
+            estimate(shape(MOE), weights(MOE, "UD-Q3_K_XL"), Setting(32_768, "iq4_nl"))
+
+
+PRESETS = [
+    pytest.param(entry, preset, id=f"{entry.id}-{preset.memory_gb}-{preset.quant}-{preset.ctx}-{preset.intents[0]}")
+    for entry in CATALOGUE.models
+    for preset in entry.presets
+    if preset.predicted_mib and entry.geometry
+]
+
+
+class TestPresets:
+    """The figures beside the presets come from facts/models.md section 5, another implementation of the formula."""
+
+    @pytest.mark.parametrize(("entry", "preset"), PRESETS)
+    def test_what_a_preset_says_is_what_is_estimated(self, entry: ModelEntry, preset: Preset) -> None:
+        file = entry.file(preset.quant)
+        assert file is not None
+        if file.size_bytes is None:
+            assert weights_by_rules(entry, file, shape(entry)) is None
+            return
+        setting = Setting(preset.ctx, preset.kv, preset.draft, preset.ubatch, preset.slots, preset.n_cpu_moe)
+        found = estimate(shape(entry), weights(entry, preset.quant), setting).parts
+        total = found.total
+        if preset.n_cpu_moe:
+            # That formula takes a whole layer of experts for the copy on the GPU. The graph needs less: the copy's
+            # place is shared with other buffers (an engine's dry run on cards that are not there).
+            layer = weights(entry, preset.quant).blocks[0].experts
+            assert found.staging <= layer
+            total += layer - found.staging
+        assert preset.predicted_mib is not None
+        if preset.slots > 1:
+            # That formula gives every slot the whole context in one mask; the engine splits it among the slots.
+            assert preset.predicted_mib * 0.95 < mib(total) < preset.predicted_mib
+        else:
+            assert mib(total) == pytest.approx(preset.predicted_mib, rel=0.005)
+
+
+SETTINGS = st.builds(
+    Setting,
+    context=st.sampled_from([512, 8_192, 32_768, 65_536, 131_072, 262_144]),
+    kv=st.sampled_from(sorted(KV_TYPES)),
+    draft=st.integers(0, 4),
+    ubatch=st.sampled_from([128, 256, 512, 1_024, 2_048]),
+    slots=st.sampled_from([1, 2, 4]),
+    n_cpu_moe=st.sampled_from([0, 0, 1, 20, 40, 41]),
+    backend=st.sampled_from(["cuda", "vulkan", "cpu", "rocm", "metal"]),
+    gpus=st.sampled_from([1, 1, 2]),
+)
+MODELS = st.sampled_from([(MOE.id, "UD-Q3_K_XL"), (MOE.id, "UD-Q4_K_XL"), (DENSE.id, "UD-Q4_K_M")])
+
+
+class TestAnySetting:
+    @settings(deadline=None, derandomize=True, max_examples=150)
+    @given(model=MODELS, setting=SETTINGS)
+    def test_the_parts_are_never_negative_and_make_the_total(self, model: tuple[str, str], setting: Setting) -> None:
+        entry = CATALOGUE.find(model[0])
+        found = estimate(shape(entry), weights(entry, model[1]), setting)
+        sizes = found.parts.as_dict()
+        assert all(isinstance(size, int) and size >= 0 for size in sizes.values())
+        assert found.parts.total == sum(sizes.values())
+        assert min(found.host.at_start, found.host.checkpoints_most, found.host.prompt_cache_most) >= 0
+        mtp = setting.draft > 0
+        assert (found.parts.draft_kv > 0, found.parts.draft_compute > 0) == (mtp, mtp)
+
+    @settings(deadline=None, derandomize=True, max_examples=100)
+    @given(model=MODELS, setting=SETTINGS)
+    def test_weights_are_on_the_gpu_or_on_the_host_and_nowhere_twice(
+        self, model: tuple[str, str], setting: Setting
+    ) -> None:
+        entry = CATALOGUE.find(model[0])
+        known = weights(entry, model[1])
+        heads = known.heads if setting.draft else ()
+        all_of_them = known.embedding + known.output + sum(block.rest + block.experts for block in known.blocks + heads)
+        found = estimate(shape(entry), known, setting)
+        assert found.parts.weights + found.host.weights == all_of_them
+        if setting.backend == "cpu":
+            assert found.host.weights == 0
+
+    @settings(deadline=None, derandomize=True, max_examples=100)
+    @given(model=MODELS, setting=SETTINGS)
+    def test_a_longer_context_more_drafts_and_more_slots_never_take_less(
+        self, model: tuple[str, str], setting: Setting
+    ) -> None:
+        entry = CATALOGUE.find(model[0])
+
+        def caches(changed: Setting) -> int:
+            found = estimate(shape(entry), weights(entry, model[1]), changed).parts
+            return found.kv + found.recurrent + found.draft_kv
+
+        for larger in (
+            replace(setting, context=2 * setting.context),
+            replace(setting, draft=setting.draft + 1),
+            replace(setting, slots=setting.slots + 1),
+        ):
+            assert caches(larger) >= caches(setting)
+
+    def test_caches_are_the_same_on_every_backend(self) -> None:
+        found = [
+            parts(MOE, "UD-Q3_K_XL", Setting(65_536, "q8_0", backend=backend))
+            for backend in ("cuda", "vulkan", "rocm", "metal", "cpu")
+        ]
+        assert len({(each.kv, each.recurrent, each.draft_kv) for each in found}) == 1
+        # CUDA keeps an f16 copy of a layer's keys and values when the cache is quantised: 65,536 x 2 KiB.
+        assert mib(found[0].compute - found[4].compute) == pytest.approx(128, rel=0.2)
+
+    def test_every_gpu_has_a_driver_s_share(self) -> None:
+        for gpus in (1, 2, 3):
+            assert parts(MOE, "UD-Q3_K_XL", Setting(65_536, gpus=gpus)).overhead == gpus * 330 * MIB
+        assert parts(MOE, "UD-Q3_K_XL", Setting(65_536, gpus=2, backend="cpu")).overhead == 240 * MIB
+
+    def test_a_projector_and_a_draft_in_a_file_of_its_own_are_counted(self) -> None:
+        plain = parts(MOE, "UD-Q3_K_XL", Setting(65_536))
+        # mmproj-F16: 858 MiB of weights, and buffers of its encoder that nobody has measured.
+        seeing = parts(MOE, "UD-Q3_K_XL", Setting(65_536, mmproj_bytes=899_283_584))
+        assert 858 + 300 <= mib(seeing.total - plain.total) <= 858 + 700
+        beside = parts(MOE, "UD-Q3_K_XL", Setting(65_536, draft_model_bytes=514_687_104))
+        assert beside.total - plain.total >= 514_687_104
+
+    def test_a_model_without_a_head_takes_nothing_for_drafts(self) -> None:
+        headless = replace(weights(MOE, "UD-Q3_K_XL"), heads=())
+        without = replace(shape(MOE), mtp_layers=0)
+        asked, plain = (estimate(without, headless, Setting(65_536, draft=draft)).parts for draft in (3, 0))
+        assert asked == plain
+
+    def test_what_the_host_may_need_later(self) -> None:
+        found = estimate(shape(MOE), weights(MOE, "UD-Q4_K_XL"), Setting(131_072, "q8_0", n_cpu_moe=30)).host
+        # 32 checkpoints of 62.845 MiB each (the engine's log), and --cache-ram's 8,192 MiB.
+        assert mib(found.checkpoints_most) == pytest.approx(32 * 62.845, rel=1e-3)
+        assert mib(found.prompt_cache_most) == 8_192
+        assert mib(found.weights) == pytest.approx(30 * 468 + 515.3, abs=2)
