@@ -203,7 +203,8 @@ def _lack(entry: ModelEntry, file: ModelFile, preset: Preset, wish: Wish) -> tup
     estimate_it = f"`mtp-launcher estimate {shlex.quote(source_name(entry, file))}` reads its header."
     ask_hub = f"`mtp-launcher models {entry.id} --refresh` asks the hub."
     if entry.geometry is None:
-        return "its shape is unknown", estimate_it
+        by_checksum = entry.repo and file.sha256 is None and not file.parts
+        return "its shape is unknown", f"{ask_hub} {estimate_it}" if by_checksum else estimate_it
     if file.size_bytes is None:
         return "its size is unknown", ask_hub if entry.repo else estimate_it
     beside, drafts = _draft_file(entry), preset.draft if wish.draft is None else wish.draft

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.base.errors import BadOption, ModelMissing, ModelUnknown, Offline, Refused, Unreachable
-from launcher.models.catalogue import Catalogue, CompanionFile, FilePart, ModelEntry, ModelFile
+from launcher.base.errors import ModelMissing, Offline, Refused, Unreachable
+from launcher.models.catalogue import CompanionFile, FilePart, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue, shipped_models
 from launcher.models.hub_figures import (
     Difference,
@@ -26,8 +26,6 @@ from launcher.models.hub_figures import (
     refresh,
     with_kept_figures,
 )
-from launcher.models.plan import Unplanned, Wish, make_plans, unplanned
-from launcher.models.situation import described
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
@@ -345,95 +343,3 @@ class TestTheShippedCatalogue:
         )
         told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
         assert told.stdout == f"{COMMIT} False False\n"
-
-
-class TestWhatCannotBePlanned:
-    """With one size missing in the catalogue, one model without a geometry, and so on."""
-
-    SHIPPED = Catalogue(tuple(shipped_models()))
-
-    def changed(self, model_id: str, **changes: object) -> Catalogue:
-        return Catalogue((replace(self.SHIPPED.find(model_id), **changes),))
-
-    def test_every_preset_of_a_size_has_a_plan_or_is_named(self) -> None:
-        for gib in (8, 12, 16, 24, 48):
-            situation, wish = described(gib, host_gib=64), Wish()
-            plans = make_plans(self.SHIPPED, situation, wish)
-            left_out = unplanned(self.SHIPPED, situation, wish)
-            assert not {(plan.entry.id, plan.file.quant) for plan in plans} & {(no.model, no.quant) for no in left_out}
-            assert {plan.entry.id for plan in plans} | {no.model for no in left_out} <= {
-                model.id for model in self.SHIPPED.models if model.repo
-            }
-
-    def test_a_size_that_is_not_known_and_then_is(self, hub: Hub, repo: str) -> None:
-        moe = self.SHIPPED.find("qwen3.6-35b-a3b-mtp")
-        size = 17_227_569_440
-        file = ModelFile(quant="UD-Q3_K_XL", file="a.gguf", token_embd_type="Q8_0")
-        model = replace(moe, repo=repo, revision=None, files=(file,))
-        situation, wish = described(24), Wish(model=model.id)
-        left_out = unplanned(Catalogue((model,)), situation, wish)
-        assert left_out == (
-            Unplanned(
-                model.id,
-                "UD-Q3_K_XL",
-                "its size is unknown",
-                "`mtp-launcher models qwen3.6-35b-a3b-mtp --refresh` asks the hub.",
-            ),
-        )
-        assert make_plans(Catalogue((model,)), situation, wish) == ()
-        hold(hub, repo, a=(size, ONE))
-        refresh(model)
-        known = Catalogue((with_kept_figures(model),))
-        assert unplanned(known, situation, wish) == ()
-        best = make_plans(known, situation, wish)[0]
-        assert (best.file.size_bytes, best.file.sha256, best.entry.revision) == (size, ONE, COMMIT)
-        shipped = make_plans(self.SHIPPED, situation, wish)[0]
-        assert (best.setting, best.status) == (shipped.setting, shipped.status)
-
-    def test_a_shape_that_is_not_known_is_in_the_header(self) -> None:
-        catalogue = self.changed("qwen3.5-9b-mtp", geometry=None, revision="abc")
-        left_out = unplanned(catalogue, described(24), Wish())
-        assert make_plans(catalogue, described(24), Wish()) == ()
-        assert {each.reason for each in left_out} == {"its shape is unknown"}
-        remedy = next(each.remedy for each in left_out if each.quant == "Q4_K_M")
-        repo = catalogue.models[0].repo
-        assert remedy == f"`mtp-launcher estimate {repo}@abc:Qwen3.5-9B-Q4_K_M.gguf` reads its header."
-
-    def test_a_file_on_this_disk_is_not_asked_of_the_hub(self) -> None:
-        file = ModelFile(quant="Q4_K_M", file="/my models/a.gguf")
-        catalogue = self.changed("qwen3.5-9b-mtp", repo=None, files=(file,))
-        (left_out,) = unplanned(catalogue, described(24), Wish(model="qwen3.5-9b-mtp"))
-        assert left_out.remedy == "`mtp-launcher estimate '/my models/a.gguf'` reads its header."
-
-    def test_a_draft_of_unknown_size_is_not_counted_as_nothing(self) -> None:
-        draft = CompanionFile(repo="someone/small", file="small.gguf")
-        catalogue = self.changed("qwen3.5-9b-mtp", speculation="draft-model", draft=draft)
-        model, situation = "qwen3.5-9b-mtp", described(24)
-        assert make_plans(catalogue, situation, Wish(model=model)) == ()
-        left_out = unplanned(catalogue, situation, Wish(model=model))
-        assert {each.reason for each in left_out} == {"the size of its draft is unknown"}
-        assert all("--refresh" in each.remedy for each in left_out)
-        assert make_plans(catalogue, situation, Wish(model=model, draft=0))
-        assert unplanned(catalogue, situation, Wish(model=model, draft=0)) == ()
-        local = self.changed(model, repo=None, speculation="draft-model", draft=replace(draft, repo=None))
-        assert all("small.gguf" in each.remedy for each in unplanned(local, situation, Wish(model=model)))
-
-    def test_a_model_without_presets(self) -> None:
-        catalogue = self.changed("qwen3.5-9b-mtp", presets=())
-        (left_out,) = unplanned(catalogue, described(24), Wish(model="qwen3.5-9b-mtp"))
-        assert (left_out.quant, left_out.reason) == (None, "it has no preset")
-        assert unplanned(catalogue, described(24), Wish()) == ()
-
-    def test_what_is_wrong_in_the_wish_is_said_in_the_same_way(self) -> None:
-        for ask in (make_plans, unplanned):
-            with pytest.raises(ModelUnknown, match="gemma-4-31b has no Q9"):
-                ask(self.SHIPPED, described(24), Wish(model="gemma-4-31b", quant="Q9"))
-            with pytest.raises(ModelUnknown, match="No model has Q9"):
-                ask(self.SHIPPED, described(24), Wish(quant="Q9"))
-            with pytest.raises(BadOption, match="--ctx"):
-                ask(self.SHIPPED, described(24), Wish(context=1))
-
-    def test_a_quantisation_alone_chooses_among_the_models_that_have_it(self) -> None:
-        plans = make_plans(self.SHIPPED, described(24), Wish(quant="ud-iq3_s"))
-        assert {plan.file.quant for plan in plans} == {"UD-IQ3_S"}
-        assert "qwen3.6-35b-a3b-mtp" in {plan.entry.id for plan in plans}
