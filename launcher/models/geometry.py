@@ -69,8 +69,13 @@ _ASSISTANT = "gemma4-assistant"
 """A draft all of whose layers are MTP layers, and a trunk's layers at the same time."""
 _WINDOWED = frozenset({"gemma3", "gemma4", _ASSISTANT})
 """Architectures whose layers with a sliding window are known: without `sliding_window_pattern` all but each sixth."""
-_OTHER_CACHES = ("attention.kv_lora_rank", "attention.indexer.head_count", "wkv_head_size")
+_DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
+"""Architectures whose recurrent layers are gated delta nets, each fourth layer one of attention unless said."""
+_OTHER_CACHES = ("attention.kv_lora_rank", "attention.indexer.head_count", "wkv_head_size", "shortconv.l_cache")
 """Keys of models whose cache is none of keys and values by head, nor a state as we know it (src/llama-arch.cpp)."""
+
+
+_ASK_IT = "An engine knows: `mtp-launcher estimate` with --ask-engine."
 
 
 def geometry_of(model: GgufModel | GgufHeader) -> Geometry:
@@ -80,24 +85,27 @@ def geometry_of(model: GgufModel | GgufHeader) -> Geometry:
     in a way that we have no formula for.
     """
     arch = model.architecture
-    for key in _OTHER_CACHES:
-        if model.count(key):
-            raise GeometryUnknown(f"{model.name} ({arch}) keeps its context in a way that no formula here knows.")
+    if any(model.count(key) for key in _OTHER_CACHES) or (model.count("ssm.inner_size") and arch not in _DELTA_NETS):
+        raise _other_cache(model)
 
     def number(key: str, default: int | None = None) -> int:
         found = model.metadata.get(f"{arch}.{key}")
         value = max(found, default=0) if isinstance(found, Sequence) and not isinstance(found, str) else found
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
-            raise GeometryUnknown(f"The header of {model.name} has no usable {arch}.{key}: its memory cannot be told.")
+            raise GeometryUnknown(f"The header of {model.name} has no usable {arch}.{key}.", _ASK_IT)
         return value
 
     heads, hidden = number("attention.head_count"), number("embedding_length")
     mtp_layers = 0 if arch == _ASSISTANT else number("nextn_predict_layers", 0)
     layers = number("block_count") - mtp_layers
     head_size = hidden // heads if heads else 0
-    if layers <= 0 or not head_size:
-        raise GeometryUnknown(f"The header of {model.name} names {layers} layers of {heads} heads: that cannot be.")
+    if not 0 < layers <= len(model.tensors) or not head_size:
+        raise GeometryUnknown(
+            f"The header of {model.name} names {layers:,} layers of {heads:,} heads"
+            f" and {len(model.tensors):,} tensors: that cannot be.",
+            _ASK_IT,
+        )
     geometry = Geometry(
         architecture=arch,
         layers=layers,
@@ -121,7 +129,18 @@ def geometry_of(model: GgufModel | GgufHeader) -> Geometry:
         trained_context=number("context_length", 0),
         shared_expert_ffn=number("expert_shared_feed_forward_length", 0),
     )
-    return _with_window(model, geometry, number)
+    geometry = _with_window(model, geometry, number)
+    kv_heads = model.metadata.get(f"{arch}.attention.head_count_kv")
+    uneven = isinstance(kv_heads, Sequence) and len({count for count in kv_heads[:layers] if count}) > 1
+    if not geometry.window and (uneven or number("attention.sliding_window", 0)):
+        raise _other_cache(model)
+    return geometry
+
+
+def _other_cache(model: GgufModel | GgufHeader) -> GeometryUnknown:
+    return GeometryUnknown(
+        f"{model.name} ({model.architecture}) keeps its context in a way that no formula here knows.", _ASK_IT
+    )
 
 
 def _with_window(model: GgufModel | GgufHeader, geometry: Geometry, number: Callable[..., int]) -> Geometry:

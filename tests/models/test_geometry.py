@@ -1,0 +1,158 @@
+"""The numbers that memory follows from, read from headers of models as they are published."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import GeometryUnknown
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.geometry import Geometry, geometry_of
+from launcher.models.gguf import read_header, read_model
+from tools.sparse_models.geometry import Value
+from tools.sparse_models.models import Model, model
+from tools.sparse_models.write import write
+
+CATALOGUE = load_catalogue()
+
+
+def read(tmp_path: Path, made: Model) -> Geometry:
+    path = tmp_path / "model.gguf"
+    write(path, "model", made)
+    return geometry_of(read_header(path))
+
+
+def changed(name: str, metadata: Mapping[str, Value | None], architecture: str | None = None) -> Model:
+    """A sparse model with other metadata; None takes a key away."""
+    made = model(name)
+    merged = {key: value for key, value in {**made.metadata, **metadata}.items() if value is not None}
+    return replace(made, architecture=architecture or made.architecture, metadata=merged)
+
+
+def test_the_35b_as_llama_cpp_prints_it(tmp_path: Path) -> None:
+    """facts/models.md section 1: what llama.cpp printed of the real file."""
+    found = read(tmp_path, model("qwen35moe-35b-q3_k_xl"))
+    assert (found.architecture, found.layers, found.mtp_layers, found.hidden) == ("qwen35moe", 40, 1, 2_048)
+    assert (found.attention_layers, found.recurrent_layers) == (10, 30)
+    assert (found.heads, found.kv_heads, found.key_length, found.value_length) == (16, 2, 256, 256)
+    assert (found.experts, found.experts_used, found.expert_ffn, found.shared_expert_ffn) == (256, 8, 512, 512)
+    assert (found.conv_kernel, found.inner_size, found.state_size) == (4, 4_096, 128)
+    assert (found.time_step_rank, found.group_count) == (32, 16)
+    assert (found.vocabulary, found.trained_context) == (248_320, 262_144)
+
+
+def test_the_27b_as_llama_cpp_prints_it(tmp_path: Path) -> None:
+    found = read(tmp_path, model("qwen35-27b-q4_k_m"))
+    assert (found.architecture, found.layers, found.mtp_layers, found.hidden) == ("qwen35", 64, 1, 5_120)
+    assert (found.attention_layers, found.recurrent_layers) == (16, 48)
+    assert (found.heads, found.kv_heads, found.key_length, found.ffn) == (24, 4, 256, 17_408)
+    assert (found.inner_size, found.state_size, found.time_step_rank, found.group_count) == (6_144, 128, 48, 16)
+    assert (found.experts, found.experts_used) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "model_id"),
+    [
+        ("qwen35moe-35b-q3_k_xl", "qwen3.6-35b-a3b-mtp"),
+        ("qwen35moe-35b-iq3_s-nomtp", "qwen3.6-35b-a3b"),
+        ("qwen35-27b-q4_k_s", "qwen3.8-27b"),
+        ("qwen35-27b-q4_k_m", "qwen3.6-27b-mtp"),
+        ("qwen35-9b-q4_k_m", "qwen3.5-9b-mtp"),
+    ],
+)
+def test_the_catalogue_says_what_a_header_says(name: str, model_id: str, tmp_path: Path) -> None:
+    assert CATALOGUE.find(model_id).geometry == read(tmp_path, model(name))
+
+
+def test_the_demo_model_s_own_header(demo_model: Path) -> None:
+    assert CATALOGUE.find("demo").geometry == geometry_of(read_model(demo_model))
+
+
+def test_a_model_of_attention_alone_and_one_of_experts(tmp_path: Path) -> None:
+    plain = read(tmp_path, model("llama-8b-q4_k"))
+    assert (plain.attention_layers, plain.recurrent_layers, plain.conv_state, plain.delta_state) == (32, 0, 0, 0)
+    experts = read(tmp_path, model("qwen3moe-30b-q4_k"))
+    assert (experts.attention_layers, experts.experts, experts.experts_used) == (48, 128, 8)
+
+
+def test_sliding_windows_are_layers_of_their_own(tmp_path: Path) -> None:
+    found = read(tmp_path, model("gemma3-12b-q4_k"))
+    assert (found.attention_layers, found.window, found.window_layers) == (48, 1_024, 40)
+    found = read(tmp_path, model("gemma4-31b-iq4_xs"))
+    assert (found.window_layers, found.kv_heads, found.window_kv_heads) == (50, 4, 16)
+    assert (found.key_length, found.window_key_length) == (512, 256)
+
+
+def test_what_a_header_leaves_out_is_what_llama_cpp_takes(tmp_path: Path) -> None:
+    absent = dict.fromkeys(("attention.key_length", "attention.value_length", "attention.head_count_kv"))
+    found = read(tmp_path, changed("llama-8b-q4_k", absent))
+    assert (found.key_length, found.value_length, found.kv_heads) == (128, 128, 32)
+    assert read(tmp_path, changed("qwen35-9b-q4_k_m", {"full_attention_interval": None})).attention_layers == 8
+
+
+def test_heads_by_layer_are_taken_where_they_are_all_alike(tmp_path: Path) -> None:
+    found = read(tmp_path, changed("llama-8b-q4_k", {"attention.head_count_kv": [8, 0] * 16}))
+    assert (found.attention_layers, found.kv_heads) == (16, 8)
+    with pytest.raises(GeometryUnknown, match="no formula"):
+        read(tmp_path, changed("llama-8b-q4_k", {"attention.head_count_kv": [8, 4] * 16}))
+
+
+OTHERS: list[tuple[str, str, dict[str, Value | None]]] = [
+    # Latent attention, an indexer, RWKV, short convolutions: keys of src/llama-arch.cpp.
+    ("deepseek2", "llama-8b-q4_k", {"attention.kv_lora_rank": 512}),
+    ("glm-dsa", "llama-8b-q4_k", {"attention.indexer.head_count": 32}),
+    ("rwkv7", "llama-8b-q4_k", {"wkv_head_size": 64}),
+    ("lfm2", "llama-8b-q4_k", {"shortconv.l_cache": 3}),
+    # Recurrent layers that are no gated delta nets, and attention beside them in the same layer.
+    ("mamba2", "qwen35-9b-q4_k_m", {}),
+    ("falcon-h1", "qwen35-9b-q4_k_m", {}),
+    # Sliding windows of a pattern that is not in the header.
+    ("gpt-oss", "llama-8b-q4_k", {"attention.sliding_window": 128}),
+    ("gemma4", "gemma4-31b-iq4_xs", {"attention.shared_kv_layers": 20}),
+]
+
+
+@pytest.mark.parametrize(("architecture", "name", "metadata"), OTHERS, ids=[each[0] for each in OTHERS])
+def test_a_cache_that_no_formula_knows_is_refused_and_not_guessed(
+    architecture: str, name: str, metadata: dict[str, Value | None], tmp_path: Path
+) -> None:
+    with pytest.raises(GeometryUnknown, match="keeps its context in a way that no formula here knows") as unknown:
+        read(tmp_path, changed(name, metadata, architecture))
+    assert architecture in unknown.value.title
+    assert "--ask-engine" in unknown.value.hint
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"block_count": 1_000},
+        {"block_count": 0},
+        {"block_count": None},
+        {"attention.head_count": 0},
+        {"attention.head_count": None},
+        {"embedding_length": None},
+        {"embedding_length": 2**31},
+        {"attention.head_count_kv": 2**32 - 1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["qwen35moe-35b-q3_k_xl", "gemma3-12b-q4_k"])
+def test_numbers_that_cannot_be_end_in_an_error_at_once(
+    name: str, metadata: dict[str, Value | None], tmp_path: Path
+) -> None:
+    with pytest.raises(GeometryUnknown, match="header of model"):
+        read(tmp_path, changed(name, metadata))
+
+
+def test_a_model_of_heads_alone_is_none(tmp_path: Path) -> None:
+    with pytest.raises(GeometryUnknown, match="names 0 layers of 16 heads"):
+        read(tmp_path, changed("qwen35moe-35b-q3_k_xl", {"nextn_predict_layers": 41}))
+
+
+def test_states_follow_from_the_delta_net_s_sizes(tmp_path: Path) -> None:
+    found = read(tmp_path, model("qwen35moe-35b-q3_k_xl"))
+    # llama.cpp: (kernel - 1) x (inner + 2 x groups x state), and state x inner; 30 layers of both in f32 are 62.81 MiB.
+    assert found.conv_state == 3 * (4_096 + 2 * 16 * 128)
+    assert found.delta_state == 128 * 4_096
+    assert 30 * 4 * (found.conv_state + found.delta_state) / 2**20 == pytest.approx(62.81, abs=0.01)
