@@ -1,0 +1,176 @@
+"""Where weights go: tensor by tensor from headers, and by a family's rules until those are read."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.base.errors import GeometryUnknown
+from launcher.models.catalogue import ModelEntry
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.geometry import geometry_of
+from launcher.models.gguf import read_header
+from launcher.models.weights import Block, Weights, weights_by_rules, weights_of
+from tools.sparse_models.models import Model, model, n_bytes
+from tools.sparse_models.write import write
+
+MIB = 2**20
+CATALOGUE = load_catalogue()
+MOE, DENSE = CATALOGUE.find("qwen3.6-35b-a3b-mtp"), CATALOGUE.find("qwen3.8-27b")
+
+
+def read(tmp_path: Path, made: Model) -> Weights:
+    path = tmp_path / "model.gguf"
+    write(path, "model", made)
+    header = read_header(path)
+    return weights_of(header, geometry_of(header))
+
+
+def by_rules(entry: ModelEntry, quant: str) -> Weights:
+    file = entry.file(quant)
+    assert file is not None
+    assert entry.geometry is not None
+    found = weights_by_rules(entry, file, entry.geometry)
+    assert found is not None
+    return found
+
+
+class TestFromAHeader:
+    @pytest.mark.parametrize(
+        "name", ["qwen35moe-35b-q3_k_xl", "qwen35-27b-q4_k_m", "llama-8b-q4_k", "qwen3moe-30b-q4_k"]
+    )
+    def test_every_tensor_is_somewhere_once(self, name: str, tmp_path: Path) -> None:
+        made = model(name)
+        found = read(tmp_path, made)
+        assert found.exact
+        assert found.on_device(0, mtp=True) + found.on_host(0, mtp=True) == made.tensor_bytes
+        assert found.embedding == n_bytes(*made.tensors["token_embd.weight"])
+
+    def test_experts_are_what_the_engine_s_own_pattern_moves(self, tmp_path: Path) -> None:
+        made = model("qwen35moe-35b-q4_k_m")
+        found = read(tmp_path, made)
+        wanted = [n_bytes(*made.tensors[f"blk.3.ffn_{part}_exps.weight"]) for part in ("gate", "up", "down")]
+        assert found.blocks[3].matrices == tuple(wanted)
+        assert found.blocks[3].experts == sum(wanted)
+        shared = n_bytes(*made.tensors["blk.3.ffn_up_shexp.weight"])
+        assert found.blocks[3].rest > shared
+        assert (found.expert_layers(mtp=True), found.expert_layers(mtp=False)) == (41, 40)
+
+    def test_the_head_is_loaded_with_mtp_only(self, tmp_path: Path) -> None:
+        made = model("qwen35moe-35b-q3_k_xl")
+        found = read(tmp_path, made)
+        head = sum(n_bytes(*tensor) for name, tensor in made.tensors.items() if name.startswith("blk.40."))
+        assert found.on_device(0, mtp=True) - found.on_device(0, mtp=False) == head
+        assert read(tmp_path, model("qwen35moe-35b-q3_k_xl-nomtp")).heads == ()
+
+    def test_a_tied_embedding_is_on_both_sides(self, tmp_path: Path) -> None:
+        made = model("gemma3-12b-q4_k")
+        found = read(tmp_path, made)
+        both = n_bytes(*made.tensors["token_embd.weight"])
+        assert found.on_device(0, mtp=False) + found.on_host(0, mtp=False) == made.tensor_bytes + both
+
+    def test_layers_without_tensors_are_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "model.gguf"
+        write(path, "model", model("llama-8b-q4_k"))
+        header = read_header(path)
+        with pytest.raises(GeometryUnknown, match="names 1,000 layers and has 292 tensors"):
+            weights_of(header, replace(geometry_of(header), layers=1_000))
+
+    def test_a_type_that_is_not_known_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "model.gguf"
+        write(path, "model", model("llama-8b-q4_k"))
+        data = bytearray(path.read_bytes()[: 2**20])
+        name = b"blk.7.attn_q.weight"
+        place = data.index(name) + len(name)
+        dimensions = int.from_bytes(data[place : place + 4], "little")
+        at = place + 4 + 8 * dimensions
+        data[at : at + 4] = (99).to_bytes(4, "little")
+        with path.open("r+b") as file:
+            file.write(data)
+        header = read_header(path)
+        with pytest.raises(GeometryUnknown, match=r"blk\.7\.attn_q\.weight"):
+            weights_of(header, geometry_of(header))
+
+
+class TestByRules:
+    @pytest.mark.parametrize(
+        ("entry", "quant", "loaded_mib"),
+        # What llama.cpp loaded onto the GPU (qiip engine logs, b10964).
+        [(MOE, "UD-Q3_K_XL", 15_903.7), (DENSE, "UD-Q4_K_S", 14_115.3)],
+        ids=["moe", "dense"],
+    )
+    def test_the_load_that_an_engine_logged(self, entry: ModelEntry, quant: str, loaded_mib: float) -> None:
+        assert by_rules(entry, quant).on_device(0, mtp=True) / MIB == pytest.approx(loaded_mib, abs=1)
+
+    @pytest.mark.parametrize(("quant", "layer_mib"), [("UD-Q4_K_M", 464), ("UD-Q4_K_XL", 468), ("UD-Q3_K_XL", 337)])
+    def test_one_layer_s_experts(self, quant: str, layer_mib: int) -> None:
+        found = by_rules(MOE, quant)
+        assert found.blocks[0].experts / MIB == pytest.approx(layer_mib, abs=1)
+        moved = found.on_device(0, mtp=True) - found.on_device(10, mtp=True)
+        assert moved == 10 * found.blocks[0].experts == found.on_host(10, mtp=True) - found.on_host(0, mtp=True)
+
+    def test_the_input_embedding_stays_on_the_host(self) -> None:
+        # Q8_0 in every one of Unsloth's UD files that was seen: 248,320 x 2,048 elements.
+        assert by_rules(MOE, "UD-Q3_K_XL").embedding / MIB == pytest.approx(515.31, abs=0.01)
+        assert by_rules(DENSE, "UD-Q4_K_S").embedding / MIB == pytest.approx(521.0, abs=0.2)
+
+    def test_a_file_of_unknown_size_has_no_weights(self) -> None:
+        file = DENSE.file("Q3_K_M")
+        assert file is not None
+        assert file.size_bytes is None
+        assert DENSE.geometry is not None
+        assert weights_by_rules(DENSE, file, DENSE.geometry) is None
+
+    def test_every_file_of_the_catalogue_is_all_there(self) -> None:
+        for entry in CATALOGUE.models:
+            for file in entry.files:
+                if entry.geometry is None or file.size_bytes is None:
+                    continue
+                found = by_rules(entry, file.quant)
+                header = file.size_bytes - found.on_device(0, mtp=True) - found.on_host(0, mtp=True)
+                assert 0 < header < max(0.02 * file.size_bytes, 12 * MIB), (entry.id, file.quant)
+                assert min(found.blocks[0].rest, found.output, found.embedding) > 0
+                assert bool(found.heads) == entry.has_head(file)
+                if entry.geometry.experts and entry.id != "demo":
+                    assert found.blocks[0].experts > found.blocks[0].rest
+
+    @pytest.mark.parametrize(
+        ("name", "entry", "quant"),
+        [
+            ("qwen35moe-35b-iq3_s", MOE, "UD-IQ3_S"),
+            ("qwen35moe-35b-q3_k_xl", MOE, "UD-Q3_K_XL"),
+            ("qwen35moe-35b-q4_k_m", MOE, "UD-Q4_K_M"),
+            ("qwen35-27b-q4_k_s", DENSE, "UD-Q4_K_S"),
+        ],
+    )
+    def test_rules_and_a_header_of_that_size_agree(
+        self, name: str, entry: ModelEntry, quant: str, tmp_path: Path
+    ) -> None:
+        header, rules = read(tmp_path, model(name)), by_rules(entry, quant)
+        assert rules.on_device(0, mtp=True) == pytest.approx(header.on_device(0, mtp=True), rel=0.002)
+        assert rules.on_host(0, mtp=True) == pytest.approx(header.on_host(0, mtp=True), rel=0.01)
+
+
+BLOCKS = st.builds(Block, st.integers(0, 10**9), st.tuples(*[st.integers(0, 10**9)] * 3))
+
+
+@settings(derandomize=True)
+@given(
+    weights=st.builds(
+        Weights,
+        embedding=st.integers(0, 10**9),
+        output=st.integers(0, 10**9),
+        blocks=st.lists(BLOCKS, min_size=1, max_size=5).map(tuple),
+        heads=st.lists(BLOCKS, max_size=2).map(tuple),
+        exact=st.booleans(),
+    ),
+    n_cpu_moe=st.integers(0, 9),
+    mtp=st.booleans(),
+)
+def test_what_leaves_the_gpu_comes_to_the_host(weights: Weights, n_cpu_moe: int, mtp: bool) -> None:
+    whole = weights.on_device(0, mtp=mtp) + weights.on_host(0, mtp=mtp)
+    assert weights.on_device(n_cpu_moe, mtp=mtp) + weights.on_host(n_cpu_moe, mtp=mtp) == whole
+    assert weights.on_device(n_cpu_moe + 1, mtp=mtp) <= weights.on_device(n_cpu_moe, mtp=mtp)
+    assert weights.on_device(n_cpu_moe, mtp=False) <= weights.on_device(n_cpu_moe, mtp=True) or n_cpu_moe > 0
