@@ -44,3 +44,7 @@ screenshots:
 # speed of the program itself: prints the table of docs/performance.md
 bench:
     python -m benchmarks
+
+# how right the memory formula is: prints the tables of docs/accuracy.md
+accuracy *arguments:
+    python -m tools.accuracy {{arguments}}

@@ -74,7 +74,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Bytes by part, of the GPU's memory (of the host's on the cpu backend)."""
+    """Bytes by part, of the GPU's memory (of the host's on the cpu backend).
+
+    `staging` is what copies of the host's experts add to the target's compute buffer; those of the head's are in
+    `draft_compute`.
+    """
 
     weights: int
     kv: int
@@ -146,15 +150,16 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
             devices=gpus,
         ),
     )
+    head = sum(share for _, share in compute.by_device) - compute.draft if compute.staging else 0
     checkpoint = recurrent_bytes(geometry, slots=1, draft=0)
     parts = Parts(
-        weights=device + setting.draft_model_bytes + (host if on_cpu else 0),
+        weights=device + setting.draft_model_bytes + (host - weights.shared if on_cpu else 0),
         kv=kv_bytes(geometry, setting),
         recurrent=recurrent_bytes(geometry, slots=setting.slots, draft=setting.draft if mtp else 0),
         draft_kv=draft_kv_bytes(geometry, setting) if mtp else 0,
         compute=compute.target,
-        draft_compute=compute.draft,
-        staging=compute.staging,
+        draft_compute=compute.draft + head,
+        staging=compute.staging - head,
         overhead=gpus * OVERHEAD_MIB[setting.backend] * _MIB,
         mmproj=setting.mmproj_bytes + (_ENCODER_MIB * _MIB if setting.mmproj_bytes else 0),
     )

@@ -16,6 +16,10 @@ _HEADER_BYTES_PER_TOKEN = 44
 _USUAL_EMBEDDING = "Q4_K"
 _EMBEDDING_BY_BITS = {1: "Q2_K", 2: "Q2_K", 3: "Q3_K", 5: "Q5_K", 6: "Q6_K", 8: "Q8_0", 16: "BF16"}
 """What llama.cpp's own quantiser gives the input embedding (src/llama-quant.cpp); publishers differ."""
+_REPACKED = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
+"""What an x86 processor's backend keeps in another order to multiply by (ggml-cpu/repack.cpp)."""
+_OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
+"""Models that ask for their output before the embedding it is made of, and so get both (src/models)."""
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"ffn_(up|down|gate|gate_up)_(?:ch)?exps\.")
 """What --n-cpu-moe moves (llama.cpp, common/common.h: LLM_FFN_EXPS_REGEX)."""
@@ -43,7 +47,8 @@ class Weights:
     """A model's tensors in bytes.
 
     `embedding` is the input embedding, which stays on the host; `output` is what lies beside the blocks and goes to the
-    device with them. `exact` when the header was read, else the family's rules stand in.
+    device with them. `exact` when the header was read, else the family's rules stand in. `shared` bytes of `output` are
+    the embedding itself where both lie in a processor's memory.
     """
 
     embedding: int
@@ -51,6 +56,7 @@ class Weights:
     blocks: tuple[Block, ...]
     heads: tuple[Block, ...]
     exact: bool
+    shared: int = 0
 
     def on_device(self, n_cpu_moe: int, *, mtp: bool) -> int:
         """Bytes on the GPU with all layers there but the experts of the first `n_cpu_moe`.
@@ -78,7 +84,7 @@ def weights_of(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
     """
     rest: dict[int, int] = defaultdict(int)
     experts: dict[tuple[int, str], int] = defaultdict(int)
-    embedding = output = 0
+    embedding = output = shared = 0
     tied = True
     for tensor in model.tensors:
         if tensor.n_bytes is None:
@@ -92,6 +98,7 @@ def weights_of(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
                 rest[index] += tensor.n_bytes
         elif tensor.name == "token_embd.weight":
             embedding = tensor.n_bytes
+            shared = 0 if tensor.quant in _REPACKED or geometry.architecture in _OUTPUT_FIRST else embedding
         else:
             tied = tied and tensor.name != "output.weight"
             output += tensor.n_bytes
@@ -104,7 +111,8 @@ def weights_of(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
         Block(rest[index], (experts[index, "gate"], experts[index, "up"], experts[index, "down"]))
         for index in range(count)
     )
-    return Weights(embedding, output, blocks[: geometry.layers], blocks[geometry.layers :], exact=True)
+    trunk, heads = blocks[: geometry.layers], blocks[geometry.layers :]
+    return Weights(embedding, output, trunk, heads, exact=True, shared=shared if tied else 0)
 
 
 def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> Weights | None:

@@ -26,8 +26,10 @@ COUNTS: Mapping[str, int] = {
     f"qwen35moe-35b-iq3_s{WITHOUT_HEAD}": 10,
     "llama-8b-q4_k": 15,
     "qwen3moe-30b-q4_k": 15,
+    "gemma3-12b-q4_k": 15,
+    "gemma4-31b-iq4_xs": 15,
 }
-"""Settings for each model: mixture of experts and dense with gated delta nets, and models of attention alone."""
+"""Settings for each model: experts and dense with gated delta nets, attention alone, and with sliding windows."""
 _SEED = 20_261_121
 _CONTEXTS = (4_096, 5_000, 8_192, 16_384, 20_001, 32_768, 49_152, 65_536, 98_304, 131_072, 150_000, 196_608, 262_144)
 _KV = ("f16", "f16", "q8_0", "q8_0", "q4_0", "q4_0", "q5_1")

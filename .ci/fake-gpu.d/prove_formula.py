@@ -1,0 +1,92 @@
+"""The memory formula for Vulkan against what a real engine says of its cards, over hundreds of settings."""
+# ruff: noqa: S101
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from harness import FOLDER, engine, launcher, model, planned, proof, run
+
+from launcher.engine.arguments import memory_arguments
+from launcher.engine.build import probe
+from launcher.models.memory import Setting
+from launcher.planner import judge_formula, read_source
+from tools.accuracy.grid import COUNTS, PARTS, Case, Outcome, cases, measure
+
+MOST_PERCENT = 3.0
+CACHES = ("model_mib", "context_mib", "draft_context_mib")
+MOE, DENSE = "qwen35moe-35b-q3_k_xl", "qwen35-27b-q4_k_s"
+
+
+def asked(cards: str, wanted: Sequence[Case]) -> str:
+    """Compare; return how many of how many figures are equal, and how far the others are."""
+    build = asyncio.run(probe(engine(cards)))
+    outcomes = asyncio.run(measure(build, wanted, FOLDER / "models"))
+    wrong = [told(one, part) for one in outcomes for part in CACHES if not one.equal(part)]
+    wrong += [told(one, part) for one in outcomes for part in PARTS if abs(one.beyond_percent(part)) > MOST_PERCENT]
+    assert not wrong, f"{len(wrong)} differ: {'; '.join(wrong[:20])}"
+    figures = [(one, part) for one in outcomes for part in PARTS if one.case.setting.draft or "draft" not in part]
+    equal = sum(one.equal(part) for one, part in figures)
+    most = max((one.beyond_percent(part) for one, part in figures), key=abs)
+    return f"{len(outcomes)} settings, {equal} of {len(figures)} figures equal to the MiB, at most {most:+.2f} % apart"
+
+
+def told(outcome: Outcome, part: str) -> str:
+    """Return one figure of both."""
+    return f"{outcome.case} {part} {outcome.formula[part]:.1f}, engine {outcome.told(part)}"
+
+
+@proof("one card: all parts of all models, experts on the host among them")
+def _one() -> str:
+    return asked("80g", cases(COUNTS, gpu=True))
+
+
+@proof("two cards: all parts together")
+def _two() -> str:
+    counts: Mapping[str, int] = {MOE: 30, DENSE: 30}
+    wanted = [Case(one.model, replace(one.setting, gpus=2)) for one in cases(counts, gpu=True)]
+    return asked("2x24g", list(dict.fromkeys(wanted)))
+
+
+@proof("what stays on the host: embedding, experts and buffers")
+def _host() -> str:
+    settings = (
+        Setting(context=32_768, kv="q8_0", draft=2, ubatch=512, backend="vulkan"),
+        Setting(context=262_144, kv="q4_0", draft=2, ubatch=256, n_cpu_moe=20, backend="vulkan"),
+        Setting(context=65_536, kv="f16", draft=4, ubatch=1_024, n_cpu_moe=40, backend="vulkan"),
+        Setting(context=65_536, kv="q8_0", draft=1, ubatch=128, slots=4, backend="vulkan"),
+    )
+    build = asyncio.run(probe(engine("80g")))
+    for name in (MOE, DENSE):
+        source = read_source(str(model(name)))
+        for setting in settings:
+            flags = ["-m", str(model(name)), *memory_arguments(setting, build.flags)]
+            target, head = (table[-1] for table in planned("80g", *flags, tables=2))
+            host = judge_formula(source, setting).host
+            assert 0 <= host.weights / 2**20 - target["model"] < 2, (name, setting, host, target)
+            buffers = target["compute"] + head["compute"]
+            assert -1 <= host.compute / 2**20 - buffers < 3, (name, setting, host, target, head)
+    return f"{2 * len(settings)} settings"
+
+
+@proof("estimate --ask-engine shows the engine beside the formula")
+def _estimate() -> str:
+    flags = ("--ctx", "262144", "--kv", "q8_0", "--ubatch", "256", "--draft", "2", "--backend", "vulkan")
+    described = ("--gpu-memory", "24")
+    asking = ("--ask-engine", "--engine", str(engine("24g")), "--json")
+    code, output = launcher("estimate", str(model(MOE)), *flags, *described, *asking)
+    assert code == 0, output
+    answer = json.loads(output)
+    parts, of_engine = answer["parts"], answer["engine"]
+    assert of_engine["backend"] == "vulkan"
+    assert of_engine["context_mib"] == 2_908 == int(parts["kv"] + parts["recurrent"]), answer
+    assert of_engine["draft_context_mib"] == 512 == parts["draft_kv"], answer
+    assert abs(answer["difference_percent"]) < 0.1, answer
+    code, output = launcher("estimate", str(model(MOE)), *flags, *described, *asking[:-1])
+    assert code == 0
+    assert f"{of_engine['model_mib']:,}" in output, output
+    return f"{answer['difference_percent']:+.2f} %, asked in {of_engine['seconds']:.1f} s"
+
+
+run()
