@@ -81,7 +81,8 @@ class TestFromAHeader:
     def test_a_type_that_is_not_known_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "model.gguf"
         write(path, "model", model("llama-8b-q4_k"))
-        data = bytearray(path.read_bytes()[: 2**20])
+        with path.open("rb") as file:
+            data = bytearray(file.read(2**16))
         name = b"blk.7.attn_q.weight"
         place = data.index(name) + len(name)
         dimensions = int.from_bytes(data[place : place + 4], "little")
