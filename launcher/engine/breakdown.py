@@ -49,9 +49,11 @@ class BreakdownReader:
         if record.get("type") == "fit_memory_breakdown":
             data = record.get("data")
             rows = data.get("rows") if isinstance(data, dict) else None
-            if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
+            table = [_json_row(row) for row in rows] if isinstance(rows, list) else []
+            whole = tuple(row for row in table if row is not None)
+            if table and len(whole) == len(table):
                 self._json = True
-                self.tables.append(tuple(map(_json_row, rows)))
+                self.tables.append(whole)
         elif isinstance(record.get("msg"), str):
             if self._json:
                 self.ended |= _END in record["msg"]
@@ -76,14 +78,18 @@ class BreakdownReader:
         self._rows = None
 
 
-def _json_row(row: dict[str, object]) -> Row:
-    def number(key: str) -> int:
-        value = row.get(key)
-        return value if isinstance(value, int) else 0
-
+def _json_row(row: object) -> Row | None:
+    """Read one row of a record; None when it is none, or lacks a figure."""
+    if not isinstance(row, dict) or not isinstance(row.get("name"), str):
+        return None
+    model, context, compute, total, free = (
+        value if isinstance(value := row.get(key), int) and not isinstance(value, bool) else None
+        for key in ("model", "context", "compute", "total", "free")
+    )
+    if model is None or context is None or compute is None:
+        return None
     device = row.get("kind") == "device"
-    total, free = (number("total"), number("free")) if device else (None, None)
-    return Row(str(row.get("name")), device, number("model"), number("context"), number("compute"), total, free)
+    return Row(row["name"], device, model, context, compute, total if device else None, free if device else None)
 
 
 def _text_row(line: str) -> Row | None:
