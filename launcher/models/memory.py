@@ -34,8 +34,9 @@ KV_TYPES: Mapping[str, tuple[int, int]] = MappingProxyType(
 OVERHEAD_MIB: Mapping[str, int] = MappingProxyType(
     {
         # What a process holds on the device beside llama.cpp's buffers. CUDA: 284 MiB on an L4, 331 on an A30 (peaks
-        # of qiip's logs, b10964, less the sum of the buffers). Of the others nobody has published a measurement:
-        # CUDA's stands in. On the processor: 249 MB resident before any weights are read, measured here.
+        # of qiip's logs, b10964, less the sum of the buffers). Of Vulkan and ROCm one GPU each lets it be inferred: 200
+        # (Radeon R9700) and 600 to 670 with whatever else was there (RX 7900 XTX); CUDA's stands in (docs/accuracy.md).
+        # On the processor: 249 MB resident before any weights are read, measured here.
         "cuda": 330,
         "rocm": 330,
         "vulkan": 330,
