@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.base.errors import BadOption, GeometryUnknown, GpuAsleep, LauncherError
+from launcher.base.errors import BadOption, GeometryUnknown, GpuAsleep, LauncherError, ModelHasNoHead
 from launcher.models.plan import Plan, Wish, check_wish
 from launcher.models.situation import Situation, described, situation_of
 
@@ -198,7 +198,7 @@ def read_source(target: str) -> Source:
 def setting_for(model: GgufModel, wish: Wish, situation: Situation) -> Setting:
     """Return the setting that `wish` means for a model that is not in the catalogue, on the GPUs that are meant.
 
-    Raises BadOption for values that no engine takes, or for drafts without a head.
+    Raises BadOption for values that no engine takes, ModelHasNoHead for drafts without a head.
     """
     from launcher.models.gguf_header import MtpHead
     from launcher.models.memory import Setting
@@ -206,10 +206,14 @@ def setting_for(model: GgufModel, wish: Wish, situation: Situation) -> Setting:
     check_wish(wish)
     has_head = model.mtp_head is MtpHead.PRESENT
     if wish.draft and not has_head:
-        raise BadOption(f"{model.path.name} has no MTP head.", "Leave --draft out, or set it to 0.")
+        raise _no_head(model)
     context = min(_DEFAULT_CONTEXT, model.trained_context or _DEFAULT_CONTEXT)
     default = Setting(context=context, draft=2 if has_head else 0, backend=situation.backend, gpus=situation.gpus)
     return replace(default, **wish.overrides())  # type: ignore[arg-type]
+
+
+def _no_head(model: GgufModel) -> ModelHasNoHead:
+    return ModelHasNoHead(f"{model.path.name} has no MTP head.", "Leave --draft out, or set it to 0.")
 
 
 def judge_formula(source: Source, setting: Setting) -> Estimate:
@@ -225,10 +229,15 @@ def judge_formula(source: Source, setting: Setting) -> Estimate:
 async def ask(source: Source, setting: Setting, engine: Path | None) -> Verdict:
     """Ask an engine what `setting` takes: the one named, else a llama-server on PATH, else the built-in one.
 
-    The formula beside it is that for the engine's own backend. Raises what `ask_engine` and `probe` raise.
+    The formula beside it is that for the engine's own backend. Raises ModelHasNoHead for drafts of a file without a
+    head, and what `ask_engine` and `probe` raise.
     """
     from launcher.engine.ask import ask_engine, difference_percent
     from launcher.engine.build import probe
+    from launcher.models.gguf_header import MtpHead
+
+    if setting.draft and source.model.mtp_head is not MtpHead.PRESENT:
+        raise _no_head(source.model)
 
     build = await probe(engine) if engine else await installed_build() or await probe(None)
     answer = await ask_engine(build, source.parts, setting)

@@ -7,7 +7,7 @@ import asyncio
 import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options, machine_wish, wish_of
@@ -70,7 +70,8 @@ async def _ask(plan: Plan) -> Verdict | LauncherError:
 
     try:
         source = await asyncio.to_thread(planner.read_source, source_name(plan.entry, plan.file))
-        return await planner.ask(source, plan.setting, None)
+        drafts = plan.setting.draft if plan.entry.speculation == "mtp" else 0  # other drafts are not in the file
+        return await planner.ask(source, replace(plan.setting, draft=drafts, draft_model_bytes=0), None)
     except LauncherError as error:
         return error
 

@@ -1,0 +1,208 @@
+"""Asking an engine: the real one on twins of true geometries, and small programs for what a real one seldom does."""
+
+import asyncio
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import EngineFailed, EngineUnsuitable, GeometryUnknown, ModelHasNoHead
+from launcher.engine.ask import EngineEstimate, ask_engine, comparable, difference_percent
+from launcher.engine.build import Build, probe
+from launcher.engine.twin import TwinPart
+from launcher.models.memory import Setting
+from launcher.planner import Source, Verdict, ask, judge_formula, read_source
+from tools.sparse_models.models import model
+from tools.sparse_models.write import write
+
+FLAGS = frozenset(
+    {
+        "--model", "--host", "--port", "--ctx-size", "--parallel", "--gpu-layers", "--cache-type-k", "--cache-type-v",
+        "--flash-attn", "--ubatch-size", "--n-cpu-moe", "--spec-type", "--spec-draft-n-max", "--log-jsonl", "--device",
+    }
+)  # fmt: skip
+PART = TwinPart("model.gguf", b"GGUF" + bytes(1_000), 2**34)
+CARDS = """
+rows = [("Vulkan0", True, 8133, 780, 638), ("Vulkan1", True, 7755, 767, 617), ("Host", False, 515, 0, 553)]
+head = [("Vulkan0", True, 8133, 0, 0), ("Vulkan1", True, 7755, 256, 609), ("Host", False, 515, 0, 532)]
+for table in (rows, head)[:tables]:
+    print(json.dumps({"type": "fit_memory_breakdown", "data": {"rows": [
+        {"kind": "device" if card else "host", "name": name, "model": model, "context": context, "compute": compute}
+        | ({"total": 12288, "free": 11888} if card else {})
+        for name, card, model, context, compute in table
+    ]}}), flush=True)
+"""
+
+
+def program(tmp_path: Path, body: str, flags: frozenset[str] = FLAGS) -> Build:
+    """A program of a few lines in the place of an engine."""
+    path = tmp_path / "engine.py"
+    path.write_text(f"import json, os, sys, time\n{body}")
+    return Build("fake", (sys.executable, str(path)), "b1", flags)
+
+
+def asked(build: Build, setting: Setting, parts: list[TwinPart] | None = None, limit_s: float = 30) -> EngineEstimate:
+    return asyncio.run(ask_engine(build, parts or [PART], setting, limit_s=limit_s))
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Path:
+    path = tmp_path / "35b.gguf"
+    write(path, "35b", model("qwen35moe-35b-q3_k_xl"))
+    return path
+
+
+def left_behind(home: Path) -> list[Path]:
+    folder = home / "cache" / "twins"
+    return list(folder.iterdir()) if folder.exists() else []
+
+
+class TestTheRealEngine:
+    def test_its_rows_are_the_formula_s_to_the_mib(self, sparse: Path, home: Path) -> None:
+        source = read_source(str(sparse))
+        setting = Setting(262_144, "q8_0", draft=2, ubatch=256, backend="cpu")
+        verdict = asyncio.run(ask(source, setting, None))
+        engine, formula = verdict.engine, verdict.formula
+        assert formula is not None
+        # A real GPU's log, as far as it does not depend on the backend: 2,908 of context, 512 of the head's.
+        assert (engine.context_mib, engine.draft_context_mib) == (2_908, 512)
+        assert (engine.backend, engine.devices, engine.host_mib, engine.free_mib) == ("cpu", (), 0, None)
+        known = comparable(formula)
+        assert engine.context_mib == int(known["context_mib"])
+        assert engine.draft_context_mib == int(known["draft_context_mib"])
+        assert engine.compute_mib == pytest.approx(known["compute_mib"], rel=0.03)
+        assert engine.draft_compute_mib == pytest.approx(known["draft_compute_mib"], rel=0.03)
+        assert verdict.difference_percent == pytest.approx(0, abs=0.1)
+        assert not verdict.flagged
+        assert 0 < engine.seconds < 20
+        assert left_behind(home) == []
+
+    def test_without_mtp_there_is_one_table(self, sparse: Path) -> None:
+        engine = asked(asyncio.run(probe(None)), Setting(32_768, draft=0, backend="cpu"), parts_of(sparse))
+        assert (engine.draft_context_mib, engine.draft_compute_mib) == (None, None)
+        assert engine.total_mib == engine.model_mib + engine.context_mib + engine.compute_mib
+
+    def test_experts_on_the_host_change_nothing_on_a_processor(self, sparse: Path) -> None:
+        build = asyncio.run(probe(None))
+        plain = asked(build, Setting(32_768, backend="cpu"), parts_of(sparse))
+        moved = asked(build, Setting(32_768, backend="cpu", n_cpu_moe=20), parts_of(sparse))
+        assert replace(moved, seconds=0) == replace(plain, seconds=0)
+
+    def test_drafts_of_a_file_without_a_head_are_refused_before_it_is_asked(self, tmp_path: Path, home: Path) -> None:
+        path = tmp_path / "headless.gguf"
+        write(path, "headless", model("qwen35-9b-q4_k_m-nomtp"))
+        with pytest.raises(ModelHasNoHead, match=r"headless\.gguf has no MTP head"):
+            asyncio.run(ask(read_source(str(path)), Setting(4_096, draft=2, backend="cpu"), None))
+        assert left_behind(home) == []
+
+    def test_a_model_without_a_formula_is_told_by_the_engine_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / "model.gguf"
+        made = model("gemma3-12b-q4_k")
+        write(path, "model", replace(made, metadata=made.metadata | {"attention.shared_kv_layers": 20}))
+        source = read_source(str(path))
+        with pytest.raises(GeometryUnknown):
+            judge_formula(source, Setting(4_096, draft=0))
+        verdict = asyncio.run(ask(source, Setting(32_768, draft=0, backend="cpu"), None))
+        assert (verdict.formula, verdict.difference_percent, verdict.flagged) == (None, None, False)
+        assert verdict.engine.context_mib == 2_528
+
+
+def parts_of(path: Path) -> list[TwinPart]:
+    return list(read_source(str(path)).parts)
+
+
+class TestCards:
+    @pytest.mark.parametrize("draft", [0, 2])
+    def test_what_lies_on_gpus_is_added_up_and_the_host_kept_apart(self, draft: int, tmp_path: Path) -> None:
+        build = program(tmp_path, f"tables = {2 if draft else 1}\n{CARDS}\ntime.sleep(60)\n")
+        engine = asked(build, Setting(131_072, "q8_0", draft=draft))
+        assert (engine.backend, engine.devices) == ("vulkan", ("Vulkan0", "Vulkan1"))
+        assert (engine.model_mib, engine.context_mib, engine.compute_mib) == (15_888, 1_547, 1_255)
+        assert (engine.draft_context_mib, engine.draft_compute_mib) == ((256, 609) if draft else (None, None))
+        assert (engine.host_mib, engine.free_mib) == (515 + 553, 23_776)
+
+    def test_a_gpu_engine_that_cannot_keep_experts_on_the_host_is_not_believed(self, tmp_path: Path) -> None:
+        build = program(tmp_path, f"tables = 2\n{CARDS}\ntime.sleep(60)\n", FLAGS - {"--n-cpu-moe"})
+        with pytest.raises(EngineUnsuitable, match="--n-cpu-moe"):
+            asked(build, Setting(131_072, n_cpu_moe=10))
+
+    def test_it_is_started_with_the_real_options(self, tmp_path: Path) -> None:
+        build = program(tmp_path, f"open('args', 'w').write(' '.join(sys.argv[1:]))\ntables = 2\n{CARDS}")
+        build = replace(build, command=(*build.command,), environment={"KEPT": "1"})
+        told = tmp_path / "told"
+        script = tmp_path / "engine.py"
+        script.write_text(script.read_text().replace("'args'", repr(str(told))))
+        asked(build, Setting(131_072, "q8_0", draft=2, ubatch=256, n_cpu_moe=3))
+        words = told.read_text()
+        wanted = (
+            "--ctx-size 131072 --parallel 1 --gpu-layers 99 --cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on"
+        )
+        assert wanted in words
+        assert "--n-cpu-moe 3 --spec-type draft-mtp --spec-draft-n-max 2" in words
+        assert "--log-jsonl" in words
+        assert "--verbosity" not in words
+
+
+class TestTrouble:
+    def test_an_engine_that_prints_no_tables(self, tmp_path: Path, home: Path) -> None:
+        build = program(tmp_path, "print('I: projected to use 1 MiB')\ntime.sleep(60)")
+        with pytest.raises(
+            EngineUnsuitable, match=r"The engine fake \(b1\) does not print what a model takes"
+        ) as wrong:
+            asked(build, Setting(4_096))
+        assert "The formula's figures stand." in wrong.value.hint
+        assert left_behind(home) == []
+
+    def test_an_engine_that_tells_of_the_model_but_not_of_mtp(self, tmp_path: Path) -> None:
+        build = program(tmp_path, f"tables = 1\n{CARDS}\nprint(json.dumps({{'msg': 'projected to use 9 MiB'}}))")
+        with pytest.raises(EngineUnsuitable, match="does not print what MTP takes"):
+            asked(build, Setting(4_096, draft=2))
+
+    def test_an_engine_that_ends_well_and_says_nothing(self, tmp_path: Path) -> None:
+        with pytest.raises(EngineUnsuitable, match="does not print what a model takes"):
+            asked(program(tmp_path, "sys.exit(0)"), Setting(4_096))
+
+    def test_an_engine_that_dies(self, tmp_path: Path, home: Path) -> None:
+        build = program(tmp_path, "print('E everything is lost', file=sys.stderr)\nos.abort()")
+        with pytest.raises(EngineFailed, match="SIGABRT while judging the memory") as died:
+            asked(build, Setting(4_096))
+        assert "everything is lost" in died.value.title
+        assert left_behind(home) == []
+
+    def test_an_engine_that_refuses_a_flag(self, tmp_path: Path) -> None:
+        build = program(tmp_path, "print('error: invalid argument: --flash-attn', file=sys.stderr)\nsys.exit(1)")
+        with pytest.raises(EngineUnsuitable, match="does not know the flag --flash-attn"):
+            asked(build, Setting(4_096))
+
+    def test_an_engine_that_hangs_is_ended_at_the_limit(self, tmp_path: Path, home: Path) -> None:
+        build = program(tmp_path, "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)")
+        began = time.monotonic()
+        with pytest.raises(EngineUnsuitable, match=r"did not say within 0\.3 s what the model takes"):
+            asked(build, Setting(4_096), limit_s=0.3)
+        assert time.monotonic() - began < 10
+        assert left_behind(home) == []
+
+    def test_an_engine_that_prints_without_end(self, tmp_path: Path) -> None:
+        build = program(tmp_path, "while True: print('x' * 1000, flush=True)")
+        with pytest.raises(EngineUnsuitable, match="did not say within"):
+            asked(build, Setting(4_096), limit_s=0.3)
+
+
+class TestDifference:
+    def engine(self, total: int) -> EngineEstimate:
+        return EngineEstimate("e", "cpu", (), total, 0, 0, None, None, 0, None, 0.1)
+
+    def test_it_is_the_formula_over_the_engine_on_what_both_know(self, sparse: Path) -> None:
+        formula = judge_formula(Source(read_source(str(sparse)).model, ()), Setting(32_768, backend="cpu"))
+        known = sum(comparable(formula).values())
+        assert known == pytest.approx((formula.parts.total - formula.parts.overhead) / 2**20)
+        assert difference_percent(formula, self.engine(round(known / 1.05))) == pytest.approx(5, abs=0.01)
+        assert difference_percent(formula, self.engine(0)) is None
+
+    @pytest.mark.parametrize(
+        ("percent", "flagged"), [(0.0, False), (2.9, False), (-2.9, False), (3.1, True), (-4, True)]
+    )
+    def test_from_three_percent_on_it_is_flagged(self, percent: float, flagged: bool) -> None:
+        assert Verdict(self.engine(1), None, percent).flagged is flagged
