@@ -13,7 +13,7 @@ from launcher.models.schedule import Schedule
 from launcher.models.tensors import IN_PLACE, Graph, Size
 
 _ENDLESS = 1 << 62
-_ALIGNMENT = 128
+ALIGNMENT = 128
 """Of CUDA's buffers; the processor's is 32. On tensors of kilobytes and more it makes no difference."""
 
 
@@ -102,33 +102,39 @@ class _Chunk:
 
 def buffer_bytes(buffer: Lives, units: Size, chunk_bytes: int | None = None) -> int:
     """Return the bytes that `buffer` takes; it consists of chunks of `chunk_bytes` where a backend has a limit."""
-    rounded = {size: -(-size.bytes(units) // _ALIGNMENT) * _ALIGNMENT for size in set(buffer.sizes)}
+    return arranged(buffer, units, chunk_bytes)[1]
+
+
+def arranged(buffer: Lives, units: Size, chunk_bytes: int | None = None) -> tuple[list[tuple[int, int]], int]:
+    """Return where each tensor of `buffer` lies, as chunk and offset, and the bytes of all chunks."""
+    rounded = {size: -(-size.bytes(units) // ALIGNMENT) * ALIGNMENT for size in set(buffer.sizes)}
     sizes = [rounded[size] for size in buffer.sizes]
     chunks: list[_Chunk] = []
-    where: list[tuple[_Chunk, int]] = [(_Chunk(0), 0)] * len(sizes)
+    places = [(0, 0)] * len(sizes)
     for event in buffer.events:
         if event < 0:
-            chunk, offset = where[~event]
-            chunk.give(offset, sizes[~event])
+            number, offset = places[~event]
+            if sizes[~event]:
+                chunks[number].give(offset, sizes[~event])
         elif sizes[event]:
-            chunk, hole = _best_hole(chunks, sizes[event], chunk_bytes or _ENDLESS)
-            where[event] = chunk, chunk.take(hole, sizes[event])
-    return sum(chunk.peak for chunk in chunks)
+            number, hole = _best_hole(chunks, sizes[event], chunk_bytes or _ENDLESS)
+            places[event] = number, chunks[number].take(hole, sizes[event])
+    return places, sum(chunk.peak for chunk in chunks)
 
 
-def _best_hole(chunks: list[_Chunk], size: int, chunk_bytes: int) -> tuple[_Chunk, int]:
+def _best_hole(chunks: list[_Chunk], size: int, chunk_bytes: int) -> tuple[int, int]:
     """The smallest hole for `size`, of the last chunk that has one; else the end of the chunk that grows least."""
-    for chunk in reversed(chunks):
-        fitting = [(room, -index) for index, (_, room) in enumerate(chunk.holes[:-1]) if room >= size]
+    for number in range(len(chunks) - 1, -1, -1):
+        fitting = [(room, -hole) for hole, (_, room) in enumerate(chunks[number].holes[:-1]) if room >= size]
         if fitting:
-            return chunk, -min(fitting)[1]
+            return number, -min(fitting)[1]
     best, reuse = None, -_ENDLESS
-    for chunk in chunks:
+    for number, chunk in enumerate(chunks):
         if chunk.holes and chunk.holes[-1][1] >= size:
             left = chunk.peak - chunk.holes[-1][0] - size
             if (reuse < 0 and left > reuse) or 0 <= left < reuse:
-                best, reuse = chunk, left
+                best, reuse = number, left
     if best is None:
-        best = _Chunk(max(size, chunk_bytes))
-        chunks.append(best)
-    return best, len(best.holes) - 1
+        best = len(chunks)
+        chunks.append(_Chunk(max(size, chunk_bytes)))
+    return best, len(chunks[best].holes) - 1

@@ -97,7 +97,8 @@ def _places(geometry: Geometry, shape: Shape, devices: int) -> list[int]:
 def _interval(geometry: Geometry) -> int:
     """Every how many layers attention to all cells comes."""
     whole = geometry.attention_layers - geometry.window_layers
-    return geometry.layers // whole if whole and (geometry.inner_size or geometry.window_layers) else 1
+    mixed = geometry.inner_size or geometry.window_layers
+    return max(geometry.layers // whole, 1) if whole > 0 and mixed else 1
 
 
 def _embedded(build: Blocks, device: int) -> int:

@@ -1,0 +1,216 @@
+"""ggml's allocator, scheduler and backends played through: on small graphs by hand, on any graph by their rules."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.models import cuda, vulkan
+from launcher.models.allocation import ALIGNMENT, Lives, arranged, buffer_bytes, lives
+from launcher.models.blocks import Shape
+from launcher.models.geometry import Geometry
+from launcher.models.graphs import head, trunk
+from launcher.models.schedule import Optimise, schedule
+from launcher.models.tensors import EMPTY, HOST, Graph, Op, Size
+
+ONE = Size(fixed=1)
+UNIT = Size(fixed=ALIGNMENT)
+TWO = Size(fixed=2 * ALIGNMENT)
+DEVICE = 1
+MOE = Geometry(
+    "qwen35moe", 40, 1, 2_048, 16, 2, 256, 256, 10, 4, 4_096, 128, 32, 16, 256, 8, 512, 0, 248_320, 262_144, 512
+)
+DENSE = Geometry("qwen35", 64, 1, 5_120, 24, 4, 256, 256, 16, 4, 6_144, 128, 48, 16, 0, 0, 0, 17_408, 248_320, 262_144)
+PLAIN = Geometry("llama", 32, 0, 4_096, 32, 8, 128, 128, 32, 0, 0, 0, 0, 0, 0, 0, 0, 14_336, 128_256, 131_072)
+
+
+def units(graph: Graph, optimise: Optimise | None = None, *, pipelined: bool = False) -> dict[int, int]:
+    """The buffers of `graph`, counted in aligned units."""
+    found = lives(graph, schedule(graph, optimise, pipelined=pipelined))
+    return {place: buffer_bytes(buffer, ONE) // ALIGNMENT for place, buffer in found.items()}
+
+
+def test_a_place_is_free_after_its_last_use() -> None:
+    graph = Graph()
+    tensor = graph.input(UNIT)
+    for _ in range(5):
+        tensor = graph.node(Op.MUL_MAT, UNIT, tensor)
+    assert units(graph) == {HOST: 2}
+
+
+def test_an_elementwise_result_takes_the_place_of_its_operand() -> None:
+    graph = Graph()
+    first, second = graph.input(UNIT), graph.input(TWO)
+    graph.node(Op.OTHER, UNIT, graph.node(Op.ADD, UNIT, first, second))
+    assert units(graph) == {HOST: 3}
+
+
+def test_not_while_somebody_else_needs_it() -> None:
+    graph = Graph()
+    first, second = graph.input(UNIT), graph.input(UNIT)
+    graph.node(Op.OTHER, UNIT, graph.node(Op.ADD, UNIT, first, second), first, second)
+    assert units(graph) == {HOST: 4}
+
+
+def test_nor_when_it_is_of_another_size_or_a_view() -> None:
+    graph = Graph()
+    small = graph.input(UNIT)
+    graph.node(Op.MUL, TWO, small)
+    assert units(graph) == {HOST: 3}
+    graph = Graph()
+    graph.node(Op.MUL, UNIT, graph.view(Op.RESHAPE, graph.input(UNIT)))
+    assert units(graph) == {HOST: 2}
+
+
+def test_a_view_keeps_what_it_views() -> None:
+    graph = Graph()
+    base = graph.node(Op.MUL_MAT, UNIT, graph.input(UNIT))
+    view = graph.view(Op.VIEW, base)
+    other = graph.node(Op.MUL_MAT, UNIT, base)
+    graph.node(Op.MUL_MAT, UNIT, other, view)
+    assert units(graph) == {HOST: 3}
+
+
+def test_a_view_that_nobody_reads_keeps_it_to_the_end() -> None:
+    graph = Graph()
+    base = graph.node(Op.MUL_MAT, UNIT, graph.input(UNIT))
+    tensor = base
+    if graph.view(Op.VIEW, base):
+        for _ in range(3):
+            tensor = graph.node(Op.MUL_MAT, UNIT, tensor)
+    assert units(graph) == {HOST: 3}
+
+
+def test_weights_and_caches_lie_elsewhere() -> None:
+    graph = Graph()
+    cache = graph.elsewhere(TWO)
+    graph.view(Op.SET_ROWS, cache, graph.node(Op.MUL_MAT, UNIT, graph.elsewhere(TWO), graph.input(UNIT)))
+    assert units(graph) == {HOST: 2}
+
+
+def test_the_smallest_hole_that_is_large_enough() -> None:
+    sizes = [Size(fixed=ALIGNMENT * count) for count in (4, 1, 2, 1, 3, 1, 2)]
+    # Holes of 4, 2 and 3 between what stays; then 2 goes into the hole of 2.
+    buffer = Lives([0, 1, 2, 3, 4, 5, ~0, ~2, ~4, 6], sizes)
+    places, total = arranged(buffer, ONE)
+    assert places[6] == places[2] == (0, 5 * ALIGNMENT)
+    assert total == 12 * ALIGNMENT
+
+
+def test_a_backend_with_a_limit_gets_several_pieces() -> None:
+    sizes = [Size(fixed=ALIGNMENT * count) for count in (3, 3, 9)]
+    places, total = arranged(Lives([0, 1, 2], sizes), ONE, 5 * ALIGNMENT)
+    assert [chunk for chunk, _ in places] == [0, 1, 2]
+    assert total == 15 * ALIGNMENT
+
+
+def test_what_lies_elsewhere_is_copied_once_and_there_while_it_is_needed() -> None:
+    graph = Graph()
+    source = graph.input(TWO)
+    graph.place = DEVICE
+    first = graph.node(Op.MUL_MAT, UNIT, source)
+    graph.node(Op.MUL_MAT, UNIT, graph.node(Op.MUL_MAT, UNIT, first), source)
+    assert units(graph) == {HOST: 2, DEVICE: 4}
+
+
+def test_copies_of_weights_follow_one_another() -> None:
+    graph = Graph()
+    tensor = graph.input(UNIT)
+    graph.place = DEVICE
+    for _ in range(3):
+        tensor = graph.node(Op.MUL_MAT_ID, UNIT, graph.elsewhere(TWO, HOST), tensor)
+    assert units(graph)[DEVICE] == 4  # one weight, what it is multiplied with, and the result
+    graph = Graph()
+    tensor = graph.input(UNIT)
+    graph.place = DEVICE
+    weights = [graph.elsewhere(TWO, HOST) for _ in range(3)]
+    graph.node(Op.MUL_MAT_ID, UNIT, *weights, tensor)
+    assert units(graph)[DEVICE] == 8
+
+
+def test_several_devices_hold_four_copies_of_every_input() -> None:
+    graph = Graph()
+    source = graph.input(UNIT)
+    graph.place = 1
+    between = graph.node(Op.MUL_MAT, UNIT, source)
+    graph.place = 2
+    graph.node(Op.MUL_MAT, UNIT, between)
+    assert units(graph, pipelined=True) == {HOST: 4, 1: 5, 2: 5}
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Any graph on the host and a device, of what a builder can put together."""
+    graph = Graph()
+    tensors = [graph.input(Size(fixed=draw(st.integers(1, 2_000)))) for _ in range(draw(st.integers(1, 3)))]
+    outside = [graph.elsewhere(Size(fixed=500), draw(st.sampled_from((HOST, DEVICE)))) for _ in range(2)]
+    for _ in range(draw(st.integers(1, 40))):
+        sources = draw(st.lists(st.sampled_from(tensors + outside), min_size=1, max_size=3))
+        graph.place = draw(st.sampled_from((HOST, DEVICE, DEVICE)))
+        if draw(st.integers(0, 3)) == 0 and graph.places[graph.bases[sources[0]]] == graph.place:
+            tensors.append(graph.view(draw(st.sampled_from((Op.VIEW, Op.SET_ROWS))), *sources))
+        elif draw(st.booleans()):
+            tensors.append(graph.like(draw(st.sampled_from((Op.ADD, Op.MUL, Op.RMS_NORM, Op.UNARY))), *sources))
+        else:
+            tensors.append(graph.node(Op.MUL_MAT, Size(fixed=draw(st.integers(1, 2_000))), *sources))
+    graph.node(Op.OTHER, UNIT, tensors[-1])
+    return graph
+
+
+@given(graph=graphs(), optimise=st.sampled_from((None, vulkan.optimise, cuda.optimise)), pipelined=st.booleans())
+def test_living_tensors_never_overlap(graph: Graph, optimise: Optimise | None, pipelined: bool) -> None:
+    order = schedule(graph, optimise, pipelined=pipelined)
+    for buffer in lives(graph, order).values():
+        places, total = arranged(buffer, ONE)
+        living: set[int] = set()
+        most = 0
+        for event in buffer.events:
+            if event < 0:
+                living.remove(~event)
+                continue
+            living.add(event)
+            spans = sorted((places[one][1], places[one][1] + buffer.sizes[one].fixed) for one in living)
+            assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+            assert all(start % ALIGNMENT == 0 for start, _ in spans)
+            most = max(most, sum(buffer.sizes[one].fixed for one in living))
+        assert most <= total <= sum(-(-size.fixed // ALIGNMENT) * ALIGNMENT for size in buffer.sizes)
+
+
+@given(graph=graphs(), pipelined=st.booleans())
+def test_inputs_come_first(graph: Graph, pipelined: bool) -> None:
+    order = schedule(graph, pipelined=pipelined)
+    for place, buffer in lives(graph, order).items():
+        count = sum(graph.places[tensor] == place for tensor in order.inputs)
+        assert buffer.events[:count] == list(range(count))
+        if pipelined:
+            assert all(~number not in buffer.events for number in range(count))
+
+
+@pytest.mark.parametrize("geometry", [MOE, DENSE, PLAIN])
+@pytest.mark.parametrize("optimise", [vulkan.optimise, cuda.optimise])
+@pytest.mark.parametrize("shape", [Shape(snapshots=3), Shape(snapshots=1, rotated=True, scratch=True)])
+def test_a_backends_order_computes_the_same(geometry: Geometry, optimise: Optimise, shape: Shape) -> None:
+    for build in (trunk, head) if geometry.mtp_layers else (trunk,):
+        graph = build(geometry, shape, DEVICE)
+        nodes = [node for node in graph.nodes if graph.places[node] == DEVICE]
+        order, needed = optimise(graph, nodes)
+        assert sorted(order) == sorted(nodes)
+        when = {node: number for number, node in enumerate(order)}
+        for node in order:
+            assert all(when[source] < when[node] for source in graph.sources[node] if source in when)
+        # What writes into a cache or reads it does so in the order of before.
+        for base in {graph.bases[node] for node in nodes} & graph.outside:
+            users = [node for node in nodes if graph.ops[node] not in EMPTY and graph.bases[node] == base]
+            assert sorted(users, key=when.__getitem__) == users
+        assert all(until in when for until in needed)
+
+
+def test_vulkan_does_reorder_and_cuda_does_not() -> None:
+    graph = trunk(MOE, Shape(snapshots=3), DEVICE)
+    nodes = [node for node in graph.nodes if graph.places[node] == DEVICE]
+    assert vulkan.optimise(graph, nodes)[0] != nodes
+    assert cuda.optimise(graph, nodes)[0] == nodes
+    assert all(optimise(graph, nodes)[1] for optimise in (vulkan.optimise, cuda.optimise))
