@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.base.errors import BadOption, GeometryUnknown, GpuAsleep, LauncherError, ModelHasNoHead
+from launcher.base.errors import BadOption, GeometryUnknown, GpuAsleep, LauncherError, ModelHasNoHead, ModelMissing
 from launcher.models.plan import Plan, Wish, check_wish
 from launcher.models.situation import Situation, described, situation_of
 
@@ -183,7 +183,13 @@ def read_source(target: str) -> Source:
     from launcher.models.gguf import read_model, read_raw_header
 
     path = Path(target).expanduser()
-    if path.exists() or not is_hub_file(target):
+    if not path.exists() and not is_hub_file(target):
+        raise ModelMissing(
+            f"There is no model file {target}.",
+            "Check the path. A file on the hub is written OWNER/NAME:FILE.gguf, and `plan --model ID` knows the"
+            " catalogue's models.",
+        )
+    if path.exists():
         model = read_model(path)
         raw = [read_raw_header(part) for part in model.parts]
     else:

@@ -120,13 +120,15 @@ def situation_of(
     """Return the situation of this machine, with its memory as it is now; what is given replaces what was read.
 
     Without a usable GPU the model runs on the processor, in the host's memory. The margin grows and shrinks with what
-    earlier loads on this GPU took beyond their estimates.
+    earlier loads on this GPU took beyond their estimates. Raises BadOption for a GPU's backend without a GPU.
     """
     host = machine.host
     host_mib = host.available_bytes // _MIB if host_gib is None else _available_mib(host_gib)
     alone = headless or (host.kind == "linux" and host.wsl is None and host.display is None)
     gpus = _usable(machine.gpus)
     notes = (*machine.failures, *(_ASLEEP.format(gpu.name) for gpu in machine.gpus if gpu.asleep and gpus))
+    if not gpus and backend not in (None, "cpu"):
+        raise BadOption(f"--backend {backend} needs a GPU, and none can be used here.", "Describe one: --gpu-memory.")
     if not gpus or backend == "cpu":
         told = tuple(filter(None, [machine.no_gpu_because, *notes])) if backend != "cpu" else ()
         return _processor(host.memory_bytes / _GIB, host_mib if free_mib is None else free_mib, notes=told)

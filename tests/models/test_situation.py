@@ -84,6 +84,11 @@ class TestThisMachine:
         assert (known.backend, known.free_mib, known.host_mib, known.gpu_name) == ("cpu", 48 * 1_024, 48 * 1_024, None)
         assert known.notes == ("No NVIDIA driver is installed.",)
 
+    def test_without_a_gpu_there_is_no_gpu_s_backend(self, host: Host) -> None:
+        with pytest.raises(BadOption, match="--backend vulkan needs a GPU") as wrong:
+            situation_of(machine(host), backend="vulkan")
+        assert "--gpu-memory" in wrong.value.hint
+
     def test_free_memory_is_what_is_free_now(self, host: Host) -> None:
         known = situation_of(machine(host, nvidia(free=12 * GIB)))
         assert (known.free_mib, known.nominal_gb, known.backend) == (12 * 1_024, 24, "cuda")
