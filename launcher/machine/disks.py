@@ -40,7 +40,7 @@ def _disk(folder: Path, mounts: Sequence[tuple[str, str]]) -> Disk:
     absent = {}
     total = free = None
     place = folder.resolve()
-    existing = next((path for path in (place, *place.parents) if path.exists()), place)
+    existing = next((path for path in (place, *place.parents) if _exists(path)), place)
     try:
         total, _, free = shutil.disk_usage(existing)
     except OSError as error:
@@ -50,6 +50,14 @@ def _disk(folder: Path, mounts: Sequence[tuple[str, str]]) -> Disk:
     if not system:
         absent["file_system"] = "The system does not list what is mounted there."
     return Disk(folder, total, free, system or None, absent)
+
+
+def _exists(path: Path) -> bool:
+    """Return whether a path is there; before Python 3.12 `exists` raises below a folder that may not be read."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _mounts() -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Literal, Protocol
 
 from launcher.machine.gpu import Gpu, Vendor
+from launcher.machine.visibility import hidden_by
 
 _MIB = 2**20
 _TOLERANCE = 0.03
@@ -20,12 +21,19 @@ _WORDS: dict[Vendor, re.Pattern[str]] = {
 _PROCESSOR = re.compile(r"llvmpipe|lavapipe|swiftshader|basic render", re.IGNORECASE)
 """Names of Vulkan and Direct3D drivers that compute on the processor."""
 _NOISE = re.compile(r"\((?:r|tm|c)\)|\([^)]*\)$|^\s*(nvidia|amd|intel)\b", re.IGNORECASE)
-_VISIBLE: dict[Vendor, tuple[str, ...]] = {
-    "nvidia": ("CUDA_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"),
-    "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"),
-    "intel": ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK", "GGML_VK_VISIBLE_DEVICES"),
-    "other": ("GGML_VK_VISIBLE_DEVICES",),
+_POSSIBLE: dict[Vendor, tuple[str, ...]] = {
+    "nvidia": ("cuda", "vulkan"),
+    "amd": ("rocm", "vulkan"),
+    "intel": ("sycl", "vulkan"),
+    "other": ("vulkan",),
 }
+"""The backends that a GPU may be used by."""
+_BUILT_IN = re.compile(
+    r"\b(apple|adreno|(u?hd|iris(\(r\))?( xe| plus| pro)?) graphics|intel(\(r\))?( arc(\(tm\))?)? graphics"
+    r"|arc\S* 1\d0[vt]|radeon(\(tm\))?( vega| r\d| hd)?( \d+s?)? graphics|radeon(\(tm\))? \d{3}m)\b",
+    re.IGNORECASE,
+)
+"""Names of GPUs inside processors, as Vulkan's and Metal's drivers give them."""
 _ENGINE_ONLY = "Only the engine's device list names this GPU."
 
 
@@ -103,7 +111,7 @@ def disagreements(
         if place in seen:
             found += _memory(gpu, seen[place])
         elif not (gpu.unified and real):
-            found.append(_missing(gpu, real, os.environ if environ is None else environ))
+            found.append(_missing(gpu, gpus, real, os.environ if environ is None else environ))
     return tuple(found)
 
 
@@ -122,8 +130,11 @@ def _memory(gpu: Gpu, device: EngineDevice) -> list[Disagreement]:
     ]
 
 
-def _missing(gpu: Gpu, devices: Sequence[EngineDevice], environ: Mapping[str, str]) -> Disagreement:
-    hiding = next((name for name in _VISIBLE[gpu.vendor] if name in environ), None)
+def _missing(
+    gpu: Gpu, gpus: Sequence[Gpu], devices: Sequence[EngineDevice], environ: Mapping[str, str]
+) -> Disagreement:
+    hidden = (hidden_by(gpus, backend, environ).get(gpu.id) for backend in _POSSIBLE[gpu.vendor])
+    hiding = next(filter(None, hidden), None)
     if hiding is not None:
         return Disagreement(
             "hidden",
@@ -189,8 +200,12 @@ def _vendor(device: EngineDevice) -> Vendor:
 
 
 def _with_memory(gpu: Gpu, device: EngineDevice) -> Gpu:
-    if gpu.memory_bytes is not None:
+    if gpu.free_bytes is not None:
         return gpu
+    if gpu.memory_bytes is not None:  # the driver tells all but what is free
+        free = min(device.free_mib * _MIB, gpu.memory_bytes)
+        absent = {name: why for name, why in gpu.absent.items() if name != "free_bytes"}
+        return replace(gpu, free_bytes=free, absent=absent)
     gone = {"memory_bytes", "free_bytes", "used_bytes", "asleep"}
     return replace(
         gpu,
@@ -209,5 +224,6 @@ def _engine_only(device: EngineDevice, others: Sequence[Gpu]) -> Gpu:
         index=sum(gpu.vendor == vendor for gpu in others),
         name=device.description,
         id=device.name,
+        unified=True if _BUILT_IN.search(device.description) else None,
     )
     return _with_memory(bare.explained(_ENGINE_ONLY), device)

@@ -130,7 +130,7 @@ def test_an_engine_that_agrees_with_the_driver_is_not_mentioned(
 @pytest.mark.parametrize(
     ("devices", "title"),
     [
-        ("(none)", "CUDA_VISIBLE_DEVICES=0 hides the NVIDIA Stub 24GB from the engine."),
+        ("(none)", "The engine does not see the GPU (NVIDIA Stub 24GB)."),
         (
             "CUDA0: NVIDIA Stub 24GB (12000 MiB, 9000 MiB free)",
             "The driver gives NVIDIA Stub 24GB 24,576 MiB of memory, the engine 12,000 MiB.",

@@ -29,6 +29,22 @@ def test_the_file_system_is_that_of_the_deepest_mount_point(tmp_path: Path) -> N
     assert [disk.file_system for disk in read_disks(folders, mounts)] == ["xfs", "btrfs", "ext4"]
 
 
+def test_a_folder_that_may_not_be_looked_at_has_the_disk_of_one_that_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = Path.exists
+
+    def refused(path: Path) -> bool:  # as Python 3.11 does below a folder of mode 0700, but for root
+        if path.is_relative_to(tmp_path / "secret" / "models"):
+            raise PermissionError(13, "Permission denied")
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", refused)
+    (disk,) = read_disks([tmp_path / "secret" / "models" / "mine"])
+    assert disk.free_bytes is not None
+    assert disk.absent == {}
+
+
 def test_an_unknown_file_system_has_a_reason(tmp_path: Path) -> None:
     (disk,) = read_disks([tmp_path], [])
     assert disk.file_system is None

@@ -1,5 +1,6 @@
 """What the engine's --list-devices says beside what the drivers say."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -19,7 +20,8 @@ class Device(NamedTuple):
 
 def gpu(name: str, mib: int | None, vendor: Vendor = "nvidia", index: int = 0, reserved_mib: int = 0) -> Gpu:
     memory = None if mib is None else mib * MIB
-    return Gpu(vendor, index, name, f"{vendor}-{index}", memory, reserved_bytes=reserved_mib * MIB, unified=False)
+    id_, reserved = f"{vendor}-{index}", reserved_mib * MIB
+    return Gpu(vendor, index, name, id_, memory, free_bytes=memory, reserved_bytes=reserved, unified=False)
 
 
 RTX_4090 = gpu("NVIDIA GeForce RTX 4090", 24564, reserved_mib=482)
@@ -92,6 +94,17 @@ class TestDisagreement:
     def test_a_variable_that_hides_nothing_is_not_blamed(self) -> None:
         assert disagreements([RTX_4090], [CUDA_4090], {"CUDA_VISIBLE_DEVICES": "0"}) == ()
 
+    @pytest.mark.parametrize("value", ["0", "GPU-5ac", "GPU-", "0,1", "MIG-5"])
+    def test_a_variable_that_names_the_only_gpu_does_not_hide_it(self, value: str) -> None:
+        card = replace(RTX_4090, id="GPU-5ac1f2")
+        (found,) = disagreements([card], [], {"CUDA_VISIBLE_DEVICES": value})
+        assert found.kind == "missing"
+
+    @pytest.mark.parametrize("value", ["", "-1", "1", "none", "GPU-77"])
+    def test_a_variable_that_does_not_name_it_hides_it(self, value: str) -> None:
+        (found,) = disagreements([RTX_4090], [], {"CUDA_VISIBLE_DEVICES": value})
+        assert found.title == f"CUDA_VISIBLE_DEVICES={value} hides the NVIDIA GeForce RTX 4090 from the engine."
+
     def test_without_variables_named_the_environment_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         assert disagreements([RTX_4090], [])[0].kind == "hidden"
@@ -131,6 +144,29 @@ class TestMerge:
         assert (merged.memory_bytes, merged.free_bytes, merged.used_bytes) == (12216 * MIB, 11000 * MIB, 1216 * MIB)
         assert "memory_bytes" not in merged.absent
         assert merged.absent["display_active"] == "Not said."
+
+    def test_only_free_memory_is_taken_where_the_driver_tells_all_the_rest(self) -> None:
+        arc = replace(gpu("Intel Arc B580", 12_288, "intel"), free_bytes=None).explained("The xe driver does not say.")
+        (merged,) = merge([arc], [Device("Vulkan0", "Intel(R) Arc(tm) B580 Graphics (BMG G21)", 12_216, 11_000)])
+        assert (merged.memory_bytes, merged.free_bytes) == (12_288 * MIB, 11_000 * MIB)
+        assert "free_bytes" not in merged.absent
+
+    @pytest.mark.parametrize(
+        ("description", "unified"),
+        [
+            ("Intel(R) Iris(R) Xe Graphics (TGL GT2)", True),
+            ("Intel(R) UHD Graphics 770", True),
+            ("Intel(R) Arc(TM) 140V GPU (16GB)", True),
+            ("Intel(R) Arc(tm) A770 Graphics (DG2)", None),
+            ("AMD Radeon(TM) 8060S Graphics", True),
+            ("AMD Radeon 780M Graphics (RADV PHOENIX)", True),
+            ("AMD Radeon RX 7900M", None),
+            ("Apple M3 Max", True),
+        ],
+    )
+    def test_a_gpu_inside_a_processor_is_known_by_its_name(self, description: str, unified: bool | None) -> None:
+        (added,) = merge([], [Device("Vulkan0", description, 16_000, 15_000)])
+        assert added.unified is unified
 
     def test_a_gpu_that_slept_is_awake_once_the_engine_has_listed_it(self) -> None:
         asleep = Gpu("amd", 0, "AMD Radeon RX 7900 XTX", "0000:03:00.0", asleep=True).explained(ASLEEP)
