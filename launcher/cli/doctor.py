@@ -47,7 +47,9 @@ def _lines(report: Diagnosis) -> list[tuple[str, str]]:
         lines += [("GPU", text) for text in _gpu(gpu, report)]
     if machine.no_gpu_because:
         lines.append(("GPU", f"none: {machine.no_gpu_because}"))
-    lines.append(("Engine fit", f"{report.backend.backend}. {report.backend.reason} {report.backend.better or ''}"))
+    lines.append(
+        ("Engine fit", f"{report.backend.backend or 'unknown'}. {report.backend.reason} {report.backend.better or ''}")
+    )
     lines += [("Engine", _engine(engine)) for engine in report.engines]
     lines += [("Disk", _disk(what, disk)) for what, disk in report.disks.items()]
     lines.append(("Display", host.display or "none"))

@@ -33,7 +33,7 @@ def advise(machine: Machine, settings: Sequence[WslSettings] = (), disks: Sequen
 
 def _gpus(machine: Machine) -> Iterator[Advice]:
     for card in machine.undriven:
-        yield Advice(f"The {card.name} is there, its driver is not: {card.reason}", _driver_hint(card, machine.host))
+        yield Advice(f"The {card.name} is there and cannot be used: {card.reason}", _driver_hint(card, machine.host))
     for failure in machine.failures:
         yield Advice(failure, "When it stays so after a restart, see what `sudo dmesg` says of it.")
     for gpu in machine.gpus:
@@ -51,6 +51,8 @@ def _driver_hint(card: Undriven, host: Host) -> str:
         if card.vendor == "nvidia":
             return "Start the container with it (--gpus all; the host needs the NVIDIA Container Toolkit)."
         return "Start the container with it (--device /dev/dri, for ROCm also --device /dev/kfd)."
+    if card.kernel_driver == "nvidia":
+        return "Restart the computer: its kernel may hold an older driver. If it stays so, install the driver anew."
     if card.vendor == "nvidia":
         return (
             "Install NVIDIA's driver and restart: `sudo apt-get install nvidia-driver` on Debian with non-free, "

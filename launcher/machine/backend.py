@@ -16,9 +16,12 @@ _CUDA_13_CAPABILITY, _CUDA_12_CAPABILITY = (7, 5), (5, 0)
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
-    """The build to take, for which GPU, and why this one. `better` is what would lead to a faster one, if anything."""
+    """The build to take, for which GPU, and why this one. `better` is what would lead to a faster one, if anything.
 
-    backend: Backend
+    `backend` is None while the GPU that decides sleeps.
+    """
+
+    backend: Backend | None
     gpu: Gpu | None
     reason: str
     better: str | None = None
@@ -37,6 +40,9 @@ def choose_backend(gpus: Sequence[Gpu], system: str = platform.system()) -> Back
     gpu = gpus[0]
     if gpu.vendor != "nvidia":
         return BackendChoice("vulkan", gpu, f"Vulkan runs on the {gpu.name} with the driver that it has.")
+    if gpu.asleep:
+        why = f"The {gpu.name} sleeps, and its compute capability decides."
+        return BackendChoice(None, gpu, why, "`mtp-launcher doctor --wake` wakes it and tells.")
     return _for_nvidia(gpu)
 
 

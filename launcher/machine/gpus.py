@@ -10,8 +10,10 @@ from launcher.machine.gpu import Activity, Gpu, GpuSource, Vendor, unknown_readi
 from launcher.machine.intel import IntelGpus
 from launcher.machine.nvidia import Nvml
 from launcher.machine.reading import Reading
+from launcher.machine.surroundings import container_name
 from launcher.machine.sysfs import ROOT, PciGpu, pci_gpus
 
+_WITHHELD = "This container was not given its device below /dev/dri."
 _LEFT_ALONE = "Not read while no engine runs, so that the GPU can sleep."
 
 
@@ -50,16 +52,20 @@ def find_gpus(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wake: 
     a driver does not tell. `root` is where the file systems of Linux are looked for.
     """
     cards = pci_gpus(root)
-    sources = [_source(vendor, cards, wake=wake, root=root) for vendor in _SOURCES]
+    withheld = _withheld(cards, root)
+    given = [card for card in cards if card not in withheld]
+    sources = [_source(vendor, given, wake=wake, root=root) for vendor in _SOURCES]
     try:
         found = [gpu for source in sources for gpu in source.gpus()]
     finally:
         for source in sources:
             source.close()
     absent = {vendor: why for vendor, source in zip(_SOURCES, sources, strict=True) if (why := source.absent)}
+    absent |= {card.vendor: _WITHHELD for card in withheld if card.vendor in absent}
     failures = tuple(failure for source in sources for failure in source.failures)
     ordered = sorted(merge(found, devices), key=lambda gpu: gpu.unified is True)
-    return GpusFound(tuple(ordered), absent, failures, _undriven(cards, absent))
+    undriven = (*_undriven(given, absent), *(_undriven_card(card, _WITHHELD) for card in withheld))
+    return GpusFound(tuple(ordered), absent, failures, undriven)
 
 
 def inspect_gpus(
@@ -149,8 +155,23 @@ def _undriven(cards: Sequence[PciGpu], absent: Mapping[Vendor, str]) -> tuple[Un
         else:
             why = f"The driver {card.kernel_driver} runs it, and no engine can use that."
         if why is not None:
-            found.append(Undriven(card.vendor, card.name, card.address, card.kernel_driver, why))
+            found.append(_undriven_card(card, why))
     return tuple(found)
+
+
+def _undriven_card(card: PciGpu, why: str) -> Undriven:
+    return Undriven(card.vendor, card.name, card.address, card.kernel_driver, why)
+
+
+def _withheld(cards: Sequence[PciGpu], root: Path) -> list[PciGpu]:
+    """Return the AMD and Intel cards that this container sees below /sys, as all do, and was not given."""
+    if container_name(root) is None:
+        return []
+    devices = root / "dev/dri"
+    driven = [card for card in cards if card.vendor != "nvidia" and card.kernel_driver in _DRIVERS[card.vendor]]
+    return [
+        card for card in driven if not any((devices / node.name).exists() for node in card.folder.glob("drm/renderD*"))
+    ]
 
 
 _DRIVERS: dict[Vendor, tuple[str, ...]] = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "intel": ("i915", "xe")}

@@ -143,6 +143,7 @@ class TestCards:
             ("nvidia", None, None, "apt-get install nvidia-driver"),
             ("nvidia", "nouveau", None, "apt-get install nvidia-driver"),
             ("nvidia", "nvidia", "docker", "--gpus all"),
+            ("nvidia", "nvidia", None, "Restart the computer"),
             ("amd", None, "podman", "--device /dev/dri"),
             ("amd", "radeon", None, "amdgpu"),
             ("intel", None, None, "i915 or xe"),
@@ -154,7 +155,7 @@ class TestCards:
     ) -> None:
         card = Undriven(vendor, "Some Card", "0000:01:00.0", kernel_driver, "No driver is loaded for it.")  # type: ignore[arg-type]
         (advice,) = advise(machine(replace(HOST, container=container), undriven=(card,)))
-        assert advice.title == "The Some Card is there, its driver is not: No driver is loaded for it."
+        assert advice.title == "The Some Card is there and cannot be used: No driver is loaded for it."
         assert hint in advice.hint
 
     def test_a_sleeping_gpu_can_be_woken(self) -> None:

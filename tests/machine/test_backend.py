@@ -1,5 +1,7 @@
 """Which engine build suits which GPU."""
 
+from dataclasses import replace
+
 import pytest
 
 from launcher.machine.backend import choose_backend
@@ -38,8 +40,11 @@ def test_an_nvidia_gpu_takes_the_newest_cuda_that_it_can(
     assert choice.reason.endswith(".")
 
 
-def test_a_gpu_that_sleeps_says_so() -> None:
-    assert choose_backend([nvidia(None, "580.65.06")], "Linux").reason.endswith(ASLEEP)
+def test_for_a_gpu_that_sleeps_none_is_recommended() -> None:
+    choice = choose_backend([replace(nvidia(None, "580.65.06"), asleep=True)], "Linux")
+    assert choice.backend is None
+    assert "sleeps" in choice.reason
+    assert "doctor --wake" in str(choice.better)
 
 
 def test_the_first_gpu_decides() -> None:

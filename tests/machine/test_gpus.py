@@ -99,6 +99,20 @@ class TestUndriven:
         ]
         assert found["none_because"] == "No driver is loaded for it."
 
+    def test_a_container_uses_only_the_cards_that_it_was_given(self, no_driver: Path, root: Path) -> None:
+        write(root, {"run/.containerenv": "", "dev/dri/renderD129": ""})
+        pci_card(root, "0000:00:02.0", INTEL, "i915", {"drm/renderD128/dev": "226:128"})
+        pci_card(root, "0000:03:00.0", AMD, "amdgpu", AMD_FILES | {"drm/renderD129/dev": "226:129"})
+        pci_card(root, "0000:04:00.0", AMD, "amdgpu", AMD_FILES | {"drm/renderD130/dev": "226:130"})
+        found = find(no_driver, root)
+        assert [gpu["id"] for gpu in found["gpus"]] == ["0000:03:00.0"]
+        why = "This container was not given its device below /dev/dri."
+        assert [(card["bus_id"], card["reason"]) for card in found["undriven"]] == [
+            ("0000:00:02.0", why),
+            ("0000:04:00.0", why),
+        ]
+        assert found["absent"] == {"nvidia": "No NVIDIA driver is installed.", "intel": why}
+
     def test_another_driver_has_it(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nouveau")
         pci_card(root, "0000:03:00.0", AMD, "vfio-pci")
