@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -52,8 +53,11 @@ async def run(options: argparse.Namespace) -> int:
         if verdict is not None:
             told[0] |= verdict_json(verdict)
         unknown = [asdict(each) for each in left_out]
-        print_json({"machine": _machine_json(situation), "plans": told, "unplanned": unknown})
+        problems = [asdict(problem) for problem in catalogue.problems]
+        print_json({"machine": _machine_json(situation), "plans": told, "unplanned": unknown, "problems": problems})
     else:
+        for problem in catalogue.problems:
+            print(f"Left out: {problem}", file=sys.stderr)
         _print_machine(situation)
         if plans:
             _describe(plans[0], build, options.extra, verdict)
@@ -183,7 +187,7 @@ def _print_others(plans: Sequence[Plan]) -> None:
     for plan in plans:
         print(
             f"  {plan.status.value:<9}{plan.entry.id:<20} {plan.file.quant:<12}{size_text(plan.file.size_bytes):>9}"
-            f"  {_short(plan):<44} {plan.required_mib:>7,} MiB"
+            f"  {_short(plan):<43} {plan.required_mib:>7,} MiB"
         )
     print("`--model ID --quant Q` tells all about one of them, `--json` about all.")
 

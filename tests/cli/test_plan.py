@@ -1,0 +1,419 @@
+"""`mtp-launcher plan` as a user types it, in processes of its own."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.cli.machine_options import BACKENDS, INTENTS
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.compute import Backend
+from launcher.models.preset import Intent
+from tests.conftest import Hub
+from tests.machine.conftest import compiled
+from tools.sparse_models.models import model
+from tools.sparse_models.write import write
+
+MOE = "qwen3.6-35b-a3b-mtp"
+KEYS = {
+    "model", "quant", "file", "bytes", "ctx", "kv", "draft", "ubatch", "n_cpu_moe", "slots", "status", "required_mib",
+    "parts", "free_mib", "margin_mib", "reasons", "evidence", "argv",
+}  # fmt: skip
+PARTS = {
+    "weights", "kv", "recurrent", "draft_kv", "compute", "draft_compute", "staging", "overhead", "mmproj",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_engine_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No display, no driver and no llama-server of this computer's own."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "no-driver"
+    folder.mkdir()
+    (folder / "libnvidia-ml.so.1").touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "launcher", "plan", *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"} | environment,
+    )
+
+
+def answer(*arguments: str, code: int = 0, **environment: str) -> dict[str, Any]:
+    told = run(*arguments, "--json", **environment)
+    assert told.returncode == code, told.stderr + told.stdout
+    value: dict[str, Any] = json.loads(told.stdout)
+    return value
+
+
+def first(*arguments: str, **environment: str) -> dict[str, Any]:
+    plan: dict[str, Any] = answer(*arguments, **environment)["plans"][0]
+    return plan
+
+
+def llama_server(folder: Path, help_text: str) -> Path:
+    """A program that answers a probe like a llama-server with those flags."""
+    path = folder / "llama-server"
+    path.write_text(
+        f"#!/bin/sh\ncase $1 in --version) echo 'version: 1 (old)' >&2;; --help) echo '{help_text}';; esac\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+class TestJson:
+    def test_it_has_what_programs_were_promised(self) -> None:
+        told = answer("--gpu-memory", "24")
+        assert told["plans"]
+        for plan in told["plans"]:
+            assert plan.keys() >= KEYS
+            assert plan["parts"].keys() == PARTS
+            assert plan["required_mib"] == pytest.approx(sum(plan["parts"].values()), abs=1.5)
+            assert plan["status"] in {"FITS", "TIGHT", "OFFLOADS", "TOO BIG"}
+            assert all(isinstance(text, str) and text for text in plan["reasons"] + plan["evidence"] + plan["argv"])
+
+    def test_the_default_for_24_gb(self) -> None:
+        plan = first("--gpu-memory", "24")
+        known = {name: plan[name] for name in ("model", "quant", "ctx", "kv", "draft", "ubatch", "n_cpu_moe", "slots")}
+        assert known == {
+            "model": MOE, "quant": "UD-Q3_K_XL", "ctx": 262_144, "kv": "q8_0", "draft": 2, "ubatch": 256,
+            "n_cpu_moe": 0, "slots": 1,
+        }  # fmt: skip
+        assert (plan["file"], plan["bytes"]) == ("Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf", 17_227_569_440)
+        assert plan["sha256"].startswith("3fba9ab5")
+        assert plan["status"] == "FITS"
+        assert plan["required_mib"] == pytest.approx(20_445, rel=0.015)  # 20,422 and 20,469 were measured
+        assert plan["argv"] == shlex.split(
+            "llama-server --model Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf --ctx-size 262144 --parallel 1 --gpu-layers 99"
+            " --cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on --ubatch-size 256"
+            " --spec-type draft-mtp --spec-draft-n-max 2"
+        )
+
+    def test_what_is_not_known_is_null(self) -> None:
+        told = answer("--gpu-memory", "80")
+        assert told["machine"]["host_mib"] is None
+        assert told["machine"]["gpu"] is None
+        plan = told["plans"][0]
+        assert (plan["sha256"], plan["limit_tokens_per_second"], plan["nearest_tokens_per_second"]) == (
+            None,
+            None,
+            None,
+        )
+        assert plan["evidence"] == []
+
+    def test_the_machine_is_what_was_described(self) -> None:
+        told = answer(
+            "--gpu-memory", "16", "--free-memory", "15000", "--headless", "--host-memory", "32", "--backend", "vulkan"
+        )
+        assert told["machine"] == {
+            "described": True, "gpu": None, "gpus": 1, "backend": "vulkan", "nominal_gb": 16.0, "free_mib": 15_000,
+            "margin_mib": 512, "host_mib": 24_576, "notes": [],
+        }  # fmt: skip
+        assert told["plans"][0]["backend"] == "vulkan"
+
+    def test_every_option_is_taken(self) -> None:
+        plan = first(
+            "--model", MOE, "--gpu-memory", "80", "--quant", "UD-Q4_K_M", "--ctx", "65536", "--kv", "q4_0",
+            "--draft", "1", "--ubatch", "1024", "--n-cpu-moe", "5", "--slots", "2",
+        )  # fmt: skip
+        wanted = {
+            "quant": "UD-Q4_K_M", "ctx": 65_536, "kv": "q4_0", "draft": 1, "ubatch": 1_024, "n_cpu_moe": 5, "slots": 2,
+        }  # fmt: skip
+        assert {name: plan[name] for name in wanted} == wanted
+        assert plan["status"] == "OFFLOADS"
+
+    def test_without_mtp(self) -> None:
+        for words in (["--no-mtp"], ["--draft", "0"], ["--no-mtp", "--draft", "0"]):
+            plan = first("--gpu-memory", "24", *words)
+            assert (plan["draft"], plan["parts"]["draft_kv"]) == (0, 0)
+            assert "--spec-type" not in plan["argv"]
+
+
+class TestExtra:
+    def test_arguments_of_the_user_s_own_come_last_as_they_are(self) -> None:
+        words = ["--threads", "8", "-ot", "exps=CPU", "--json", "two words"]
+        told = run("--gpu-memory", "24", "--json", "--", *words)
+        plan = json.loads(told.stdout)["plans"][0]
+        assert plan["argv"][-len(words) :] == words == plan["extra"]
+        assert plan["argv"][: -len(words)] == first("--gpu-memory", "24")["argv"]
+
+    def test_they_are_shown_as_the_user_s(self) -> None:
+        told = run("--gpu-memory", "24", "--", "--threads", "8", "two words")
+        command = told.stdout[told.stdout.index("  command") :].split("\n\n")[0]
+        assert "and yours: --threads 8 'two words'" in " ".join(command.split())
+        assert run("--gpu-memory", "24").stdout.count("and yours") == 0
+
+    def test_a_word_without_the_sign_is_wrong_usage(self) -> None:
+        assert run("--gpu-memory", "24", "something").returncode == 2
+
+
+class TestText:
+    MACHINES = (
+        ["--gpu-memory", "12", "--host-memory", "16"],
+        ["--gpu-memory", "16", "--intent", "as-published"],
+        ["--gpu-memory", "80", "--slots", "4", "--model", MOE],
+        ["--gpu-memory", "2"],
+        ["--model", "gemma-4-31b", "--gpu-memory", "24"],
+        [],
+    )
+
+    @pytest.mark.parametrize("arguments", MACHINES, ids=" ".join)
+    def test_no_line_is_wider_than_a_terminal(self, arguments: list[str]) -> None:
+        lines = run(*arguments).stdout.splitlines()
+        assert len(lines) > 2
+        assert max(map(len, lines)) <= 110
+
+    def test_it_says_what_how_why_and_what_to_mind(self) -> None:
+        told = run("--gpu-memory", "16").stdout
+        assert told.startswith("A GPU of 16 GiB (cuda): 15,843 MiB free, 1,024 of them to stay free\n")
+        for label in ("settings", "memory", "why", "caution", "measured", "file", "command"):
+            assert f"\n  {label} " in told
+        assert "TIGHT  Qwen3.6-35B-A3B with MTP head, UD-IQ3_S, 14.3 GiB" in told
+        assert "Other plans" in told
+        assert told.count("NJannasch") == 1
+
+    def test_where_nobody_measured_that_is_said(self) -> None:
+        assert "nobody published a run near this one: its speed is not known" in run("--gpu-memory", "80").stdout
+
+    def test_what_cannot_be_planned_says_what_to_do(self) -> None:
+        told = run("--model", "qwen3.8-27b", "--gpu-memory", "16")
+        assert told.returncode == 1
+        said = " ".join(told.stdout.split())
+        assert (
+            "Not planned: qwen3.8-27b Q3_K_M: its size is unknown. `mtp-launcher models qwen3.8-27b --refresh`" in said
+        )
+
+    def test_help_names_every_option(self) -> None:
+        told = run("--help")
+        assert told.returncode == 0
+        for option in (
+            "--model", "--gpu-memory", "--free-memory", "--headless", "--host-memory", "--quant", "--ctx", "--kv",
+            "--draft", "--ubatch", "--n-cpu-moe", "--slots", "--no-mtp", "--backend", "--intent", "--json",
+        ):  # fmt: skip
+            assert option in told.stdout
+
+
+class TestExitCodes:
+    def test_one_when_all_are_too_big(self) -> None:
+        told = answer("--gpu-memory", "2", code=1)
+        assert {plan["status"] for plan in told["plans"]} == {"TOO BIG"}
+        assert all(any("can be started anyway" in text for text in plan["cautions"]) for plan in told["plans"])
+        text = run("--gpu-memory", "2")
+        assert (text.returncode, text.stderr) == (1, "")
+        assert "TOO BIG" in text.stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "code"),
+        [
+            (["--model", "qwen3.6-35b"], "model_unknown"),
+            (["--model", MOE, "--quant", "Q9"], "model_unknown"),
+            (["--quant", "Q9"], "model_unknown"),
+            (["--kv", "q9"], "bad_option"),
+            (["--ctx", "1"], "bad_option"),
+            (["--draft", "17"], "bad_option"),
+            (["--ubatch", "0"], "bad_option"),
+            (["--n-cpu-moe", "-1"], "bad_option"),
+            (["--slots", "0"], "bad_option"),
+            (["--no-mtp", "--draft", "2"], "bad_option"),
+            (["--gpu-memory", "0"], "bad_option"),
+            (["--gpu-memory", "1e9"], "bad_option"),
+            (["--gpu-memory", "8", "--free-memory", "9000"], "bad_option"),
+            (["--free-memory", "-1"], "bad_option"),
+            (["--host-memory", "0"], "bad_option"),
+            (["--gpu-memory", "8", "--backend", "cpu"], "bad_option"),
+            (["--backend", "cuda"], "bad_option"),
+            (["--model", "qwen3.8-27b", "--quant", "UD-IQ2_XXS", "--draft", "2"], "model_has_no_mtp_head"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+    )
+    def test_one_with_a_sentence_and_a_way_out(self, arguments: list[str], code: str) -> None:
+        described = [] if {"--gpu-memory", "--free-memory", "--backend"} & {*arguments} else ["--gpu-memory", "24"]
+        error = answer(*described, *arguments, code=1)["error"]
+        assert error["code"] == code
+        assert error["message"].endswith(".")
+        assert error["hint"].endswith(".")
+
+    def test_an_error_in_text(self) -> None:
+        told = run("--model", "qwen3.6-35b", "--gpu-memory", "24")
+        assert (told.returncode, told.stdout) == (1, "")
+        error, hint = told.stderr.splitlines()
+        assert error == 'Error: The catalogue has no model "qwen3.6-35b".'
+        assert "Did you mean qwen3.6-35b-a3b" in hint
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [["--gpu-memory", "nan"], ["--gpu-memory", "big"], ["--intent", "fast"], ["--backend", "opencl"], ["--fly"]],
+        ids=" ".join,
+    )
+    def test_two_for_wrong_usage(self, arguments: list[str]) -> None:
+        told = run(*arguments)
+        assert told.returncode == 2
+        assert "Traceback" not in told.stderr
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with the library of a present NVIDIA driver."""
+    return str(compiled(tmp_path_factory.mktemp("driver")))
+
+
+class TestThisMachine:
+    def test_without_a_gpu_it_is_the_processor(self) -> None:
+        told = answer("--host-memory", "64")
+        assert (told["machine"]["backend"], told["machine"]["free_mib"]) == ("cpu", 49_152)
+        plan = told["plans"][0]
+        assert (plan["ctx"], plan["status"], plan["evidence"]) == (32_768, "FITS", [])
+        assert "--gpu-layers" not in plan["argv"]
+        text = run("--host-memory", "64").stdout
+        assert text.startswith("No GPU that can be used: the processor (cpu): 49,152 MiB free")
+
+    def test_with_a_driver_the_gpu_s_free_memory_counts(self, driver: str) -> None:
+        told = answer(LD_LIBRARY_PATH=driver)
+        machine, plan = told["machine"], told["plans"][0]
+        assert (machine["described"], machine["gpu"], machine["backend"]) == (False, "NVIDIA Stub 24GB", "cuda")
+        assert machine["nominal_gb"] == 24.0
+        assert plan["free_mib"] == machine["free_mib"]
+        assert plan["limit_tokens_per_second"] is None or plan["limit_tokens_per_second"] > 0
+        text = run(LD_LIBRARY_PATH=driver).stdout
+        assert text.startswith("NVIDIA Stub 24GB (cuda): ")
+
+    def test_two_gpus_are_planned_together(self, driver: str) -> None:
+        told = answer(LD_LIBRARY_PATH=driver, STUB_GPUS="2")
+        assert told["machine"]["gpus"] == 2
+        plan = told["plans"][0]
+        assert plan["parts"]["overhead"] == 660
+        assert any("2 GPUs are counted together" in text for text in plan["cautions"])
+        assert run(LD_LIBRARY_PATH=driver, STUB_GPUS="2").stdout.startswith("2 x NVIDIA Stub 24GB (cuda)")
+
+
+class TestTheInstalledEngine:
+    FLAGS = (
+        "--model --ctx-size --parallel --gpu-layers --cache-type-k --cache-type-v --flash-attn --ubatch-size"
+        " --n-cpu-moe --device --spec-type --spec-draft-n-max"
+    )
+
+    def test_its_own_path_and_flags_are_used(self, tmp_path: Path) -> None:
+        engine = llama_server(tmp_path, self.FLAGS)
+        plan = first("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
+        assert plan["argv"][0] == str(engine)
+        assert "--device" in plan["argv"]
+
+    def test_one_that_is_too_old_costs_no_plan(self, tmp_path: Path) -> None:
+        llama_server(tmp_path, "--model --ctx-size --parallel --flash-attn")
+        plan = first("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
+        assert plan["argv"][0] == "llama-server"
+        (lack,) = [text for text in plan["cautions"] if "The llama-server on PATH cannot run this plan." in text]
+        assert "--spec-type" in lack
+        text = " ".join(run("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}").stdout.split())
+        assert "The llama-server on PATH cannot run this plan." in text
+
+    def test_a_described_machine_has_no_engine(self, tmp_path: Path) -> None:
+        llama_server(tmp_path, "--model")
+        assert first("--gpu-memory", "24", PATH=f"{tmp_path}:{os.environ['PATH']}")["argv"][0] == "llama-server"
+
+
+def test_what_is_wrong_in_a_file_of_the_user_s_is_told_and_the_rest_is_planned(home: Path) -> None:
+    folder = home / "config" / "models"
+    folder.mkdir(parents=True)
+    (folder / "mine.toml").write_text('[[models]]\nid = "mine"\nname = "Mine"\nfiles = []\n')
+    told = answer("--gpu-memory", "24")
+    (problem,) = told["problems"]
+    assert (problem["line"], problem["field"]) == (4, "models[0].files")
+    assert told["plans"][0]["model"] == MOE
+    text = run("--gpu-memory", "24")
+    assert text.returncode == 0
+    assert text.stderr.startswith(f"Left out: {folder / 'mine.toml'}:4: models[0].files: ")
+
+
+class TestAskEngine:
+    OWN = """
+[[models]]
+id = "own"
+name = "My own"
+speculation = "mtp"
+native_context = 262_144
+files = [{{ quant = "Q3", file = "{file}", size_bytes = {size} }}]
+
+[models.geometry]
+{geometry}
+
+[[models.presets]]
+quant = "Q3"
+ctx = 65_536
+kv = "q8_0"
+draft = 2
+"""
+
+    @pytest.fixture
+    def own(self, home: Path) -> Path:
+        """A model of the user's own, of true geometry, in the catalogue."""
+        folder = home / "config" / "models"
+        folder.mkdir(parents=True)
+        path = folder / "own.gguf"
+        write(path, "own", model("qwen35-9b-q4_k_m"))
+        known = load_catalogue().find("qwen3.5-9b-mtp").geometry
+        assert known is not None
+        geometry = "\n".join(f"{name} = {json.dumps(value)}" for name, value in asdict(known).items())
+        text = self.OWN.format(file="own.gguf", size=path.stat().st_size, geometry=geometry)
+        (folder / "own.toml").write_text(text)
+        return path
+
+    @pytest.mark.usefixtures("own")
+    def test_the_first_plan_has_the_engine_s_figures_beside_it(self) -> None:
+        plan = first("--model", "own", "--gpu-memory", "16", "--ask-engine")
+        assert plan["engine"].keys() >= {
+            "model_mib", "context_mib", "compute_mib", "draft_context_mib", "draft_compute_mib", "seconds",
+        }  # fmt: skip
+        assert plan["engine_error"] is None
+        assert abs(plan["difference_percent"]) < 0.1
+        assert plan["engine"]["draft_context_mib"] == plan["parts"]["draft_kv"]
+        assert plan["engine"]["context_mib"] == int(plan["parts"]["kv"] + plan["parts"]["recurrent"])
+        text = " ".join(run("--model", "own", "--gpu-memory", "16", "--ask-engine").stdout.split())
+        assert "MiB by built-in xllamacpp" in text
+        assert "the formula for cpu says" in text
+
+    def test_when_it_cannot_be_asked_the_plans_stand(self, own: Path) -> None:
+        own.unlink()
+        plan = first("--model", "own", "--gpu-memory", "16", "--ask-engine")
+        assert plan["engine"] is None
+        assert plan["engine_error"]["code"] == "model_missing"
+        assert (plan["status"], plan["difference_percent"]) == ("FITS", None)
+        text = run("--model", "own", "--gpu-memory", "16", "--ask-engine")
+        assert text.returncode == 0
+        assert "could not be asked. There is no model file" in " ".join(text.stdout.split())
+
+    def test_the_header_comes_from_the_hub_at_the_revision_that_is_planned(self, hub: Hub, demo_model: Path) -> None:
+        folder = hub.folder / "unsloth" / "Qwen3.6-35B-A3B-MTP-GGUF"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf").write_bytes(demo_model.read_bytes())
+        plan = first("--gpu-memory", "24", "--ask-engine")
+        assert (plan["engine_error"], abs(plan["difference_percent"]) < 3) == (None, True)
+        assert 0 < plan["engine"]["model_mib"] < 10
+        assert {request["method"] for request in hub.requests()} == {"HEAD", "GET"}
+
+    @pytest.mark.usefixtures("hub")
+    def test_a_hub_without_that_file_costs_no_plan(self) -> None:
+        plan = first("--gpu-memory", "16", "--ask-engine")
+        assert plan["engine"] is None
+        assert plan["engine_error"]["message"]
+        assert plan["status"] == "TIGHT"
+
+
+def test_the_choices_are_those_of_the_types_they_stand_for() -> None:
+    assert Backend.__args__ == BACKENDS  # type: ignore[attr-defined]
+    assert Intent.__args__ == INTENTS  # type: ignore[attr-defined]
