@@ -57,7 +57,8 @@ class AmdGpus:
         if self._sleeps(card):
             return card.sleeper(index)
         apu = _is_apu(card)
-        total, used = _memory(card.folder, apu)
+        total, used = _memory(card.folder, "vram", "gtt") if apu else _memory(card.folder, "vram")
+        own, own_used = _memory(card.folder, "vram")
         return Gpu(
             vendor="amd",
             index=index,
@@ -69,14 +70,14 @@ class AmdGpus:
             driver="amdgpu",
             bus_id=card.address,
             unified=apu,
+            carve_out_free_bytes=own - own_used if apu and own is not None and own_used is not None else 0,
             asleep=False,
             display_active=card.display_active,
         ).explained(_NOT_SAID)
 
 
-def _memory(folder: Path, apu: bool | None) -> tuple[int | None, int | None]:
-    """Return total and used bytes: of an APU those of its carve-out and of the host's memory that it may take."""
-    kinds = ("vram", "gtt") if apu else ("vram",)
+def _memory(folder: Path, *kinds: str) -> tuple[int | None, int | None]:
+    """Return total and used bytes: vram is a card's own or an APU's carve-out, gtt what it may take of the host's."""
     totals = [number(folder / f"mem_info_{kind}_total") for kind in kinds]
     used = [number(folder / f"mem_info_{kind}_used") for kind in kinds]
     return _sum(totals), _sum(used)

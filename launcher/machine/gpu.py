@@ -29,7 +29,8 @@ class Gpu:
     `index` counts the GPUs of one vendor. `id` is the UUID of an NVIDIA GPU, else its PCI address, else the name that
     the engine gives it. Memory is what it was at the moment of asking: `memory_bytes` all that there is,
     `reserved_bytes` what the driver keeps for itself. With `unified` memory the GPU has none of its own, or little,
-    and shares the host's. `memory_bandwidth_gb_s` is the highest in theory, in 10^9 bytes per second.
+    and shares the host's; `carve_out_free_bytes` of what is free was set aside for it alone.
+    `memory_bandwidth_gb_s` is the highest in theory, in 10^9 bytes per second.
     """
 
     vendor: Vendor
@@ -46,6 +47,7 @@ class Gpu:
     bus_id: str | None = None
     memory_bandwidth_gb_s: float | None = None
     unified: bool | None = None
+    carve_out_free_bytes: int = 0
     asleep: bool | None = None
     display_active: bool | None = None
     absent: Mapping[str, str] = field(default_factory=dict)

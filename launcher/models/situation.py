@@ -1,10 +1,14 @@
 """What a plan has to fit into: the memory of a machine that is here, or of one that is described."""
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.base.errors import BadOption
+from launcher.machine.backend import choose_backend
 from launcher.machine.gpu import Gpu
 from launcher.machine.machine import Machine
+from launcher.machine.visibility import hidden_by
 from launcher.models.compute import Backend
 from launcher.models.learned import excess_mib
 
@@ -13,9 +17,16 @@ HEADLESS_MARGIN_MIB, DESKTOP_MARGIN_MIB = 512, 1_024
 """What is left free beside the estimate: on Linux without a display, and elsewhere."""
 _LEAST_MARGIN_MIB = 256
 _ASLEEP = "The {} sleeps and is left out; --wake wakes it."
+_UNTOLD = "The {} is left out, because its memory is not known: {}"
+_HIDDEN = "The {} is left out: {}={} hides it."
+_TOO_OLD = "{} It is left out."
+_OTHER_MAKER = "The {} is left out: a model is split over GPUs of one maker."
+_SHARED = "The {} shares the host's memory: what a plan takes of one is gone from the other."
 _SILENT = "What the {} has free is not told: it is taken to be {:.1f} % of its memory."
 _USABLE = 0.967
 """Share of a card's nominal memory that a program gets: 15,840 MiB of an RTX 5060 Ti 16 GB, 0.98 of others."""
+_ENGINES_NAMES: Mapping[str, Backend] = {"CUDA": "cuda", "ROCm": "rocm", "MTL": "metal", "Vulkan": "vulkan"}
+"""How an engine begins a device's name, by backend."""
 _HOST_RESERVE = 0.25
 """Share of the host's memory that the system and other programs are taken to need, where its free memory is unknown."""
 
@@ -24,9 +35,10 @@ _HOST_RESERVE = 0.25
 class Situation:
     """A machine, as far as plans depend on it; memory in MiB, bandwidth in 10^9 bytes per second.
 
-    `nominal_gb` is the size that the GPU is sold by. `host_mib` is what is available on the host now, None when not
-    known. `gpus` counts GPUs that a model is split over. `headless` when no display takes any of their memory,
-    `described` when nobody asked the machine itself. `notes` are sentences on how the memory is known.
+    `nominal_gb` is the size that the GPU is sold by. `host_mib` is what is available on the host now, beside
+    `free_mib` when a GPU shares it, None when not known. `gpus` counts GPUs that a model is split over. `headless` when
+    no display takes any of their memory, `described` when nobody asked the machine itself, `no_gpu` when it was asked
+    and has none that can be used. `notes` are sentences on how the memory is known.
     """
 
     backend: Backend
@@ -40,6 +52,7 @@ class Situation:
     unified: bool = False
     headless: bool = False
     described: bool = False
+    no_gpu: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -96,7 +109,9 @@ def _usable_mib(gpu_memory_gib: float) -> int:
     return int(gpu_memory_gib * 1_024 * _USABLE)
 
 
-def _processor(memory_gib: float, free_mib: int, *, described: bool = False, notes: tuple[str, ...] = ()) -> Situation:
+def _processor(
+    memory_gib: float, free_mib: int, *, described: bool = False, no_gpu: bool = False, notes: tuple[str, ...] = ()
+) -> Situation:
     """A model that runs on the processor, in the host's memory."""
     return Situation(
         backend="cpu",
@@ -105,6 +120,7 @@ def _processor(memory_gib: float, free_mib: int, *, described: bool = False, not
         margin_mib=DESKTOP_MARGIN_MIB,
         host_mib=free_mib,
         described=described,
+        no_gpu=no_gpu,
         notes=notes,
     )
 
@@ -116,38 +132,46 @@ def situation_of(
     headless: bool = False,
     host_gib: float | None = None,
     backend: Backend | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> Situation:
     """Return the situation of this machine, with its memory as it is now; what is given replaces what was read.
 
     Without a usable GPU the model runs on the processor, in the host's memory. The margin grows and shrinks with what
-    earlier loads on this GPU took beyond their estimates. Raises BadOption for a GPU's backend without a GPU.
+    earlier loads on this GPU took beyond their estimates. `environ` (else this process's) may hide GPUs. Raises
+    BadOption for a GPU's backend without a GPU.
     """
     host = machine.host
     host_mib = host.available_bytes // _MIB if host_gib is None else _available_mib(host_gib)
-    alone = headless or (host.kind == "linux" and host.wsl is None and host.display is None)
-    gpus = _usable(machine.gpus)
-    notes = (*machine.failures, *(_ASLEEP.format(gpu.name) for gpu in machine.gpus if gpu.asleep and gpus))
-    if not gpus and backend not in (None, "cpu"):
+    memory_gib, host_free_mib = host.memory_bytes / _GIB, host_mib if free_mib is None else free_mib
+    if backend == "cpu":
+        return _processor(memory_gib, host_free_mib)
+    gpus, left_out = _choose(machine.gpus, backend, os.environ if environ is None else environ)
+    notes = (*machine.failures, *left_out)
+    if not gpus and backend is not None:
         raise BadOption(f"--backend {backend} needs a GPU, and none can be used here.", "Describe one: --gpu-memory.")
-    if not gpus or backend == "cpu":
-        told = tuple(filter(None, [machine.no_gpu_because, *notes])) if backend != "cpu" else ()
-        return _processor(host.memory_bytes / _GIB, host_mib if free_mib is None else free_mib, notes=told)
+    if not gpus:
+        told = tuple(filter(None, [machine.no_gpu_because, *notes]))
+        return _processor(memory_gib, host_free_mib, no_gpu=True, notes=told)
     first = gpus[0]
     backend = backend or backend_of(first)
-    total_gib = sum(gpu.memory_bytes or 0 for gpu in gpus) / _GIB
+    notes += tuple(_ASLEEP.format(gpu.name) for gpu in machine.gpus if gpu.asleep)
     if free_mib is None:
         silent = [gpu.name for gpu in gpus if gpu.free_bytes is None]
         notes += tuple(_SILENT.format(name, 100 * _USABLE) for name in silent)
-        free_mib = sum(_free_mib(gpu) for gpu in gpus)
+        free_mib = sum(_free_mib(gpu, host_mib) for gpu in gpus)
+    if first.unified:
+        host_mib = max(0, host_mib - max(0, free_mib - first.carve_out_free_bytes // _MIB))
+        notes += (_SHARED.format(first.name),)
+    alone = headless or (host.kind == "linux" and host.wsl is None and host.display is None)
     margin_mib = (HEADLESS_MARGIN_MIB if alone else DESKTOP_MARGIN_MIB) * len(gpus)
-    excess = excess_mib(first.id, backend) if len(gpus) == 1 else None
-    if excess is not None:
-        notes += (f"Earlier loads on this GPU took up to {excess:+,} MiB of what was estimated; the margin follows.",)
+    excess = (excess_mib(first.id, backend) if len(gpus) == 1 else None) or 0
+    if excess:
+        notes += (_learned(excess),)
     return Situation(
         backend=backend,
-        nominal_gb=total_gib,
+        nominal_gb=sum(gpu.memory_bytes or 0 for gpu in gpus) / _GIB,
         free_mib=free_mib,
-        margin_mib=max(_LEAST_MARGIN_MIB, margin_mib + (excess or 0)),
+        margin_mib=max(_LEAST_MARGIN_MIB, margin_mib + excess),
         host_mib=host_mib,
         bandwidth_gb_s=first.memory_bandwidth_gb_s if len(gpus) == 1 else None,
         gpu_name=first.name,
@@ -158,17 +182,67 @@ def situation_of(
     )
 
 
-def _free_mib(gpu: Gpu) -> int:
-    return gpu.free_bytes // _MIB if gpu.free_bytes is not None else _usable_mib((gpu.memory_bytes or 0) / _GIB)
+def _learned(excess_mib: int) -> str:
+    if excess_mib > 0:
+        return f"Earlier loads on this GPU took up to {excess_mib:,} MiB beyond their estimates; the margin follows."
+    return f"Earlier loads on this GPU took at least {-excess_mib:,} MiB less than estimated; the margin follows."
 
 
-def _usable(gpus: tuple[Gpu, ...]) -> list[Gpu]:
-    """The GPUs that a model is split over: all of the first one's vendor, or one without memory of its own."""
-    known = [gpu for gpu in gpus if gpu.memory_bytes]
-    own = [gpu for gpu in known if not gpu.unified]
-    return [gpu for gpu in own if gpu.vendor == own[0].vendor] or known[:1]
+def _free_mib(gpu: Gpu, host_mib: int) -> int:
+    """What a GPU has free; of the host's memory it cannot take more than is available there."""
+    free = gpu.free_bytes // _MIB if gpu.free_bytes is not None else _usable_mib((gpu.memory_bytes or 0) / _GIB)
+    return min(free, gpu.carve_out_free_bytes // _MIB + host_mib) if gpu.unified else free
+
+
+def _choose(
+    gpus: Sequence[Gpu], backend: Backend | None, environ: Mapping[str, str]
+) -> tuple[list[Gpu], tuple[str, ...]]:
+    """Return the GPUs that a model is split over, and a sentence for each that is left out.
+
+    They are all of one maker that one backend uses, or one without memory of its own.
+    """
+    notes, usable = [], []
+    for gpu in gpus:
+        variable = _hidden_by(gpu, gpus, backend or backend_of(gpu), environ)
+        if variable is not None:
+            notes.append(_HIDDEN.format(gpu.name, variable, environ[variable]))
+        elif gpu.memory_bytes:
+            usable.append(gpu)
+    own = sorted((gpu for gpu in usable if not gpu.unified), key=_too_old_for_cuda)
+    chosen = own or usable[:1]
+    if own:
+        family = backend or backend_of(own[0])
+        ours = [gpu for gpu in own if gpu.vendor == own[0].vendor]
+        notes += [_OTHER_MAKER.format(gpu.name) for gpu in own if gpu not in ours]
+        fresh = [gpu for gpu in ours if not _too_old_for_cuda(gpu)]
+        if family == "cuda" and fresh:
+            notes += [_TOO_OLD.format(choose_backend([gpu], "Linux").reason) for gpu in ours if gpu not in fresh]
+            ours = fresh
+        chosen = ours
+    untold = [gpu for gpu in gpus if not gpu.memory_bytes and not gpu.asleep and not (gpu.unified and chosen)]
+    return chosen, (*notes, *(_UNTOLD.format(gpu.name, gpu.absent.get("memory_bytes", "")).rstrip() for gpu in untold))
+
+
+def _hidden_by(gpu: Gpu, gpus: Sequence[Gpu], backend: Backend, environ: Mapping[str, str]) -> str | None:
+    """Return the variable that hides a GPU from a backend; one that only the engine names is not hidden from it."""
+    told_by_drivers = [each for each in gpus if _engines_backend(each) is None]
+    return hidden_by(told_by_drivers, backend, environ).get(gpu.id)
+
+
+def _too_old_for_cuda(gpu: Gpu) -> bool:
+    known = gpu.vendor == "nvidia" and gpu.compute_capability is not None and gpu.driver is not None
+    return known and choose_backend([gpu], "Linux").backend == "vulkan"
+
+
+def _engines_backend(gpu: Gpu) -> Backend | None:
+    return next((backend for name, backend in _ENGINES_NAMES.items() if gpu.id.startswith(name)), None)
 
 
 def backend_of(gpu: Gpu) -> Backend:
-    """Return the backend that an engine uses on a GPU: CUDA on NVIDIA's, Vulkan on all others."""
-    return "cuda" if gpu.vendor == "nvidia" else "vulkan"
+    """Return the backend that an engine uses on a GPU.
+
+    It is CUDA on NVIDIA's that are not too old for it, Vulkan on all others; on one that only the engine's device list
+    names, that list's.
+    """
+    cuda = gpu.vendor == "nvidia" and not _too_old_for_cuda(gpu)
+    return _engines_backend(gpu) or ("cuda" if cuda else "vulkan")

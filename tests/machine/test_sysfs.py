@@ -140,6 +140,7 @@ class TestAmd:
             "driver": "amdgpu",
             "bus_id": "0000:03:00.0",
             "unified": False,
+            "carve_out_free_bytes": 0,
             "asleep": False,
             "display_active": True,
         }
@@ -163,6 +164,7 @@ class TestAmd:
         source = amd(root)
         (gpu,) = source.gpus()
         assert (gpu.unified, gpu.memory_bytes, gpu.free_bytes) == (True, 15 * GIB, 15 * GIB - 3 * GIB // 2)
+        assert gpu.carve_out_free_bytes == GIB // 2
         readings = source.sample(gpu)
         assert readings["gpu_power_w"] == Reading(9.0)
         assert readings["gpu_temperature_c"] == Reading.unknown("The amdgpu driver does not say.")
@@ -232,6 +234,7 @@ class TestIntel:
             "driver": "xe",
             "bus_id": "0000:03:00.0",
             "unified": False,
+            "carve_out_free_bytes": 0,
             "asleep": False,
             "display_active": False,
         }

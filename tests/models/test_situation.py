@@ -13,7 +13,7 @@ from launcher.machine.machine import Machine, read_machine
 from launcher.models.learned import record_load
 from launcher.models.situation import described, situation_of
 from launcher.planner import MachineWish, _check_awake
-from tests.machine.conftest import pci_card, write
+from tests.machine.conftest import pci_card
 
 GIB, MIB = 2**30, 2**20
 RX_7900, PHOENIX, ARC_B580 = (0x1002, 0x744C), (0x1002, 0x15BF), (0x8086, 0xE20B)
@@ -21,7 +21,7 @@ RX_7900, PHOENIX, ARC_B580 = (0x1002, 0x744C), (0x1002, 0x15BF), (0x8086, 0xE20B
 
 def nvidia(index: int = 0, *, total: int = 24 * GIB, free: int | None = 22 * GIB, **more: object) -> Gpu:
     card = Gpu("nvidia", index, "NVIDIA GeForce RTX 4090", f"GPU-{index}", total, free_bytes=free, unified=False)
-    return replace(card, memory_bandwidth_gb_s=1_008.0, asleep=False, **more)  # type: ignore[arg-type]
+    return replace(card, **{"memory_bandwidth_gb_s": 1_008.0, "asleep": False, **more})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -120,10 +120,67 @@ class TestThisMachine:
         assert (known.gpus, known.nominal_gb, known.free_mib) == (2, 48, 42 * 1_024)
         assert known.margin_mib == 2 * 512
         assert known.bandwidth_gb_s is None
+        assert known.notes == ("The AMD Radeon RX 7900 XTX is left out: a model is split over GPUs of one maker.",)
+
+    @pytest.mark.parametrize(
+        ("value", "left"),
+        [("0", [24]), ("1", [12]), ("GPU-1", [12]), ("0,1", [24, 12]), ("0,9,1", [24]), ("MIG-77", [24, 12])],
+    )
+    def test_gpus_that_a_variable_hides_are_left_out_by_name(self, host: Host, value: str, left: list[int]) -> None:
+        cards = [nvidia(0, free=24 * GIB), nvidia(1, free=12 * GIB)]
+        environ = {"CUDA_VISIBLE_DEVICES": value, "GGML_VK_VISIBLE_DEVICES": "0"}
+        known = situation_of(machine(host, *cards), environ=environ)
+        assert (known.gpus, known.free_mib) == (len(left), 1_024 * sum(left))
+        assert sum(f"CUDA_VISIBLE_DEVICES={value} hides it" in note for note in known.notes) == 2 - len(left)
+        by_vulkan = situation_of(machine(host, *cards), backend="vulkan", environ=environ)
+        assert (by_vulkan.gpus, by_vulkan.free_mib) == (1, 24 * 1_024)
+
+    def test_cuda_counts_from_the_fastest_unless_it_is_told_otherwise(self, host: Host) -> None:
+        slow = replace(nvidia(0, free=8 * GIB), memory_bandwidth_gb_s=272.0)
+        both = machine(host, slow, nvidia(1, free=20 * GIB))
+        assert situation_of(both, environ={"CUDA_VISIBLE_DEVICES": "0"}).free_mib == 20 * 1_024
+        bus = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        assert situation_of(both, environ=bus).free_mib == 8 * 1_024
+
+    def test_with_all_gpus_hidden_it_is_the_processor_and_says_so(self, host: Host) -> None:
+        known = situation_of(machine(host, nvidia()), environ={"CUDA_VISIBLE_DEVICES": ""})
+        assert (known.backend, known.no_gpu) == ("cpu", True)
+        assert known.notes == ("The NVIDIA GeForce RTX 4090 is left out: CUDA_VISIBLE_DEVICES= hides it.",)
+
+    def test_a_card_too_old_for_cuda_is_left_out_wherever_it_is_listed(self, host: Host) -> None:
+        new = nvidia(1, compute_capability=(8, 9), driver="580.65.06")
+        old = nvidia(0, total=2 * GIB, free=2 * GIB, compute_capability=(3, 5), driver="580.65.06", name="GT 710")
+        for cards in ((old, new), (new, old)):
+            known = situation_of(machine(host, *cards))
+            assert (known.gpus, known.free_mib, known.backend) == (1, 22 * 1_024, "cuda")
+            (note,) = known.notes
+            assert note.startswith("The GT 710 has compute capability 3.5")
+            assert note.endswith("It is left out.")
+        assert situation_of(machine(host, new, old), backend="vulkan").gpus == 2
+        assert situation_of(machine(host, old)).backend == "vulkan"
+
+    def test_a_gpu_of_unknown_memory_is_left_out_with_the_reason(self, host: Host) -> None:
+        silent = nvidia(1, absent={"memory_bytes": "The GPU stopped answering: restart the computer."})
+        silent = replace(silent, memory_bytes=None, free_bytes=None)
+        for cards in ((nvidia(), silent), (silent,)):
+            known = situation_of(machine(host, *cards))
+            assert any("not known: The GPU stopped answering" in note for note in known.notes)
+        assert (known.backend, known.no_gpu) == ("cpu", True)
+        built_in = Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)
+        assert situation_of(machine(host, nvidia(), built_in)).notes == ()
+
+    @pytest.mark.parametrize(
+        ("name", "backend"), [("Vulkan0", "vulkan"), ("ROCm0", "rocm"), ("MTL0", "metal"), ("CUDA0", "cuda")]
+    )
+    def test_a_gpu_that_only_the_engine_names_is_used_by_its_backend(self, host: Host, name: str, backend: str) -> None:
+        gpu = Gpu("other", 0, "Some GPU", name, 12 * GIB, free_bytes=11 * GIB)
+        known = situation_of(machine(host, gpu), environ={"CUDA_VISIBLE_DEVICES": "5", "GGML_VK_VISIBLE_DEVICES": "3"})
+        assert (known.backend, known.free_mib, known.gpu_name) == (backend, 11 * 1_024, "Some GPU")
 
     def test_with_a_processor_asked_for_the_gpu_is_left_alone(self, host: Host) -> None:
         known = situation_of(machine(host, nvidia()), backend="cpu")
         assert (known.backend, known.free_mib, known.gpu_name, known.notes) == ("cpu", 48 * 1_024, None, ())
+        assert not known.no_gpu
 
     def test_a_sleeping_gpu_beside_one_awake_is_left_out_and_named(self, host: Host) -> None:
         asleep = Gpu("nvidia", 1, "NVIDIA RTX A500 Laptop GPU", "GPU-1", unified=None, asleep=True)
@@ -131,13 +188,15 @@ class TestThisMachine:
         assert known.gpus == 1
         assert known.notes == ("The NVIDIA RTX A500 Laptop GPU sleeps and is left out; --wake wakes it.",)
 
-    @pytest.mark.parametrize("excess", [-200, 300])
-    def test_the_margin_follows_earlier_loads_and_no_display_stays_none(self, host: Host, excess: int) -> None:
+    @pytest.mark.parametrize(("excess", "words"), [(-200, "at least 200 MiB less"), (300, "up to 300 MiB beyond")])
+    def test_the_margin_follows_earlier_loads_and_no_display_stays_none(
+        self, host: Host, excess: int, words: str
+    ) -> None:
         record_load("GPU-0", "cuda", predicted_mib=10_000, measured_mib=10_000 + excess)
         known = situation_of(machine(host, nvidia()))
         assert known.margin_mib == 512 + excess
         assert known.headless
-        assert any(f"{excess:+,} MiB" in note for note in known.notes)
+        assert any(words in note for note in known.notes)
         desktop = situation_of(machine(replace(host, display=":0"), nvidia()))
         assert (desktop.margin_mib, desktop.headless) == (1_024 + excess, False)
 
@@ -160,16 +219,22 @@ class TestFromSysfs:
         assert known.free_mib == described(12).free_mib
         assert any("96.7 % of its memory" in note for note in known.notes)
 
-    def test_a_gpu_in_the_processor_shares_the_host_s_memory(self, root: Path, host: Host) -> None:
+    @pytest.mark.parametrize(
+        ("available_gib", "free_mib", "left_mib"),
+        [(48, 13 * 1_024 + 512, 35 * 1_024), (4, 4 * 1_024 + 512, 0)],
+    )
+    def test_a_gpu_in_the_processor_takes_no_more_than_the_host_has_and_counts_it_once(
+        self, root: Path, host: Host, available_gib: int, free_mib: int, left_mib: int
+    ) -> None:
         memory: dict[str, str | bytes] = {"mem_info_vram_total": str(GIB), "mem_info_vram_used": str(GIB // 2)}
         memory |= {"mem_info_gtt_total": str(14 * GIB), "mem_info_gtt_used": str(GIB)}
         memory |= {"gpu_metrics": struct.pack("<HBB", 264, 3, 0) + bytes(260)}  # the table that processors' GPUs have
         pci_card(root, "0000:04:00.0", PHOENIX, "amdgpu", memory)
-        write(root, {"proc/meminfo": "MemTotal: 33554432 kB\nMemAvailable: 20000000 kB"})
+        host = replace(host, available_bytes=available_gib * GIB)
         known = situation_of(replace(read_machine(root=root), host=host))
-        assert known.unified
-        assert known.backend == "vulkan"
-        assert 0 < known.free_mib < 16 * 1_024
+        assert (known.unified, known.backend) == (True, "vulkan")
+        assert (known.free_mib, known.host_mib) == (free_mib, left_mib)
+        assert any("shares the host's memory" in note for note in known.notes)
 
     def test_a_sleeping_card_has_no_memory_to_plan_with(self, root: Path, host: Host) -> None:
         pci_card(root, "0000:03:00.0", RX_7900, "amdgpu", status="suspended", control="auto")
