@@ -19,10 +19,18 @@ ALIGNMENT = 128
 
 @dataclass(slots=True)
 class Lives:
-    """What happens in one buffer: number n is born with `sizes[n]` bytes, ~n dies."""
+    """What happens in one buffer: number n is born, of the kind of size `sizes[n]`, and ~n dies."""
 
     events: list[int] = field(default_factory=list)
-    sizes: list[Size] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    kinds: dict[Size, int] = field(default_factory=dict)
+
+    def born(self, size: Size) -> int:
+        """Let a tensor of `size` be born, and return its number."""
+        number = len(self.sizes)
+        self.events.append(number)
+        self.sizes.append(self.kinds.setdefault(size, len(self.kinds)))
+        return number
 
 
 def lives(graph: Graph, schedule: Schedule) -> dict[int, Lives]:
@@ -38,10 +46,7 @@ def lives(graph: Graph, schedule: Schedule) -> dict[int, Lives]:
     buffers: dict[int, Lives] = {}
 
     def allocate(tensor: int) -> None:
-        buffer = buffers.setdefault(graph.places[tensor], Lives())
-        slots[tensor] = len(buffer.sizes)
-        buffer.events.append(len(buffer.sizes))
-        buffer.sizes.append(graph.sizes[tensor])
+        slots[tensor] = buffers.setdefault(graph.places[tensor], Lives()).born(graph.sizes[tensor])
 
     def heir(tensor: int, sources: Sequence[int]) -> int | None:
         for one in sources if graph.ops[tensor] in IN_PLACE else ():
@@ -107,8 +112,8 @@ def buffer_bytes(buffer: Lives, units: Size, chunk_bytes: int | None = None) -> 
 
 def arranged(buffer: Lives, units: Size, chunk_bytes: int | None = None) -> tuple[list[tuple[int, int]], int]:
     """Return where each tensor of `buffer` lies, as chunk and offset, and the bytes of all chunks."""
-    rounded = {size: -(-size.bytes(units) // ALIGNMENT) * ALIGNMENT for size in set(buffer.sizes)}
-    sizes = [rounded[size] for size in buffer.sizes]
+    rounded = [-(-kind.bytes(units) // ALIGNMENT) * ALIGNMENT for kind in buffer.kinds]
+    sizes = [rounded[kind] for kind in buffer.sizes]
     chunks: list[_Chunk] = []
     places = [(0, 0)] * len(sizes)
     for event in buffer.events:

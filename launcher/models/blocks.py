@@ -25,10 +25,10 @@ class Shape:
     """What a graph's nodes and their order depend on.
 
     `snapshots` of a recurrent state are kept, 0 without drafts; `rotated` when the KV cache is quantised; `scratch`
-    when attention needs keys and values once more in F16; `devices` share the layers, and work on
-    successive batches at once when `pipelined`; the experts of
-    `cpu_expert_layers` stay on the host, `expert_bytes` for each matrix of these layers; a device computes with them
-    when there are tokens, or output rows, enough. `target_hidden` is the width of the states that a draft reads.
+    when attention needs keys and values once more in F16; `devices` share the layers, and work on successive batches
+    at once when `pipelined`. The experts of `cpu_expert_layers` stay on the host, with `expert_bytes` of each layer if
+    they are not alike; a device computes with them when there are tokens, or output rows, enough. `target_hidden` is
+    the width of the states that a draft reads.
     """
 
     snapshots: int = 0
@@ -261,8 +261,10 @@ class Blocks:
         g, known = self.graph, self.shape.expert_bytes
         if layer >= self.shape.cpu_expert_layers:
             return g.elsewhere(), g.elsewhere(), g.elsewhere()
-        gate, up, down = known[min(layer, len(known) - 1)] if known else (0, 0, 0)
-        return g.elsewhere(Size(gate), HOST), g.elsewhere(Size(up), HOST), g.elsewhere(Size(down), HOST)
+        alike = Size(gate=1), Size(up=1), Size(down=1)
+        sizes = [Size(fixed=size) for size in known[layer]] if layer < len(known) else alike
+        gate, up, down = (g.elsewhere(size, HOST) for size in sizes)
+        return gate, up, down
 
     def experts_place(self, layer: int) -> int:
         """Where the experts of `layer` are computed: for large batches the first device copies the host's weights."""

@@ -139,7 +139,7 @@ def _buffers(
     geometry: Geometry, setting: ComputeSetting, *, target_hidden: int = 0, pipelined: bool = True
 ) -> ComputeBuffers:
     layers, on_host = geometry.layers, setting.cpu_expert_layers
-    experts = setting.expert_bytes[: min(on_host, layers)]
+    of_trunk, of_head = setting.expert_bytes[: min(on_host, layers)], setting.expert_bytes[layers:]
     trunk_shape = Shape(
         snapshots=1 + setting.draft if setting.draft else 0,
         rotated=setting.quantised,
@@ -147,22 +147,22 @@ def _buffers(
         devices=setting.devices,
         pipelined=pipelined and setting.devices > 1 and not on_host,
         cpu_expert_layers=layers if on_host >= layers else min(on_host, repeated(geometry)),
-        expert_bytes=(_largest(experts),) if len(experts) >= repeated(geometry) else experts,
+        expert_bytes=of_trunk if len(of_trunk) < repeated(geometry) and len(set(of_trunk)) > 1 else (),
         offload_tokens=setting.tokens >= _OFFLOAD_ROWS,
         offload_outputs=setting.rows >= _OFFLOAD_ROWS,
         target_hidden=target_hidden,
     )
-    target = _by_place(geometry, "assistant" if target_hidden else "trunk", trunk_shape, setting, setting.rows)
+    kind: _Kind = "assistant" if target_hidden else "trunk"
+    target = _by_place(geometry, kind, trunk_shape, setting, setting.rows, of_trunk)
     draft: dict[int, int] = {}
     if setting.draft and setting.head and geometry.mtp_layers:
         head_shape = Shape(
             devices=setting.devices,
             pipelined=trunk_shape.pipelined,
             cpu_expert_layers=on_host if on_host > layers else 0,
-            expert_bytes=setting.expert_bytes[layers:],
             offload_tokens=trunk_shape.offload_tokens,
         )
-        draft = _by_place(geometry, "head", head_shape, setting, setting.slots)
+        draft = _by_place(geometry, "head", head_shape, setting, setting.slots, of_head)
     exact = supports(geometry) and setting.backend in _COMPARED and not (on_host and setting.devices > 1)
     if setting.backend == "cpu":
         return ComputeBuffers(target[HOST], draft.get(HOST, 0), exact=exact)
@@ -171,24 +171,33 @@ def _buffers(
     return ComputeBuffers(of_target, of_draft, target[HOST], draft.get(HOST, 0), by_device=shares, exact=exact)
 
 
-def _largest(experts: tuple[ExpertBytes, ...]) -> ExpertBytes:
-    gate, up, down = (max(column) for column in zip(*experts, strict=True))
-    return gate, up, down
-
-
-def _by_place(geometry: Geometry, kind: _Kind, shape: Shape, setting: ComputeSetting, rows: int) -> dict[int, int]:
-    """Bytes of the buffer of each place, with `rows` of logits.
+def _by_place(
+    geometry: Geometry,
+    kind: _Kind,
+    shape: Shape,
+    setting: ComputeSetting,
+    rows: int,
+    experts: tuple[ExpertBytes, ...],
+) -> dict[int, int]:
+    """Bytes of the buffer of each place, with `rows` of logits and copies of the largest of `experts`.
 
     Where the stand-in for unknown architectures is put in place of a known one, it gives 0.94 to 1.5 of its bytes: with
     a tenth more it is enough.
     """
     cells, slots, tokens = padded_context(setting.context, setting.slots), setting.slots, setting.tokens
     window = window_cells(geometry, cells, setting.ubatch)
-    units = Size(1, tokens, rows, slots, cells * tokens, cells * slots, window * tokens, window * slots)
-    chunk = _CHUNK.get(setting.backend)
-    buffers = _lives(geometry, kind, shape, setting.backend)
-    found = {place: buffer_bytes(buffer, units, chunk) for place, buffer in buffers.items()}
+    largest = (max(column) for column in zip((0, 0, 0), *experts, strict=True))
+    units = Size(1, tokens, rows, slots, cells * tokens, cells * slots, window * tokens, window * slots, *largest)
+    found = _sizes(geometry, kind, shape, setting.backend, units)
     return found if supports(geometry) else {place: size * 11 // 10 for place, size in found.items()}
+
+
+@lru_cache(maxsize=4_096)
+def _sizes(geometry: Geometry, kind: _Kind, shape: Shape, backend: Backend, units: Size) -> dict[int, int]:
+    chunk = _CHUNK.get(backend)
+    return {
+        place: buffer_bytes(buffer, units, chunk) for place, buffer in _lives(geometry, kind, shape, backend).items()
+    }
 
 
 @lru_cache(maxsize=1_024)

@@ -52,7 +52,7 @@ class Size(NamedTuple):
     """Bytes as a sum over what a graph is built for: so many per token, per output row, per sequence, ...
 
     `mask` counts bytes per token and context cell, `cache` per cell of every sequence; the `window_` terms are the same
-    for a sliding window's cells.
+    for a sliding window's cells. `gate`, `up` and `down` count matrices of one layer's experts.
     """
 
     fixed: int = 0
@@ -63,6 +63,9 @@ class Size(NamedTuple):
     cache: int = 0
     window_mask: int = 0
     window_cache: int = 0
+    gate: int = 0
+    up: int = 0
+    down: int = 0
 
     def plus(self, other: "Size") -> "Size":
         """Return the sum of both."""
@@ -81,7 +84,7 @@ class Graph:
     """Tensors by number. A view has no memory of its own but that of its `base`; for others that is the tensor itself.
 
     `nodes` are computed in this order; `inputs` are filled before; weights and caches lie elsewhere and are neither.
-    New nodes are computed at `place`.
+    `readers` counts how often a tensor is read. New nodes are computed at `place`.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -89,6 +92,7 @@ class Graph:
     sources: list[tuple[int, ...]] = field(default_factory=list)
     bases: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
+    readers: list[int] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     outside: set[int] = field(default_factory=set)
@@ -132,4 +136,7 @@ class Graph:
         self.sources.append(sources)
         self.bases.append(base)
         self.places.append(place)
+        self.readers.append(0)
+        for source in sources:
+            self.readers[source] += 1
         return len(self.ops) - 1

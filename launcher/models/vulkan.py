@@ -4,8 +4,6 @@ Read from ggml_vk_graph_optimize in ggml/src/ggml-vulkan/ggml-vulkan.cpp (b11434
 move together, runs that one shader computes stay together. Of its patterns those are here that our graphs have.
 """
 
-from collections import Counter
-
 from launcher.models.tensors import EMPTY, Graph, Op
 
 _WINDOW = 20
@@ -42,7 +40,6 @@ class _Order:
         self.graph, self.nodes = graph, nodes
         self.ops = [graph.ops[node] for node in nodes]
         self.index = {node: i for i, node in enumerate(nodes)}
-        self.readers = Counter(source for sources in graph.sources for source in sources)
         self.starts = {i: runs for i in range(len(nodes)) if (runs := self._runs_from(i))}
         self.waits = self._waits()
         self.used = 0  # a bit for each node, here and in `waits`
@@ -179,7 +176,7 @@ class _Order:
         """The view and the write into a cache that alone read node `i`, unless the write has to wait."""
         end = min(i + _REACH, len(self.nodes))
         view = next((k for k in range(i + 1, end) if self._reads(k, Op.VIEW, i)), None)
-        if view is None or self.readers[self.nodes[i]] != 1 or self.readers[self.nodes[view]] != 1:
+        if view is None or self.graph.readers[self.nodes[i]] != 1 or self.graph.readers[self.nodes[view]] != 1:
             return ()
         store = next((k for k in range(view + 1, end) if self._reads(k, Op.SET_ROWS, view)), None)
         if store is None:
