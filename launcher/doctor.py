@@ -80,7 +80,6 @@ async def diagnose(*, models: Path | None = None, wake: bool = False) -> Diagnos
     looked at with `wake`.
     """
     machine = read_machine(wake=wake)
-    inspected = inspect_gpus(machine.gpus, wake=wake)
     folders = {"program": cache_dir(), "logs": state_dir(), "models": models or hub_cache()}
     disks = dict(zip(folders, read_disks(folders.values()), strict=True))
     settings = read_settings() if machine.host.wsl else ()
@@ -91,6 +90,10 @@ async def diagnose(*, models: Path | None = None, wake: bool = False) -> Diagnos
         places.append((str(on_path), on_path))
     looks = [_look(place, engine, _ASLEEP if asleep and engine else None) for place, engine in places]
     engines = tuple(await asyncio.gather(*looks))
+    devices = [device for engine in engines[1:] for device in engine.devices or ()]
+    if devices:
+        machine = read_machine(devices, wake=wake)
+    inspected = inspect_gpus(machine.gpus, wake=wake)
     missing = tuple(library for purpose in _PURPOSES for library in missing_libraries(purpose))
     findings = [
         *_demo_findings(engines[0]),

@@ -13,7 +13,7 @@ from launcher.models.situation import Situation, described, situation_of
 
 if TYPE_CHECKING:
     from launcher.engine.ask import EngineEstimate
-    from launcher.engine.build import Build
+    from launcher.engine.build import Build, Device
     from launcher.engine.launch import Launch
     from launcher.engine.twin import TwinPart
     from launcher.machine.machine import Machine
@@ -56,8 +56,11 @@ class Verdict:
         return self.difference_percent is not None and abs(self.difference_percent) > FLAGGED_PERCENT
 
 
-def situation(wish: MachineWish) -> Situation:
+async def situation(wish: MachineWish) -> Situation:
     """Return the machine that is meant.
+
+    The llama-server on PATH is asked for its devices when the drivers leave a GPU's memory open: not when that would
+    wake a GPU that may sleep.
 
     Raises BadOption for memory that cannot be, GpuAsleep when this machine's only GPU sleeps and may not be woken.
     """
@@ -77,6 +80,8 @@ def situation(wish: MachineWish) -> Situation:
 
     machine = read_machine(wake=wish.wake)
     _check_awake(machine, wish)
+    if wish.backend != "cpu" and _engine_knows_more(machine, wish):
+        machine = read_machine(await _installed_devices(), wake=wish.wake)
     return situation_of(
         machine,
         free_mib=wish.free_mib,
@@ -94,6 +99,25 @@ def _check_awake(machine: Machine, wish: MachineWish) -> None:
             f"The {asleep[0].name} sleeps, so its free memory is not known.",
             "Add --wake to wake it, or describe it with --gpu-memory.",
         )
+
+
+def _engine_knows_more(machine: Machine, wish: MachineWish) -> bool:
+    if any(gpu.asleep for gpu in machine.gpus) and not wish.wake:
+        return False  # listing devices wakes all of them
+    own = [gpu for gpu in machine.gpus if not gpu.unified]
+    told = own or machine.gpus
+    return not told or any(gpu.memory_bytes is None or gpu.free_bytes is None for gpu in told)
+
+
+async def _installed_devices() -> tuple[Device, ...]:
+    """Return the devices of the llama-server on PATH; none when there is none that answers."""
+    from launcher.engine.build import list_devices
+
+    try:
+        build = await installed_build()
+        return await list_devices(build) if build else ()
+    except (LauncherError, OSError):
+        return ()
 
 
 def arguments(plan: Plan, build: Build | None, extra: Sequence[str] = ()) -> list[str]:

@@ -48,7 +48,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.base.errors import GeometryUnknown
 
     wish, machine = wish_of(options), machine_wish(options)
-    situation = planner.situation(machine)
+    situation = await planner.situation(machine)
     source = await asyncio.to_thread(planner.read_source, options.model)
     setting = planner.setting_for(source.model, wish, situation)
     verdict = await _ask(source, setting, options.engine) if options.ask_engine or options.engine else None

@@ -43,7 +43,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.models.plan import Status, make_plans, unplanned
 
     wish, machine = wish_of(options), machine_wish(options)
-    situation = planner.situation(machine)
+    situation = await planner.situation(machine)
     catalogue = load_catalogue()
     plans, left_out = make_plans(catalogue, situation, wish), unplanned(catalogue, situation, wish)
     build = None if situation.described else await planner.installed_build()
@@ -211,7 +211,7 @@ def _print_unplanned(left_out: tuple[Unplanned, ...], *, named: bool) -> None:
 def _print_machine(situation: Situation) -> None:
     on_cpu = situation.backend == "cpu"
     if on_cpu:
-        name = "The processor" if situation.described else "No GPU that can be used: the processor"
+        name = "No GPU that can be used: the processor" if situation.no_gpu else "The processor"
     elif situation.described:
         name = f"A GPU of {situation.nominal_gb:g} GiB"
     else:

@@ -127,6 +127,18 @@ def test_an_engine_that_agrees_with_the_driver_is_not_mentioned(
     assert not [title for title in titles(told) if str(program) in title]
 
 
+def test_a_gpu_that_only_the_engine_names_is_listed(tmp_path: Path, engine_on_path: Callable[[str, str], Path]) -> None:
+    (tmp_path / SONAME).touch()
+    program = engine_on_path(
+        "0.7.0 (build 11669, commit Debian)", "Vulkan0: AMD Radeon RX 9999 XT (16304 MiB, 15000 MiB free)"
+    )
+    told = report(LD_LIBRARY_PATH=str(tmp_path))
+    gpu = next(each for each in told["gpus"] if each["id"] == "Vulkan0")
+    assert (gpu["name"], gpu["memory_bytes"]) == ("AMD Radeon RX 9999 XT", 16304 * 2**20)
+    assert told["no_gpu_because"] is None
+    assert not [title for title in titles(told) if str(program) in title]
+
+
 @pytest.mark.parametrize(
     ("devices", "title"),
     [
