@@ -60,6 +60,12 @@ def test_the_engine_s_devices_are_asked_for_only_when_they_matter(asked: Path, a
     assert not asked.exists() or "--list-devices" not in asked.read_text()
 
 
+def test_a_gpu_that_is_left_alone_is_not_said_to_be_missing(asked: Path) -> None:
+    command = [sys.executable, "-m", "launcher", "plan", "--backend", "cpu"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert told.stdout.startswith("The processor (cpu): ")
+
+
 def test_an_engine_that_does_not_answer_costs_no_plan(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (Path(os.environ["PATH"].split(os.pathsep)[0]) / "llama-server").write_text("#!/bin/sh\nexit 3\n")
     assert machine_of("--host-memory", "64")["machine"]["backend"] == "cpu"
