@@ -73,8 +73,8 @@ _DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
 """Architectures whose recurrent layers are gated delta nets, each fourth layer one of attention unless said."""
 _OTHER_CACHES = ("attention.kv_lora_rank", "attention.indexer.head_count", "wkv_head_size", "shortconv.l_cache")
 """Keys of models whose cache is none of keys and values by head, nor a state as we know it (src/llama-arch.cpp)."""
-
-
+_MOST_EXPERTS_USED = 1_024
+"""More for one token no engine takes: llama.cpp has models of up to 512 experts in all (LLAMA_MAX_EXPERTS)."""
 _ASK_IT = "An engine knows: `mtp-launcher estimate` with --ask-engine."
 
 
@@ -129,6 +129,12 @@ def geometry_of(model: GgufModel | GgufHeader) -> Geometry:
         trained_context=number("context_length", 0),
         shared_expert_ffn=number("expert_shared_feed_forward_length", 0),
     )
+    if geometry.experts and not 0 < geometry.experts_used <= min(geometry.experts, _MOST_EXPERTS_USED):
+        raise GeometryUnknown(
+            f"The header of {model.name} uses {geometry.experts_used:,} of {geometry.experts:,} experts:"
+            " that cannot be.",
+            _ASK_IT,
+        )
     geometry = _with_window(model, geometry, number)
     kv_heads = model.metadata.get(f"{arch}.attention.head_count_kv")
     uneven = isinstance(kv_heads, Sequence) and len({count for count in kv_heads[:layers] if count}) > 1

@@ -145,6 +145,21 @@ def test_numbers_that_cannot_be_end_in_an_error_at_once(
         read(tmp_path, changed(name, metadata))
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"expert_used_count": None},
+        {"expert_used_count": 0},
+        {"expert_used_count": 257},
+        {"expert_count": 2**30, "expert_used_count": 2**30},
+    ],
+    ids=str,
+)
+def test_experts_of_which_no_possible_number_is_used(metadata: dict[str, Value | None], tmp_path: Path) -> None:
+    with pytest.raises(GeometryUnknown, match=r"uses [\d,]+ of [\d,]+ experts: that cannot be"):
+        read(tmp_path, changed("qwen35moe-35b-q3_k_xl", metadata))
+
+
 def test_a_model_of_heads_alone_is_none(tmp_path: Path) -> None:
     with pytest.raises(GeometryUnknown, match="names 0 layers of 16 heads"):
         read(tmp_path, changed("qwen35moe-35b-q3_k_xl", {"nextn_predict_layers": 41}))
