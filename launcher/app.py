@@ -13,6 +13,7 @@ import psutil
 from launcher.base.age import process_age_s
 from launcher.base.errors import DraftsInert, EngineFailed, LauncherError, ServerNotFound, Superseded
 from launcher.base.identity import ProcessId
+from launcher.base.paths import expanded
 from launcher.base.units import percent, rate
 from launcher.engine import registry
 from launcher.engine.build import BUILT_IN
@@ -218,7 +219,7 @@ def options_for(model: str, options: Callable[[Path], ServeOptions], *, draft: i
     What the user leaves open for the demo comes from its preset. Raises ModelMissing or ModelBroken.
     """
     if model != DEMO:
-        chosen = options(Path(model).expanduser())
+        chosen = options(expanded(model))
         return chosen if draft is None else replace(chosen, draft=draft)
     preset = demo_preset()
     chosen = options(unpack_demo_model())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.errors import LauncherError
-from launcher.base.paths import cache_dir, state_dir
+from launcher.base.paths import cache_dir, expanded, state_dir
 from launcher.engine.build import Build, Device, find_on_path, list_devices, probe
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.environment import system_settings
@@ -116,8 +116,8 @@ def hub_cache(environ: Mapping[str, str] | None = None) -> Path:
         ("XDG_CACHE_HOME", "huggingface/hub"),
     ):
         if environ.get(variable):
-            return Path(environ[variable], below).expanduser()
-    return Path("~/.cache/huggingface/hub").expanduser()
+            return expanded(Path(environ[variable], below))
+    return expanded("~/.cache/huggingface/hub")
 
 
 def build_number(version: str) -> int | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption, GeometryUnknown, GpuAsleep, LauncherError, ModelHasNoHead, ModelMissing
+from launcher.base.paths import expanded
 from launcher.models.plan import Plan, Wish, check_wish
 from launcher.models.situation import Situation, described, situation_of
 
@@ -206,7 +207,7 @@ def read_source(target: str) -> Source:
     from launcher.fetch.hub import HubFile, is_hub_file
     from launcher.models.gguf import read_model, read_raw_header
 
-    path = Path(target).expanduser()
+    path = expanded(target)
     if not path.exists() and not is_hub_file(target):
         raise ModelMissing(
             f"There is no model file {target}.",

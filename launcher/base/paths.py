@@ -22,10 +22,18 @@ def shipped(*parts: str) -> Path:
     return (installed if installed.is_dir() else _PACKAGE.parent).joinpath(*parts)
 
 
+def expanded(path: str | Path) -> Path:
+    """Return `path` with a leading ~ or ~NAME as that user's home; as it is where there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def _home(kind: str) -> Path:
     home = os.environ.get(HOME_VARIABLE)
     if home:
-        return Path(home).expanduser().absolute() / kind
+        return expanded(home).absolute() / kind
     return Path(getattr(platformdirs, f"user_{kind}_path")(_APP, appauthor=False))
 
 

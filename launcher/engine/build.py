@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from launcher.base.errors import CpuUnsupported, EngineMissing, EngineUnsuitable, LibraryMissing
 from launcher.base.files import write_atomically
-from launcher.base.paths import cache_dir
+from launcher.base.paths import cache_dir, expanded
 from launcher.engine.diagnosis import explain
 from launcher.engine.environment import engine_environment
 from launcher.engine.process import Command, start
@@ -162,7 +162,7 @@ async def list_devices(build: Build) -> tuple[Device, ...]:
 
 
 def _executable(engine: Path) -> Path:
-    path = Path(shutil.which(str(engine)) or engine).expanduser().absolute()
+    path = expanded(shutil.which(str(engine)) or engine).absolute()
     if path.is_dir():
         raise EngineMissing(f"{path} is a folder.", "Name the llama-server program inside it.")
     if not path.exists():

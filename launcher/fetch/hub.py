@@ -14,6 +14,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, Offline, Refused
 from launcher.base.http import Head, head, json_pages, refusal_of
+from launcher.base.paths import expanded
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _ADDRESS = re.compile(
@@ -126,7 +127,7 @@ def token() -> str | None:
 def _token_file() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     home = Path(os.environ.get("HF_HOME") or cache)
-    return Path(os.environ.get("HF_TOKEN_PATH") or home / "token").expanduser()
+    return expanded(os.environ.get("HF_TOKEN_PATH") or home / "token")
 
 
 def resolve(file: HubFile) -> HubEntry:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from launcher.base.paths import expanded
+
 _WINDOWS_DRIVES = frozenset({"9p", "v9fs", "drvfs", "virtiofs"})
 """What WSL mounts the drives of Windows as."""
 _MOUNT_POINT = re.compile(r"/mnt/[a-z](/|$)")
@@ -36,7 +38,7 @@ def read_disks(folders: Iterable[Path], mounts: Sequence[tuple[str, str]] | None
 
 
 def _disk(folder: Path, mounts: Sequence[tuple[str, str]]) -> Disk:
-    folder = folder.expanduser().absolute()
+    folder = expanded(folder).absolute()
     absent = {}
     total = free = None
     place = folder.resolve()

@@ -6,14 +6,13 @@ them. The user's files are checked each time.
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from launcher.base.paths import config_dir, shipped
+from launcher.base.paths import config_dir, expanded, shipped
 from launcher.models.catalogue import Catalogue, ModelEntry, Problem
 from launcher.models.hub_figures import figures_folder, with_kept_figures
 from launcher.models.preset import Preset
@@ -126,6 +125,4 @@ def _at_home(model: ModelEntry, folder: Path) -> ModelEntry:
 
 
 def _path(folder: Path, name: str) -> str:
-    with suppress(RuntimeError):  # no such user's home
-        return str(folder / Path(name).expanduser())
-    return name
+    return str(folder / expanded(name))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.base.age import process_age_s
-from launcher.base.paths import HOME_VARIABLE, cache_dir, config_dir, runtime_dir, shipped, state_dir
+from launcher.base.paths import HOME_VARIABLE, cache_dir, config_dir, expanded, runtime_dir, shipped, state_dir
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,3 +89,10 @@ def test_a_process_knows_its_age() -> None:
         child.stdin.flush()
         assert 0 < young_s <= lived_s + 0.02
         assert float(child.stdout.readline()) > young_s
+
+
+def test_the_home_of_a_user_who_does_not_exist_stays_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert expanded("~/a.gguf") == Path.home() / "a.gguf"
+    assert expanded("~nobody-of-that-name/a.gguf") == Path("~nobody-of-that-name/a.gguf")
+    monkeypatch.setenv(HOME_VARIABLE, "~nobody-of-that-name")
+    assert cache_dir() == Path.cwd() / "~nobody-of-that-name" / "cache"

@@ -77,9 +77,10 @@ def test_an_own_model_joins_the_catalogue(home: Path) -> None:
     assert mine.files[1].size_bytes is None
 
 
-def test_a_home_that_does_not_exist_stays_as_it_was_written() -> None:
-    write("models", MODEL.replace("~/", "~nobody-of-that-name/"))
-    assert load_catalogue().find("mine").files[1].file == "~nobody-of-that-name/mine-Q8_0.gguf"
+def test_a_home_that_does_not_exist_is_a_folder_s_name() -> None:
+    folder = write("models", MODEL.replace("~/", "~nobody-of-that-name/")).parent
+    expected = folder / "~nobody-of-that-name" / "mine-Q8_0.gguf"
+    assert load_catalogue().find("mine").files[1].file == str(expected)
 
 
 def test_an_own_model_from_the_hub_keeps_its_names() -> None:
