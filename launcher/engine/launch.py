@@ -18,6 +18,25 @@ DEFAULT_CONTEXT = 8_192
 DEFAULT_DRAFT = 2
 """The draft length that won most often in published measurements of the 35B MoE and of dense 27B models."""
 MAX_DRAFT = 16
+_OURS = {
+    "--port": "Put --port before the --.",
+    "--host": "The server listens on 127.0.0.1 only.",
+    "--model": "Put --model before the --.",
+    "--api-key": "A port keeps the key that was made for it; `mtp-launcher status --json` tells it.",
+    "--ssl-key-file": "The server listens on 127.0.0.1 only, without TLS.",
+    "--api-prefix": "The server answers at /v1.",
+}
+"""What the user's own arguments cannot change: where the server is looked for, and how to say it instead."""
+_ALIASES = {
+    "-m": "--model",
+    "-hf": "--model",
+    "-hfr": "--model",
+    "--hf-repo": "--model",
+    "-mu": "--model",
+    "--model-url": "--model",
+    "--api-key-file": "--api-key",
+    "--ssl-cert-file": "--ssl-key-file",
+}
 _USUAL_BATCH = 2_048
 """llama-server's own --batch-size, which a ubatch may not exceed."""
 
@@ -68,6 +87,11 @@ def check_options(options: ServeOptions) -> None:
     for name, value, least, most, unit in limits:
         if value is not None and not least <= value <= most:
             raise BadOption(f"{name} {value} is out of range.", f"It goes from {least} to {most} {unit}.", option=name)
+    for word in options.extra:
+        flag = word.split("=")[0]
+        flag = flag.replace("_", "-") if flag.startswith("--") else flag  # as llama.cpp reads them
+        if hint := _OURS.get(_ALIASES.get(flag, flag)):
+            raise BadOption(f"{flag} cannot be set behind the --: the launcher sets it.", hint, option=flag)
 
 
 def check_model(options: ServeOptions) -> GgufModel:

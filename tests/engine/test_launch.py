@@ -67,6 +67,23 @@ def test_a_value_out_of_range_is_an_error(options: dict[str, int]) -> None:
         check_options(ServeOptions(model=Path("x.gguf"), **options))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("extra", "hint"),
+    [
+        (("--port", "5555"), "Put --port before"),
+        (("--jinja", "--host=0.0.0.0"), "127.0.0.1 only"),
+        (("--api_key", "mine"), "status --json"),
+        (("--api-key-file", "keys"), "status --json"),
+        (("-m", "b.gguf"), "Put --model before"),
+        (("--ssl-cert-file", "cert.pem"), "without TLS"),
+    ],
+)
+def test_what_the_launcher_must_know_cannot_be_set_behind_its_back(extra: tuple[str, ...], hint: str) -> None:
+    with pytest.raises(BadOption, match="the launcher sets it") as refused:
+        check_options(ServeOptions(model=Path("x.gguf"), extra=extra))
+    assert hint in refused.value.hint
+
+
 def broken(tmp_path: Path, demo_model: Path, damage: Callable[[bytes], bytes]) -> ServeOptions:
     path = tmp_path / "broken.gguf"
     path.write_bytes(damage(demo_model.read_bytes()))
