@@ -200,7 +200,8 @@ def _files(
 
 def _lack(entry: ModelEntry, file: ModelFile, preset: Preset, wish: Wish) -> tuple[str, str] | None:
     """Return what is not known of a file that a plan needs, and what to do about it; None when all is known."""
-    estimate_it = f"`mtp-launcher estimate {shlex.quote(source_name(entry, file))}` reads its header."
+    tells = "reads its header" if entry.repo else "says what is wrong with it"
+    estimate_it = f"`mtp-launcher estimate {shlex.quote(source_name(entry, file))}` {tells}."
     ask_hub = f"`mtp-launcher models {entry.id} --refresh` asks the hub."
     if entry.geometry is None:
         by_checksum = entry.repo and file.sha256 is None and not file.parts

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -13,7 +14,7 @@ import pytest
 from launcher.fetch.hub import HubFile
 from launcher.models import header_summary
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
-from launcher.models.catalogue_load import shipped_models
+from launcher.models.catalogue_load import load_catalogue, shipped_models
 from launcher.models.geometry import geometry_of
 from launcher.models.gguf import read_header
 from launcher.models.gguf_header import GgufHeader
@@ -179,6 +180,35 @@ class TestPlans:
         assert (entry, file) == (model, model.files[0])
         assert weights
         assert not weights.exact
+
+
+class TestFilesOnThisDisk:
+    def test_the_model_of_the_docs_is_planned_by_its_own_header(self, tmp_path: Path) -> None:
+        docs = (Path(__file__).parents[2] / "docs" / "models.md").read_text("utf-8")
+        (example,) = re.findall(r"```toml\n(\[\[models]].*?)```", docs, re.DOTALL)
+        write(tmp_path / "my.gguf", "qwen35-27b-q4_k_m", sparse_model("qwen35-27b-q4_k_m"))
+        (tmp_path / "models").mkdir()
+        own = example.replace("~/models/my-27b-Q5_K_M.gguf", (tmp_path / "my.gguf").as_posix())
+        (tmp_path / "models" / "my.toml").write_text(own, "utf-8")
+        catalogue = load_catalogue(tmp_path, hub_figures=False)
+        assert not catalogue.problems
+        wish = Wish(model="my-27b")
+        assert unplanned(catalogue, described(24), wish) == ()
+        read = read_header(tmp_path / "my.gguf")
+        (best, *_) = make_plans(catalogue, described(24), wish)
+        geometry = geometry_of(read)
+        assert best.estimate == estimate(geometry, weights_of(read, geometry), best.setting)
+        assert best.file.size_bytes == read.file_bytes
+
+    def test_another_file_in_its_place_is_read_anew(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.gguf"
+        model = replace(model_with("qwen3.5-9b-mtp", "Q4_K_M", file=str(path)), repo=None, geometry=None)
+        layers = []
+        for name in ("qwen35-9b-q4_k_m", "llama-8b-q4_k"):
+            write(path, name, sparse_model(name))
+            geometry = known_of(model, model.files[0])[0].geometry
+            layers.append(geometry and geometry.architecture)
+        assert layers == ["qwen35", "llama"]
 
 
 class TestWhereItComesFrom:

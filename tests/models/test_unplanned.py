@@ -77,11 +77,16 @@ def test_a_shape_that_is_not_known_is_in_the_header_of_the_file_with_that_checks
     assert left_out.remedy == f"{ask_hub} `{command}` reads its header."
 
 
-def test_a_file_on_this_disk_is_not_asked_of_the_hub() -> None:
-    file = ModelFile(quant="Q4_K_M", file="/my models/a.gguf")
-    catalogue = changed("qwen3.5-9b-mtp", repo=None, files=(file,))
-    (left_out,) = unplanned(catalogue, described(24), Wish(model="qwen3.5-9b-mtp"))
-    assert left_out.remedy == "`mtp-launcher estimate '/my models/a.gguf'` reads its header."
+def test_a_file_on_this_disk_is_not_asked_of_the_hub(tmp_path: Path) -> None:
+    path = tmp_path / "my models" / "a.gguf"
+    file = ModelFile(quant="Q4_K_M", file=str(path))
+    for content in (None, b"GGUF and no more"):
+        if content:
+            path.parent.mkdir()
+            path.write_bytes(content)
+        catalogue = changed("qwen3.5-9b-mtp", repo=None, files=(file,))
+        (left_out,) = unplanned(catalogue, described(24), Wish(model="qwen3.5-9b-mtp"))
+        assert left_out.remedy == f"`mtp-launcher estimate '{path}'` says what is wrong with it."
 
 
 def test_a_draft_of_unknown_size_is_not_counted_as_nothing() -> None:
