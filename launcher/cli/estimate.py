@@ -125,7 +125,7 @@ def _print(
         f"context {setting.context:,}, KV {setting.kv}, {mtp}, ubatch {setting.ubatch}, {setting.slots}"
         f" slot{'s' if setting.slots > 1 else ''}, {setting.backend}{split}\n"
     )
-    beside = _engine_column(verdict)
+    beside = _engine_column(verdict, states=estimate is not None and estimate.parts.recurrent > 0)
     if estimate is None:
         print(unknown.title if unknown else "")
         for name, figure in beside.items():
@@ -154,20 +154,20 @@ def _print_parts(estimate: Estimate, situation: Situation, beside: dict[str, str
     print(f"  {where:<24}{situation.free_mib:>10,}   MiB{short}")
     if backend != "cpu":
         print(f"  {'and on the host':<24}{estimate.host.at_start / _MIB:>12,.1f} MiB")
-    if not estimate.exact:
+    if not estimate.compute_exact:
         print("\nThe compute buffer is a guess for this architecture or backend: --ask-engine knows better.")
 
 
-def _engine_column(verdict: Verdict | LauncherError | None) -> dict[str, str]:
-    """What the engine says, beside the last part that each of its figures covers."""
+def _engine_column(verdict: Verdict | LauncherError | None, *, states: bool) -> dict[str, str]:
+    """What the engine says, beside the last part that each of its figures covers; `states` where a row has them."""
     from launcher.planner import Verdict
 
     if not isinstance(verdict, Verdict):
         return {}
-    engine = verdict.engine
+    engine, context = verdict.engine, "recurrent" if states else "kv"
     figures = {
         "weights": engine.model_mib,
-        "recurrent": engine.context_mib,
+        context: engine.context_mib,
         "draft_kv": engine.draft_context_mib,
         "compute": engine.compute_mib,
         "draft_compute": engine.draft_compute_mib,

@@ -74,10 +74,15 @@ async def _ask(plan: Plan) -> Verdict | LauncherError:
 
     try:
         source = await asyncio.to_thread(planner.read_source, source_name(plan.entry, plan.file))
-        drafts = plan.setting.draft if plan.entry.speculation == "mtp" else 0  # other drafts are not in the file
+        drafts = plan.setting.draft if _drafts_inside(plan) else 0
         return await planner.ask(source, replace(plan.setting, draft=drafts, draft_model_bytes=0), None)
     except LauncherError as error:
         return error
+
+
+def _drafts_inside(plan: Plan) -> bool:
+    """Whether the drafts come from the model's own file, the only one that an engine is asked about."""
+    return plan.entry.speculation in ("mtp", None)
 
 
 def verdict_json(verdict: Verdict | LauncherError) -> dict[str, Any]:
@@ -159,6 +164,8 @@ def _as_json(plan: Plan, build: Build | None, extra: list[str]) -> dict[str, Any
         "free_mib": plan.free_mib,
         "margin_mib": plan.margin_mib,
         "exact": plan.estimate.exact,
+        "weights_exact": plan.estimate.weights_exact,
+        "compute_exact": plan.estimate.compute_exact,
         "reasons": plan.reasons,
         "cautions": [*plan.cautions, *lack],
         "evidence": [describe(plan.entry, result) for result in plan.evidence],
@@ -256,10 +263,13 @@ def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdic
     parts = ", ".join(
         f"{name.replace('_', ' ')} {size / _MIB:,.0f}" for name, size in plan.estimate.parts.as_dict().items() if size
     )
-    guessed = "" if plan.estimate.exact else " (weights by the file's size: its header is not read yet)"
-    _row("memory", f"{plan.required_mib:,} MiB: {parts}{guessed}")
+    guesses = [] if plan.estimate.weights_exact else ["weights by the file's size: its header is not read yet"]
+    guesses += [] if plan.estimate.compute_exact else ["the compute buffer is a guess"]
+    told = f" ({'; '.join(guesses)})" if guesses else ""
+    _row("memory", f"{plan.required_mib:,} MiB: {parts}{told}")
     if verdict is not None:
-        _row("engine", verdict_text(verdict))
+        alone = "" if _drafts_inside(plan) or not setting.draft else " That is the model alone, without its drafts."
+        _row("engine", verdict_text(verdict) + alone)
     _rows("why", plan.reasons)
     words, lack = _command(plan, build, [])
     _rows("caution", [*plan.cautions, *lack])

@@ -118,12 +118,21 @@ class HostParts:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a setting takes. `exact` when the weights were read from a header and the graph is known."""
+    """What a setting takes.
+
+    `weights_exact` when the weights were read from a header, `compute_exact` when the graph is known for the backend.
+    """
 
     setting: Setting
     parts: Parts
     host: HostParts
-    exact: bool
+    weights_exact: bool
+    compute_exact: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether no part of it is a guess."""
+        return self.weights_exact and self.compute_exact
 
 
 def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate:
@@ -170,7 +179,7 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
         checkpoints_most=_CHECKPOINTS * setting.slots * checkpoint,
         prompt_cache_most=_PROMPT_CACHE_MIB * _MIB,
     )
-    return Estimate(setting, parts, host_parts, weights.exact and compute.exact)
+    return Estimate(setting, parts, host_parts, weights.exact, compute.exact)
 
 
 def kv_bytes(geometry: Geometry, setting: Setting) -> int:
