@@ -1,0 +1,49 @@
+"""What `--ask-engine` shows for models that are not asked about, or not shown, like those with an MTP head inside."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.sparse_models.models import model
+from tools.sparse_models.write import write
+
+
+def told(*arguments: str | Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher", *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=True,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8", "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
+    )
+    return " ".join(done.stdout.split())
+
+
+def test_the_context_of_a_model_of_attention_alone_stands_beside_its_kv_cache(tmp_path: Path, home: Path) -> None:
+    path = tmp_path / "llama.gguf"
+    write(path, "llama", model("llama-8b-q4_k"))
+    table = told("estimate", path, "--backend", "cpu", "--ctx", "4096", "--ask-engine")
+    # 32 layers of 8 heads of 128 elements, keys and values in f16: 128 KiB a token.
+    assert "KV cache 512.0 MiB engine 512 " in table
+
+
+@pytest.mark.parametrize("speculation", ["draft-model", "draft-file", "ngram-mod"])
+def test_an_engine_is_asked_about_the_model_alone_where_drafts_are_not_in_its_file(
+    speculation: str, tmp_path: Path, home: Path
+) -> None:
+    path, folder = tmp_path / "llama.gguf", home / "config" / "models"
+    write(path, "llama", model("llama-8b-q4_k"))
+    folder.mkdir(parents=True)
+    (folder / "own.toml").write_text(
+        f"[[models]]\nid = 'own'\nname = 'Own'\nspeculation = '{speculation}'\n"
+        f"draft = {{ repo = 'someone/small', file = 'small.gguf', size_bytes = 1_000_000 }}\n"
+        f"files = [{{ quant = 'Q4_K', file = '{path}' }}]\n"
+        "[[models.presets]]\nquant = 'Q4_K'\nctx = 4_096\ndraft = 2\n"
+    )
+    plan = told("plan", "--model", "own", "--gpu-memory", "24", "--ask-engine")
+    assert "the formula for cpu says" in plan
+    assert "That is the model alone, without its drafts." in plan
