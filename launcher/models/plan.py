@@ -270,6 +270,7 @@ def _setting(
         setting,
         n_cpu_moe=min(setting.n_cpu_moe, with_experts),
         draft_model_bytes=(beside.size_bytes or 0) if beside and setting.draft else 0,
+        ngrams=entry.speculation == "ngram-mod",
     )
 
 
@@ -323,7 +324,8 @@ def _plan(
     else:
         fitted = fit(setting, budgets, fixed, layers, measure)
     evidence = nearest(entry, file.quant, fitted.setting, situation)
-    mark = _mark(preset, _setting(entry, file, preset, situation), fitted.setting)
+    if not _as_preset(_setting(entry, file, preset, situation), fitted.setting):
+        preset = replace(preset, mark="derived", note="")
     return Plan(
         entry=entry,
         file=file,
@@ -332,8 +334,8 @@ def _plan(
         estimate=fitted.estimate,
         free_mib=situation.free_mib,
         margin_mib=situation.margin_mib,
-        mark=mark,
-        reasons=reasons_for(entry, file, weights, fitted, replace(preset, mark=mark), situation, intent, fixed),
+        mark=preset.mark,
+        reasons=reasons_for(entry, file, weights, fitted, preset, situation, intent, fixed),
         cautions=cautions_for(entry, file, weights, fitted, situation, evidence),
         evidence=evidence,
         limit_t_s=roofline(geometry, weights, fitted.setting, situation),
@@ -343,10 +345,9 @@ def _plan(
     )
 
 
-def _mark(preset: Preset, whole: Setting, found: Setting) -> Mark:
-    """A preset's mark while its setting is left as it was; a few layers' experts more or less are no matter."""
-    alike = replace(found, n_cpu_moe=whole.n_cpu_moe) == whole and bool(found.n_cpu_moe) == bool(whole.n_cpu_moe)
-    return preset.mark if alike else "derived"
+def _as_preset(whole: Setting, found: Setting) -> bool:
+    """Whether a preset's setting is left as it was; a few layers' experts more or less are no matter."""
+    return replace(found, n_cpu_moe=whole.n_cpu_moe) == whole and bool(found.n_cpu_moe) == bool(whole.n_cpu_moe)
 
 
 def _status(fitted: Fitted, situation: Situation) -> Status:

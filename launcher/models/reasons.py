@@ -105,11 +105,14 @@ def _kv_reason(entry: ModelEntry, weights: Weights, fitted: Fitted, situation: S
     if setting.kv != "q4_0" or not fits or entry.geometry is None:
         return ""
     larger = estimate(entry.geometry, weights, replace(setting, kv="q8_0")).parts.total
-    if larger <= (situation.free_mib - situation.margin_mib) * _MIB:
+    spare_mib = situation.free_mib - larger / _MIB
+    if spare_mib >= situation.margin_mib:
         ran = "was published with" if intent == "as-published" else "is set to"
         return f"The KV cache {ran} q4_0; q8_0 would fit as well (--kv q8_0)."
     if setting.n_cpu_moe:
         return "A KV cache of q4_0 leaves more of the GPU to experts."
+    if spare_mib >= situation.margin_mib // 2:
+        return f"A KV cache of q8_0 would fit too, and leave {int(spare_mib):,} MiB free, fewer than should (--kv q8_0)."
     return "Only a KV cache of q4_0 leaves room for this context."
 
 
@@ -164,7 +167,7 @@ def _next_to_go(fitted: Fitted, weights: Weights, situation: Situation, fixed: f
         "ubatch to 256" if setting.ubatch > 256 and "ubatch" not in fixed else "",
         "KV to q8_0" if setting.kv == "f16" and "kv" not in fixed else "",
         "context" if setting.context > LEAST_CONTEXT and "context" not in fixed else "",
-        "draft to 2" if setting.draft > 2 and "draft" not in fixed else "",
+        "draft to 2" if setting.draft > 2 and not setting.ngrams and "draft" not in fixed else "",
         "KV to q4_0" if setting.kv in ("f16", "q8_0") and "kv" not in fixed else "",
         "experts to the host" if _can_move(setting, weights) and "n_cpu_moe" not in fixed else "",
     ]

@@ -35,6 +35,12 @@ def test_no_model_goes_unmentioned_and_no_file_is_both(model: str, gib: int) -> 
     assert not {plan.file.quant for plan in plans} & {no.quant for no in left_out}
 
 
+def test_what_nobody_knows_the_size_of_is_named_with_what_to_do() -> None:
+    left_out = unplanned(SHIPPED, described(16), Wish(model="qwen3.8-27b"))
+    assert [(each.model, each.quant) for each in left_out] == [("qwen3.8-27b", "Q3_K_M")]
+    assert "--refresh" in left_out[0].remedy
+
+
 def test_a_size_that_is_not_known_and_then_is(hub: Hub) -> None:
     moe = SHIPPED.find("qwen3.6-35b-a3b-mtp")
     size = 17_227_569_440

@@ -1,0 +1,110 @@
+"""What plans say: reasons and cautions that hold, and marks that a setting deserves."""
+
+from dataclasses import replace
+
+from launcher.models.catalogue import Catalogue
+from launcher.models.catalogue_load import shipped_models
+from launcher.models.plan import Plan, Status, Wish, make_plans
+from launcher.models.preset import Intent
+from launcher.models.situation import Situation, described
+
+CATALOGUE = Catalogue(tuple(shipped_models()))
+MOE = "qwen3.6-35b-a3b-mtp"
+SIZES = (2, 8, 10, 12, 16, 20, 24, 32, 40, 48, 80)
+INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality", "as-published")
+
+
+def plans(situation: Situation, wish: Wish | None = None) -> tuple[Plan, ...]:
+    return make_plans(CATALOGUE, situation, wish or Wish())
+
+
+class TestTexts:
+    def every(self) -> list[Plan]:
+        found = [
+            plan
+            for size in SIZES
+            for intent in INTENTS
+            for more in ({}, {"host_gib": 16.0}, {"headless": True}, {"backend": "vulkan"})
+            for plan in plans(described(size, **more), Wish(intent=intent))  # type: ignore[arg-type]
+        ]
+        assert len(found) > 200
+        return found
+
+    def test_each_is_a_sentence_and_none_is_told_twice(self) -> None:
+        for plan in self.every():
+            texts = [*plan.reasons, *plan.cautions]
+            assert len(texts) == len(set(texts))
+            for text in texts:
+                assert text[0].isupper() or text[0].isdigit(), text
+                assert text.endswith("."), text
+                assert "  " not in text, text
+                assert ".." not in text, text
+                assert "None" not in text, text
+
+    def test_weak_quantisations_and_caches_carry_a_note_on_quality(self) -> None:
+        for plan in self.every():
+            quality = [caution for caution in plan.cautions if "Source: " in caution]
+            weak = any(name in plan.file.quant for name in ("IQ2", "IQ3", "Q2_K", "Q3_K"))
+            if plan.entry.id == MOE:
+                assert len(quality) == weak + (plan.setting.kv == "q4_0"), plan.file.quant
+
+    def test_q4_0_is_called_the_only_cache_that_fits_only_where_it_is(self) -> None:
+        for plan in self.every():
+            if "Only a KV cache of q4_0 leaves room for this context." in plan.reasons:
+                wish = Wish(model=plan.entry.id, quant=plan.file.quant, kv="q8_0", context=plan.setting.context)
+                wish = replace(wish, draft=plan.setting.draft, ubatch=plan.setting.ubatch, n_cpu_moe=0)
+                larger = make_plans(CATALOGUE, described(4_096, backend=plan.setting.backend), wish)[0]
+                assert larger.required_mib > plan.free_mib - plan.margin_mib // 2
+
+    def test_a_larger_cache_that_would_fit_tightly_does(self) -> None:
+        found = [plan for plan in self.every() if any("would fit too" in reason for reason in plan.reasons)]
+        assert found
+        for plan in found:
+            wish = Wish(plan.entry.id, quant=plan.file.quant, kv="q8_0", context=plan.setting.context)
+            wish = replace(wish, draft=plan.setting.draft, ubatch=plan.setting.ubatch, n_cpu_moe=0)
+            larger = plans(described(16, backend=plan.setting.backend), wish)[0]
+            assert larger.status is Status.TIGHT
+            spare = larger.free_mib - larger.required_mib
+            assert any(f"leave {spare:,} MiB free" in reason for reason in plan.reasons)
+
+    def test_the_draft_is_explained_by_what_people_ran(self) -> None:
+        first = plans(described(24))[0]
+        (told,) = [reason for reason in first.reasons if reason.startswith("Draft 2 was used in ")]
+        runs = {
+            (result.gpu, result.quant, result.source, result.draft)
+            for result in first.entry.measurements
+            if result.draft and result.tokens_per_second and result.trust == "good"
+        }
+        twos = [run for run in runs if run[3] == 2]
+        assert told == f"Draft 2 was used in {len(twos)} of the {len(runs)} published runs of this model."
+        third = plans(described(48))[0]
+        assert "Most published runs of this model used draft 2: measure both." in third.reasons
+
+    def test_what_was_given_up_is_told(self) -> None:
+        (first, *_) = plans(described(16, headless=True), Wish(model=MOE, quant="UD-IQ3_S"))
+        assert "What it took to fit: a context of 49,152 in place of 65,536." in first.reasons
+
+
+class TestMarks:
+    def test_a_preset_that_is_left_as_it_was_keeps_its_mark(self) -> None:
+        assert plans(described(24))[0].mark == "measured"
+        assert plans(described(48))[0].mark == "guess"
+        assert plans(described(8))[0].mark == "measured"  # run with 37 layers' experts on the host; 37 or so here
+
+    def test_what_was_shrunk_or_changed_was_run_by_nobody(self) -> None:
+        shrunk = plans(described(16, headless=True))[0]
+        assert (shrunk.setting.context, shrunk.mark) == (49_152, "derived")
+        assert "(by the memory formula)" in shrunk.reasons[0]
+        assert plans(described(24), Wish(draft=3))[0].mark == "derived"
+        assert plans(described(24, free_mib=16_000), Wish(quant="UD-Q3_K_XL"))[0].mark == "derived"
+
+    def test_a_model_without_a_preset_for_the_intent_is_planned_by_another_and_says_which(self) -> None:
+        (first, *_) = plans(described(8), Wish(model="qwen3.5-9b-mtp", intent="as-published"))
+        assert first.reasons[0] == "Q4_K_M balances quality, context and speed in 8 GB (a guess)."
+        assert plans(described(6.8), Wish(model="qwen3.5-9b-mtp", intent="as-published"))[0].status is Status.TIGHT
+
+    def test_a_preset_s_note_is_told_while_its_setting_is_left_as_it_was(self) -> None:
+        for change, kept in (({}, True), ({"kv": "q4_0"}, False), ({"draft": 3}, False), ({"ubatch": 512}, False)):
+            plan = plans(described(24), Wish(MOE, quant="UD-Q3_K_XL", **change))[0]  # type: ignore[arg-type]
+            notes = {preset.note for preset in plan.entry.presets if preset.note}
+            assert bool(notes & set(plan.reasons)) == kept, change
