@@ -17,6 +17,7 @@ from launcher.cli.output import print_json, rounded, take_extra
 if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
     from launcher.engine.build import Build
+    from launcher.models.memory import Setting
     from launcher.models.plan import Plan, Unplanned
     from launcher.models.situation import Situation
     from launcher.planner import Verdict
@@ -232,9 +233,15 @@ def _print_machine(situation: Situation) -> None:
         print(_filled(note))
 
 
+def _drafts(setting: Setting, none: str) -> str:
+    if not setting.draft:
+        return none
+    return "drafts from repeats" if setting.ngrams else f"draft {setting.draft}"
+
+
 def _short(plan: Plan) -> str:
     setting = plan.setting
-    words = [f"{setting.context:,}", setting.kv, f"draft {setting.draft}" if setting.draft else "no MTP"]
+    words = [f"{setting.context:,}", setting.kv, _drafts(setting, "no MTP")]
     if setting.ubatch != 512:
         words.append(f"ub {setting.ubatch}")
     if setting.n_cpu_moe:
@@ -255,7 +262,7 @@ def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdic
     setting = plan.setting
     print(f"\n{plan.status.value}  {plan.entry.name}, {plan.file.quant}, {size_text(plan.file.size_bytes)}")
     experts = f", experts of {setting.n_cpu_moe} layers on the host" if setting.n_cpu_moe else ""
-    mtp = f"draft {setting.draft}" if setting.draft else "MTP off"
+    mtp = _drafts(setting, "MTP off")
     slots = f", {setting.slots} slots" if setting.slots > 1 else ""
     split = f", split over {setting.gpus} GPUs" if setting.gpus > 1 else ""
     tail = f"ubatch {setting.ubatch}{slots}{experts}{split}"

@@ -51,7 +51,9 @@ def memory_arguments(
     if setting.n_cpu_moe:
         wanted["--n-cpu-moe"] = str(setting.n_cpu_moe)
     if setting.draft:
-        wanted |= {"--spec-type": spec_type, "--spec-draft-n-max": str(setting.draft)}
+        wanted["--spec-type"] = spec_type
+        if not spec_type.startswith("ngram"):  # repeats have lengths of their own
+            wanted["--spec-draft-n-max"] = str(setting.draft)
         if draft_file:
             wanted["--spec-draft-model"] = draft_file
     missing = [flag for flag in wanted if flag not in flags]

@@ -114,7 +114,7 @@ def _shorter_context(setting: Setting, fixed: frozenset[str], fits: Callable[[Se
 
 
 def _draft_two(setting: Setting, fixed: frozenset[str], _fits: Callable[[Setting], bool]) -> tuple[Setting, str]:
-    if "draft" in fixed or setting.draft <= 2:
+    if "draft" in fixed or setting.draft <= 2 or setting.ngrams:
         return setting, ""
     return replace(setting, draft=2), f"draft 2 in place of {setting.draft}"
 

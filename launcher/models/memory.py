@@ -18,6 +18,9 @@ _CHECKPOINTS = 32
 _PROMPT_CACHE_MIB = 8_192
 """The most that cached prompts take of host memory (--cache-ram)."""
 
+_NGRAM_OUTPUTS = 49
+"""Rows of logits of a slot that drafts repeats: a token and the 48 that follow (--spec-ngram-mod-n-min)."""
+
 KV_TYPES: Mapping[str, tuple[int, int]] = MappingProxyType(
     {
         # Elements and bytes of a block (ggml-common.h). iq4_nl is left out: CUDA's flash attention refuses it.
@@ -53,7 +56,7 @@ class Setting:
     `context` is the total of all slots, in tokens, `kv` the type of keys and values alike, `draft` the draft length (0
     is off), `n_cpu_moe` how many layers' routed experts stay on the host, `gpus` over how many GPUs the layers are
     split, `mmproj_bytes` a vision projector's file on the GPU, `draft_model_bytes` a draft that lies in a file of its
-    own.
+    own. With `ngrams` drafts are repeats of earlier text: `draft` then only says that there are some.
     """
 
     context: int
@@ -66,6 +69,7 @@ class Setting:
     gpus: int = 1
     mmproj_bytes: int = 0
     draft_model_bytes: int = 0
+    ngrams: bool = False
 
     def check(self) -> None:
         """Raise BadOption for a value that no engine takes."""
@@ -141,7 +145,7 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
     Raises BadOption for a KV cache type that does not exist.
     """
     setting.check()
-    mtp = setting.draft > 0 and geometry.mtp_layers > 0
+    mtp = setting.draft > 0 and geometry.mtp_layers > 0 and not setting.ngrams
     on_cpu = setting.backend == "cpu"
     gpus = 1 if on_cpu else setting.gpus
     moved = min(setting.n_cpu_moe, len(weights.blocks) + len(weights.heads))
@@ -158,6 +162,7 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
             cpu_expert_layers=0 if on_cpu else moved,
             expert_bytes=tuple(block.matrices for block in (weights.blocks + weights.heads)[:moved]),
             devices=gpus,
+            outputs=_NGRAM_OUTPUTS if setting.ngrams and setting.draft else 0,
         ),
     )
     head = sum(share for _, share in compute.by_device) - compute.draft if compute.staging else 0

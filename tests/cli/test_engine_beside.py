@@ -1,4 +1,4 @@
-"""What `--ask-engine` shows for models that are not asked about, or not shown, like those with an MTP head inside."""
+"""What is shown of models whose drafts are not in their file, and of those without recurrent states."""
 
 import os
 import subprocess
@@ -47,3 +47,11 @@ def test_an_engine_is_asked_about_the_model_alone_where_drafts_are_not_in_its_fi
     plan = told("plan", "--model", "own", "--gpu-memory", "24", "--ask-engine")
     assert "the formula for cpu says" in plan
     assert "That is the model alone, without its drafts." in plan
+
+
+def test_drafts_of_repeats_have_no_length(home: Path) -> None:
+    plan = told("plan", "--model", "qwen3.6-35b-a3b", "--gpu-memory", "16", "--ctx", "32768", "--draft", "3")
+    assert "drafts from repeats, ubatch" in plan
+    assert "--spec-type ngram-mod" in plan
+    assert "draft 3" not in plan
+    assert "--spec-draft-n-max" not in plan

@@ -38,7 +38,7 @@ def test_for_the_processor_no_gpu_is_used() -> None:
 
 
 def test_drafts_from_elsewhere() -> None:
-    assert line(Setting(32_768), spec_type="ngram-mod").endswith("--spec-type ngram-mod --spec-draft-n-max 2")
+    assert line(Setting(32_768), spec_type="ngram-mod").endswith("--flash-attn on --spec-type ngram-mod")
     beside = line(Setting(32_768), spec_type="draft-mtp", draft_file="mtp.gguf")
     assert beside.endswith("--spec-type draft-mtp --spec-draft-n-max 2 --spec-draft-model mtp.gguf")
 

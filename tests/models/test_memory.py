@@ -24,7 +24,7 @@ from launcher.models.preset import Preset
 from launcher.models.weights import Block, Weights, weights_by_rules
 
 MIB = 2**20
-CATALOGUE = load_catalogue()
+CATALOGUE = Catalogue(tuple(shipped_models()))
 MOE, DENSE = CATALOGUE.find("qwen3.6-35b-a3b-mtp"), CATALOGUE.find("qwen3.8-27b")
 
 
@@ -279,3 +279,11 @@ class TestAnySetting:
         assert mib(found.checkpoints_most) == pytest.approx(32 * 62.845, rel=1e-3)
         assert mib(found.prompt_cache_most) == 8_192
         assert mib(found.weights) == pytest.approx(30 * 468 + 515.3, abs=2)
+
+
+def test_drafts_of_repeats_take_rows_of_logits_and_neither_states_nor_a_cache() -> None:
+    entry = CATALOGUE.find("qwen3.6-35b-a3b")
+    off, on = (parts(entry, "UD-IQ3_S", Setting(32_768, draft=draft, ngrams=True)) for draft in (0, 3))
+    assert (on.recurrent, on.draft_kv, on.draft_compute) == (off.recurrent, 0, 0)
+    assert on.compute == parts(entry, "UD-IQ3_S", Setting(32_768, draft=16, ngrams=True)).compute
+    assert 0 < on.compute - off.compute <= 48 * 4 * shape(entry).vocabulary
