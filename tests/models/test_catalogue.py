@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "presets").glob("*.toml"))
 MIB = 2**20
 
-CATALOGUE = load_catalogue(ROOT / "nothing")
+CATALOGUE = load_catalogue(ROOT / "nothing", hub_figures=False)
 MOE = CATALOGUE.find("qwen3.6-35b-a3b-mtp")
 NO_HEAD = CATALOGUE.find("qwen3.6-35b-a3b")
 DENSE = CATALOGUE.find("qwen3.8-27b")

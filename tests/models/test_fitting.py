@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.models.catalogue_load import load_catalogue
+from launcher.models.catalogue import Catalogue
+from launcher.models.catalogue_load import shipped_models
 from launcher.models.fitting import CONTEXTS, LEAST_CONTEXT, Fitted, fit
 from launcher.models.geometry import Geometry
 from launcher.models.memory import KV_TYPES, Estimate, Setting, estimate
 from launcher.models.weights import Weights, weights_by_rules
 
 MIB = 2**20
-CATALOGUE = load_catalogue()
+CATALOGUE = Catalogue(tuple(shipped_models()))
 MODELS = {"moe": ("qwen3.6-35b-a3b-mtp", "UD-Q3_K_XL"), "dense": ("qwen3.8-27b", "UD-Q4_K_M")}
 SHRUNK_IN_TURN = [
     # facts/models.md, "If it must shrink, in order": ubatch, KV to q8_0, context, draft 3 to 2, q4_0, then experts.

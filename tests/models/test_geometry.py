@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import GeometryUnknown
-from launcher.models.catalogue_load import load_catalogue
+from launcher.models.catalogue import Catalogue
+from launcher.models.catalogue_load import shipped_models
 from launcher.models.geometry import Geometry, geometry_of
 from launcher.models.gguf import read_header, read_model
 from tools.sparse_models.geometry import Value
 from tools.sparse_models.models import Model, model
 from tools.sparse_models.write import write
 
-CATALOGUE = load_catalogue()
+CATALOGUE = Catalogue(tuple(shipped_models()))
 
 
 def read(tmp_path: Path, made: Model) -> Geometry:

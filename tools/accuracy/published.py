@@ -95,7 +95,7 @@ class Claim:
 @cache
 def shipped() -> Catalogue:
     """Return the catalogue as it is shipped, without the user's own models and presets."""
-    return load_catalogue(Path(__file__).parent / "no-own-models")
+    return load_catalogue(Path(__file__).parent / "no-own-models", hub_figures=False)
 
 
 def _estimate(entry: ModelEntry, file: ModelFile, setting: Setting) -> Estimate | None:
