@@ -104,8 +104,19 @@ def endpoint() -> str:
     """Return the hub's address: HF_ENDPOINT, or huggingface.co. Raises BadOption when it is no web address."""
     url = os.environ.get("HF_ENDPOINT", "").strip().rstrip("/") or DEFAULT_ENDPOINT
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-        raise BadOption(f"HF_ENDPOINT is no web address: {url!r}.", f"Unset it, or set it to {DEFAULT_ENDPOINT}.")
+        raise BadOption(
+            f"HF_ENDPOINT is no web address: {_without_user(url)!r}.", f"Unset it, or set it to {DEFAULT_ENDPOINT}."
+        )
     return url
+
+
+def _shown_endpoint() -> str:
+    """Return the hub's address as it may be shown: without the name and password that it may hold."""
+    return _without_user(endpoint())
+
+
+def _without_user(url: str) -> str:
+    return re.sub(r"^([^/@]*//)?.*@", r"\1", url)
 
 
 def token() -> str | None:
@@ -170,7 +181,7 @@ def _main_commit(repo: str) -> str:
         raise _odd(repo)
     commits = [each.get("targetCommit") for each in branches if isinstance(each, dict) and each.get("name") == "main"]
     if not commits:
-        raise ModelMissing(f"{repo} has no branch main.", f"Look at {endpoint()}/{repo}.", repo=repo)
+        raise ModelMissing(f"{repo} has no branch main.", f"Look at {_shown_endpoint()}/{repo}.", repo=repo)
     if not isinstance(commits[0], str) or not _COMMIT.fullmatch(commits[0]):
         raise _odd(repo)
     return commits[0]
@@ -228,9 +239,9 @@ def _entry(file: HubFile, answer: Head, has_token: bool) -> HubEntry:
 
 def _refusal(file: HubFile, answer: Head, has_token: bool) -> LauncherError:
     """Return the error for a status, with what the hub adds to it in X-Error-Code; without a path for the listing."""
-    why, page = answer.headers.get("x-error-code", ""), f"{endpoint()}/{file.repo}"
+    why, page = answer.headers.get("x-error-code", ""), f"{_shown_endpoint()}/{file.repo}"
     told = {"file": str(file)} if file.path else {"repo": file.repo}
-    get_token = f"Make a token at {endpoint()}/settings/tokens and set HF_TOKEN to it."
+    get_token = f"Make a token at {_shown_endpoint()}/settings/tokens and set HF_TOKEN to it."
     match answer.status, why:
         case 404, "RevisionNotFound":
             return ModelMissing(f"{file.repo} has no revision {file.revision}.", f"Look at {page}.", **told)

@@ -216,6 +216,28 @@ class TestWhoMayHaveIt:
             resolve(HubFile("new/model", "file.gguf"))
 
 
+class TestAPasswordInTheAddress:
+    @pytest.mark.parametrize("name", ["new/model:none.gguf", "new/none:file.gguf", "gated/model:file.gguf"])
+    @pytest.mark.parametrize("faults", [[], ["401"], ["403"]], ids=str)
+    def test_it_is_never_shown(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, faults: list[str]) -> None:
+        url = hub.with_faults(*faults) if faults else hub.url
+        monkeypatch.setenv("HF_ENDPOINT", url.replace("//", "//somebody:se:cr@t@"))
+        with pytest.raises((ModelMissing, Refused)) as refused:
+            resolve(HubFile.parse(name))
+        told = f"{refused.value} {dict(refused.value.facts)}"
+        assert "somebody" not in told
+        assert "cr@t" not in told
+        if "//" in told:
+            assert url in told
+
+    @pytest.mark.parametrize("value", ["somebody:secret@mirror.example", "ftp://somebody:secret@mirror.example"])
+    def test_nor_where_the_address_is_none(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", value)
+        with pytest.raises(BadOption, match=r"mirror\.example") as wrong:
+            endpoint()
+        assert "secret" not in str(wrong.value)
+
+
 class TestTheListing:
     LARGE = ListedFile(len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
     ALL: ClassVar = {"file.gguf": LARGE, "BF16/50% & more.gguf": LARGE, "README.md": ListedFile(8, None)}
