@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from launcher.base.age import process_age_s
-from launcher.base.errors import DraftsInert, EngineFailed, LauncherError, ServerNotFound, Superseded
+from launcher.base.errors import DraftsInert, EngineFailed, ServerNotFound, Superseded
 from launcher.base.identity import ProcessId
 from launcher.base.paths import expanded
 from launcher.base.units import percent, rate
@@ -110,8 +110,8 @@ class Session:
         launch, pid = supervisor.launch, supervisor.engine_pid
         if launch is None or pid is None or launch.build.name == BUILT_IN:
             return
-        with suppress(LauncherError, OSError):
-            await asyncio.to_thread(learn_from_load, launch, pid)
+        with suppress(Exception):
+            await asyncio.to_thread(learn_from_load, launch, pid, supervisor.log.last())
 
     async def stop(self) -> None:
         """Stop the server, if one runs or is about to."""

@@ -152,18 +152,22 @@ async def installed_build() -> Build | None:
         return None
 
 
-def learn_from_load(launch: Launch, engine_pid: int) -> None:
+def learn_from_load(launch: Launch, engine_pid: int, log: Sequence[str]) -> None:
     """Compare what a running engine has taken of its GPU with the estimate, and keep the difference for later plans.
 
-    Only where the driver tells a process's own memory (NVML on Linux), and one GPU has it all.
+    Only where the driver tells a process's own memory (NVML on Linux), one GPU has it all, the engine's `log` says by
+    which backend, and the user's own arguments cannot have changed what it takes.
     """
+    from launcher.engine.ask import backend_of_log
     from launcher.machine.gpus import find_gpus, inspect_gpus
     from launcher.models.geometry import geometry_of
     from launcher.models.learned import record_load
     from launcher.models.memory import Setting, estimate
-    from launcher.models.situation import backend_of
     from launcher.models.weights import weights_of
 
+    options, backend = launch.options, backend_of_log(log)
+    if options.extra or backend == "cpu":
+        return
     gpus = find_gpus().gpus
     taken = {
         gpu_id: process.used_bytes
@@ -174,7 +178,6 @@ def learn_from_load(launch: Launch, engine_pid: int) -> None:
     users = [gpu for gpu in gpus if gpu.id in taken]
     if len(users) != 1:
         return
-    options, backend = launch.options, backend_of(users[0])
     setting = Setting(
         context=launch.context,
         kv=options.kv or "f16",

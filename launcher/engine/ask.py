@@ -1,8 +1,9 @@
 """What an engine itself says that a model will take: its dry run on a sparse twin, ended before it loads weights."""
 
 import asyncio
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ _BACKENDS: tuple[tuple[str, Backend], ...] = (
     ("Vulkan", "vulkan"),
     ("MTL", "metal"),
 )
+_WEIGHTS_AT = re.compile(r"load_tensors:\s+(\w+) model buffer size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,13 @@ def _command(build: Build, model: Path, setting: Setting) -> Command:
         if flag in build.flags:
             arguments += [flag] if value is None else [flag, value]
     return Command((*build.command, *arguments), engine_environment() | dict(build.environment), model.parent)
+
+
+def backend_of_log(lines: Iterable[str]) -> Backend:
+    """Return where an engine has put the weights of the last model that its log tells of (verbosity 4)."""
+    names = [found[1] for line in lines if (found := _WEIGHTS_AT.search(line))]
+    known = [backend for name in reversed(names) if (backend := _backend([name])) != "cpu"]
+    return known[0] if known else "cpu"
 
 
 def _backend(devices: Sequence[str]) -> Backend:

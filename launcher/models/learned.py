@@ -9,8 +9,8 @@ from launcher.base.paths import state_dir
 from launcher.models.compute import Backend
 
 _KEPT = 8
-_BELIEVED_MIB = 1_500
-"""A larger difference comes from something else: another program, or layers that the engine left on the host."""
+_BELIEVED_MIB = (-200, 1_500)
+"""Other differences come from something else: layers that the engine left on the host, or another program."""
 
 
 def excess_mib(gpu_id: str, backend: Backend) -> int | None:
@@ -25,7 +25,7 @@ def excess_mib(gpu_id: str, backend: Backend) -> int | None:
 def record_load(gpu_id: str, backend: Backend, *, predicted_mib: int, measured_mib: int) -> bool:
     """Keep what a load took, and return whether it is believed to be the estimate's own error."""
     difference = measured_mib - predicted_mib
-    if abs(difference) > _BELIEVED_MIB:
+    if not _BELIEVED_MIB[0] <= difference <= _BELIEVED_MIB[1]:
         return False
     known = _read()
     key = _key(gpu_id, backend)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,21 @@ from launcher.models.learned import excess_mib, record_load
 from tests.machine.conftest import compiled
 
 LEARN = """
-import asyncio, json, os, sys
+import asyncio, json, sys
 from pathlib import Path
 from launcher.engine.endpoint import Endpoint
 from launcher.engine.launch import ServeOptions, plan
 from launcher.planner import learn_from_load
-options = ServeOptions(model=Path(sys.argv[1]), built_in=True, draft=2, context=4096)
+model, engine, pid, context, backend, extra = json.loads(sys.argv[1])
+options = ServeOptions(model=Path(model), engine=Path(engine), draft=2, context=context, extra=tuple(extra))
 launch = asyncio.run(plan(options, Endpoint(20001, "key")))
-learn_from_load(launch, int(sys.argv[2]))
+log = [
+    "0.00.030.001 I load_tensors:        CUDA0 model buffer size =    90.00 MiB",
+    "0.00.032.001 I load_tensors: offloaded 5/5 layers to GPU",
+    "0.00.033.001 I load_tensors:   CPU_Mapped model buffer size =     1.00 MiB",
+    f"0.00.033.002 I load_tensors: {backend:>12} model buffer size =    90.00 MiB",
+]
+learn_from_load(launch, pid, log if backend else [])
 """
 
 
@@ -39,7 +47,8 @@ def test_the_largest_of_the_last_loads_counts(home: Path) -> None:
 
 
 def test_what_the_estimate_cannot_be_blamed_for_is_not_learned(home: Path) -> None:
-    assert not record_load("GPU-1", "cuda", predicted_mib=20_000, measured_mib=9_000)
+    assert not record_load("GPU-1", "cuda", predicted_mib=20_000, measured_mib=19_799)
+    assert not record_load("GPU-1", "cuda", predicted_mib=20_000, measured_mib=21_501)
     assert excess_mib("GPU-1", "cuda") is None
 
 
@@ -57,25 +66,41 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("driver"))
 
 
-def learn(driver: Path, home: Path, model: Path, pid: int, **answers: str) -> dict[str, list[int]]:
-    environment = {**os.environ, **answers, "LD_LIBRARY_PATH": str(driver), "STUB_PROCESSES": "2"}
-    command = [sys.executable, "-W", "error", "-c", LEARN, str(model), str(pid)]
-    subprocess.run(command, env=environment, check=True, timeout=60)
-    file = home / "state" / "loads.json"
-    return json.loads(file.read_text()) if file.exists() else {}
+@pytest.fixture
+def learn(driver: Path, home: Path, demo_model: Path, fake_engine: Path) -> Callable[..., dict[str, list[int]]]:
+    """Load the demo by a llama-server that has `mib` of the stub's GPU, and return what was learned."""
+
+    def load(
+        mib: int, *, pid: int = 1, context: int = 4_096, backend: str = "CUDA0", extra: tuple[str, ...] = ()
+    ) -> dict[str, list[int]]:
+        taken = {"LD_LIBRARY_PATH": str(driver), "STUB_PROCESSES": "2", "STUB_PROCESS_MIB": str(mib)}
+        asked = json.dumps([str(demo_model), str(fake_engine), pid, context, backend, extra])
+        command = [sys.executable, "-W", "error", "-c", LEARN, asked]
+        subprocess.run(command, env=os.environ | taken, check=True, timeout=60)
+        file = home / "state" / "loads.json"
+        return json.loads(file.read_text()) if file.exists() else {}
+
+    return load
 
 
-def test_a_running_engine_teaches_what_its_load_took(driver: Path, home: Path, demo_model: Path) -> None:
-    """The stub's program 1 has 4 GiB: far too much for the demo, so it is not believed."""
-    assert learn(driver, home, demo_model, pid=1) == {}
-    assert learn(driver, home, demo_model, pid=99) == {}
+Learn = Callable[..., dict[str, list[int]]]
 
 
-def test_a_believable_load_moves_the_margin(
-    driver: Path, home: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learned = learn(driver, home, demo_model, pid=1, STUB_PROCESS_MIB="400")
-    ((key, (difference,)),) = learned.items()
+def test_a_load_that_cannot_be_judged_teaches_nothing(learn: Learn) -> None:
+    assert learn(4_096) == {}, "far too much for the demo"
+    assert learn(400, pid=99) == {}, "of this program the driver tells nothing"
+    assert learn(400, backend="") == {}, "the log does not say where the weights are"
+    assert learn(400, extra=("--mmproj", "vision.gguf")) == {}, "it may have taken memory"
+    assert learn(400, context=2**20) == {}, "the engine has left layers on the host"
+
+
+def test_the_log_says_by_which_backend_it_was_loaded(learn: Learn) -> None:
+    ((key, _),) = learn(400, backend="Vulkan0").items()
+    assert key.endswith(" vulkan")
+
+
+def test_a_believable_load_moves_the_margin(learn: Learn, driver: Path) -> None:
+    ((key, (difference,)),) = learn(400).items()
     assert key.endswith(" cuda")
     assert 0 < difference < 100
     script = (
