@@ -133,7 +133,14 @@ def arguments(plan: Plan, build: Build | None, extra: Sequence[str] = ()) -> lis
     flags = build.flags if build else LLAMA_SERVER_FLAGS
     way = SPECULATION[plan.entry.speculation or "mtp"]
     draft_file = plan.entry.draft.file if way.needs_draft_file and plan.entry.draft else None
-    settings = memory_arguments(plan.setting, flags, spec_type=way.spec_type, draft_file=draft_file)
+    projector = plan.entry.projector if plan.setting.mmproj_bytes else None
+    settings = memory_arguments(
+        plan.setting,
+        flags,
+        spec_type=way.spec_type,
+        draft_file=draft_file,
+        mmproj_file=projector.file if projector else None,
+    )
     return [*command, "--model", plan.file.file, *settings, *extra]
 
 
@@ -227,6 +234,20 @@ def read_source(target: str) -> Source:
         model, raw = remote.model, list(remote.raw_headers)
     parts = zip(model.parts, raw, strict=True)
     return Source(model, tuple(TwinPart(part.path.name, header, part.file_bytes) for part, header in parts))
+
+
+def projector_bytes(target: str) -> int:
+    """Return the size in bytes of a vision projector on this disk, or of `OWNER/NAME:FILE` on the hub.
+
+    Raises ModelMissing, and what the hub's answer leads to.
+    """
+    from launcher.fetch.hub import HubFile, is_hub_file, resolve
+    from launcher.models.gguf import read_header
+
+    path = expanded(target)
+    if path.exists() or not is_hub_file(target):
+        return read_header(path).file_bytes
+    return resolve(HubFile.parse(target)).bytes
 
 
 def setting_for(model: GgufModel, wish: Wish, situation: Situation) -> Setting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="FILE | REPO:FILE", help="a .gguf file, or OWNER/NAME:FILE.gguf on the hub")
     add_machine_options(parser)
     add_setting_options(parser)
+    parser.add_argument("--mmproj", metavar="FILE | REPO:FILE", help="a vision projector beside it")
     parser.add_argument("--ask-engine", action="store_true", help="let the engine judge: its own figures beside")
     parser.add_argument("--engine", type=Path, metavar="PATH", help="the llama-server to ask (default: chosen)")
 
@@ -51,6 +53,9 @@ async def run(options: argparse.Namespace) -> int:
     situation = await planner.situation(machine)
     source = await asyncio.to_thread(planner.read_source, options.model)
     setting = planner.setting_for(source.model, wish, situation)
+    if options.mmproj:
+        size_bytes = await asyncio.to_thread(planner.projector_bytes, options.mmproj)
+        setting = replace(setting, mmproj_bytes=size_bytes)
     verdict = await _ask(source, setting, options.engine) if options.ask_engine or options.engine else None
     try:
         estimate, unknown = planner.judge_formula(source, setting), None
@@ -143,6 +148,8 @@ def _print(
 
 
 def _print_parts(estimate: Estimate, situation: Situation, beside: dict[str, str]) -> None:
+    from launcher.models.memory import ENCODER_MIB
+
     backend, total = estimate.setting.backend, estimate.parts.total
     for name, size in estimate.parts.as_dict().items():
         if size:
@@ -154,6 +161,8 @@ def _print_parts(estimate: Estimate, situation: Situation, beside: dict[str, str
     print(f"  {where:<24}{situation.free_mib:>10,}   MiB{short}")
     if backend != "cpu":
         print(f"  {'and on the host':<24}{estimate.host.at_start / _MIB:>12,.1f} MiB")
+    if estimate.parts.mmproj:
+        print(f"\nOf the vision projector's memory {ENCODER_MIB} MiB are a guess, for its encoder's buffers.")
     if not estimate.compute_exact:
         print("\nThe compute buffer is a guess for this architecture or backend: --ask-engine knows better.")
 

@@ -70,4 +70,5 @@ def wish_of(options: argparse.Namespace) -> Wish:
         ubatch=options.ubatch,
         n_cpu_moe=options.n_cpu_moe,
         slots=options.slots,
+        vision=getattr(options, "vision", False),
     )

@@ -33,7 +33,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
     add_machine_options(parser)
     add_setting_options(parser)
-    parser.add_argument("--ask-engine", action="store_true", help="ask the engine, too, about the first plan")
+    parser.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
+    parser.add_argument(
+        "--ask-engine",
+        action="store_true",
+        help="ask the engine, too, about the first plan: its file's header is read, from the hub if it is there",
+    )
     take_extra(parser)
 
 
@@ -46,6 +51,9 @@ async def run(options: argparse.Namespace) -> int:
     wish, machine = wish_of(options), machine_wish(options)
     situation = await planner.situation(machine)
     catalogue = load_catalogue()
+    if not options.json:
+        for problem in catalogue.problems:  # before a model is missed that one of them is about
+            print(f"Left out: {problem}", file=sys.stderr)
     plans, left_out = make_plans(catalogue, situation, wish), unplanned(catalogue, situation, wish)
     build = None if situation.described else await planner.installed_build()
     verdict = await _ask(plans[0]) if options.ask_engine and plans else None
@@ -57,8 +65,6 @@ async def run(options: argparse.Namespace) -> int:
         problems = [asdict(problem) for problem in catalogue.problems]
         print_json({"machine": _machine_json(situation), "plans": told, "unplanned": unknown, "problems": problems})
     else:
-        for problem in catalogue.problems:
-            print(f"Left out: {problem}", file=sys.stderr)
         _print_machine(situation)
         if plans:
             _describe(plans[0], build, options.extra, verdict)
@@ -143,6 +149,7 @@ def _as_json(plan: Plan, build: Build | None, extra: list[str]) -> dict[str, Any
         "file": plan.file.file,
         "bytes": plan.file.size_bytes,
         "sha256": plan.file.sha256,
+        "mmproj": plan.entry.projector.file if plan.entry.projector and setting.mmproj_bytes else None,
         "ctx": setting.context,
         "kv": setting.kv,
         "draft": setting.draft,
@@ -286,6 +293,8 @@ def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdic
         _row("limit", f"{plan.limit_t_s:,.0f} tokens/s without drafts, by the GPU's memory bandwidth: not a forecast")
     if plan.entry.repo:
         _row("file", f"{plan.entry.repo}:{plan.file.file}")
+    if setting.mmproj_bytes and (projector := plan.entry.projector) and (repo := projector.repo or plan.entry.repo):
+        _row("", f"{repo}:{projector.file}")
     _row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))
 
 

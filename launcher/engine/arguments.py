@@ -22,6 +22,7 @@ LLAMA_SERVER_FLAGS = frozenset(
         "--spec-type",
         "--spec-draft-n-max",
         "--spec-draft-model",
+        "--mmproj",
         "--device",
     }
 )
@@ -29,12 +30,18 @@ LLAMA_SERVER_FLAGS = frozenset(
 
 
 def memory_arguments(
-    setting: Setting, flags: Collection[str], *, spec_type: str = "draft-mtp", draft_file: str | None = None
+    setting: Setting,
+    flags: Collection[str],
+    *,
+    spec_type: str = "draft-mtp",
+    draft_file: str | None = None,
+    mmproj_file: str | None = None,
 ) -> list[str]:
     """Return the arguments that `setting` amounts to, for a build that knows `flags`.
 
-    `spec_type` is how drafts are made, `draft_file` the draft that lies in a file of its own. What the build does by
-    itself is not spelled out. Raises EngineUnsuitable when the build lacks one of them.
+    `spec_type` is how drafts are made, `draft_file` the draft that lies in a file of its own, `mmproj_file` the vision
+    projector. What the build does by itself is not spelled out. Raises EngineUnsuitable when the build lacks one of
+    them.
     """
     wanted: dict[str, str | None] = {"--ctx-size": str(setting.context), "--parallel": str(setting.slots)}
     if setting.backend != "cpu":
@@ -56,6 +63,8 @@ def memory_arguments(
             wanted["--spec-draft-n-max"] = str(setting.draft)
         if draft_file:
             wanted["--spec-draft-model"] = draft_file
+    if mmproj_file:
+        wanted["--mmproj"] = mmproj_file
     missing = [flag for flag in wanted if flag not in flags]
     if missing:
         raise EngineUnsuitable(

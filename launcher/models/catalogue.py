@@ -170,6 +170,15 @@ class ModelEntry:
         """Return the file of a quantisation, however its case, or None."""
         return next((file for file in self.files if file.quant.casefold() == quant.casefold()), None)
 
+    @property
+    def projector(self) -> CompanionFile | None:
+        """The vision projector to load: of those of known size that in F16, if there is one; None without any."""
+        return min(
+            self.mmproj,
+            key=lambda each: (each.size_bytes is None, "F16" not in each.file.upper().replace("BF16", "")),
+            default=None,
+        )
+
     def has_head(self, file: ModelFile) -> bool:
         """Whether a file should have the MTP head inside; its header has the last word."""
         return self.speculation == "mtp" if file.has_head is None else file.has_head

@@ -121,7 +121,8 @@ def _at_home(model: ModelEntry, folder: Path) -> ModelEntry:
     draft = model.draft
     if draft and not draft.repo:
         draft = replace(draft, file=_path(folder, draft.file))
-    return replace(model, files=files, draft=draft)
+    mmproj = tuple(each if each.repo else replace(each, file=_path(folder, each.file)) for each in model.mmproj)
+    return replace(model, files=files, draft=draft, mmproj=mmproj)
 
 
 def _path(folder: Path, name: str) -> str:

@@ -11,7 +11,7 @@ from launcher.models.weights import Weights
 
 _MIB = 2**20
 _F32 = 4
-_ENCODER_MIB = 500
+ENCODER_MIB = 500
 """Buffers of the vision encoder: a guess between 300 and 700 MiB, nobody has published a measurement."""
 _CHECKPOINTS = 32
 """Context checkpoints that a slot keeps in host memory (--ctx-checkpoints, common/arg.cpp)."""
@@ -176,7 +176,7 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
         draft_compute=compute.draft + head,
         staging=compute.staging - head,
         overhead=gpus * OVERHEAD_MIB[setting.backend] * _MIB,
-        mmproj=setting.mmproj_bytes + (_ENCODER_MIB * _MIB if setting.mmproj_bytes else 0),
+        mmproj=setting.mmproj_bytes + (ENCODER_MIB * _MIB if setting.mmproj_bytes else 0),
     )
     host_parts = HostParts(
         weights=0 if on_cpu else host,

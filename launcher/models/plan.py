@@ -41,7 +41,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a user asks for; None leaves the choice to us. `draft` 0 is MTP off."""
+    """What a user asks for; None leaves the choice to us. `draft` 0 is MTP off, `vision` asks for a projector."""
 
     model: str | None = None
     intent: Intent = "balanced"
@@ -52,6 +52,7 @@ class Wish:
     ubatch: int | None = None
     n_cpu_moe: int | None = None
     slots: int | None = None
+    vision: bool = False
 
     def overrides(self) -> dict[str, int | str]:
         """Return the fields of a Setting that the user has fixed."""
@@ -169,11 +170,18 @@ def unplanned(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[U
 
 def _entries(catalogue: Catalogue, wish: Wish) -> list[ModelEntry]:
     if wish.model:
-        return [catalogue.find(wish.model)]
+        return [_with_projector(catalogue.find(wish.model), wish)]
     having = [each for each in catalogue.models if wish.quant is None or each.file(wish.quant)]
     if not having and wish.quant is not None:
         raise _no_quant("No model has", wish.quant, [file.quant for each in catalogue.models for file in each.files])
-    return sorted((each for each in having if each.id != _DEMO), key=lambda each: each.preference)
+    meant = (each for each in having if each.id != _DEMO and (each.projector or not wish.vision))
+    return sorted(meant, key=lambda each: each.preference)
+
+
+def _with_projector(entry: ModelEntry, wish: Wish) -> ModelEntry:
+    if wish.vision and entry.projector is None:
+        raise BadOption(f"No vision projector of {entry.id} is known.", "Leave --vision out, or take another model.")
+    return entry
 
 
 def _no_quant(owner: str, quant: str, known: Iterable[str]) -> ModelUnknown:
@@ -208,6 +216,9 @@ def _lack(entry: ModelEntry, file: ModelFile, preset: Preset, wish: Wish) -> tup
         return "its shape is unknown", f"{ask_hub} {estimate_it}" if by_checksum else estimate_it
     if file.size_bytes is None:
         return "its size is unknown", ask_hub if entry.repo else estimate_it
+    if wish.vision and entry.projector and entry.projector.size_bytes is None:
+        state_it = f"State the size_bytes of {entry.projector.file}, or leave --vision out."
+        return "the size of its vision projector is unknown", ask_hub if entry.repo else state_it
     beside, drafts = _draft_file(entry), preset.draft if wish.draft is None else wish.draft
     if beside and drafts and beside.size_bytes is None:
         state_it = f"State the size_bytes of {beside.file}, or take --no-mtp."
@@ -265,10 +276,12 @@ def _setting(
     if wish is not None:
         setting = replace(setting, **wish.overrides())  # type: ignore[arg-type]
     geometry, beside = entry.geometry, _draft_file(entry)
+    projector = entry.projector if wish is not None and wish.vision else None
     with_experts = 0 if on_cpu or geometry is None or not geometry.experts else geometry.layers + geometry.mtp_layers
     return replace(
         setting,
         n_cpu_moe=min(setting.n_cpu_moe, with_experts),
+        mmproj_bytes=(projector.size_bytes or 0) if projector else 0,
         draft_model_bytes=(beside.size_bytes or 0) if beside and setting.draft else 0,
         ngrams=entry.speculation == "ngram-mod",
     )

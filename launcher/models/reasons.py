@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.fitting import LEAST_CONTEXT, Fitted
-from launcher.models.memory import Setting, estimate
+from launcher.models.memory import ENCODER_MIB, Setting, estimate
 from launcher.models.preset import Measurement, Preset
 from launcher.models.situation import Situation
 from launcher.models.weights import Weights
@@ -112,7 +112,9 @@ def _kv_reason(entry: ModelEntry, weights: Weights, fitted: Fitted, situation: S
     if setting.n_cpu_moe:
         return "A KV cache of q4_0 leaves more of the GPU to experts."
     if spare_mib >= situation.margin_mib // 2:
-        return f"A KV cache of q8_0 would fit too, and leave {int(spare_mib):,} MiB free, fewer than should (--kv q8_0)."
+        return (
+            f"A KV cache of q8_0 would fit too, and leave {int(spare_mib):,} MiB free, fewer than should (--kv q8_0)."
+        )
     return "Only a KV cache of q4_0 leaves room for this context."
 
 
@@ -207,6 +209,11 @@ def cautions_for(
         found.append(_split_caution(fitted, situation))
     if entry.speculation == "draft-model" and setting.draft:
         found.append("The draft model's own KV cache is not counted: its header is not read.")
+    if setting.mmproj_bytes:
+        found.append(
+            f"Of the vision projector's memory {ENCODER_MIB} MiB are a guess: nobody has published what its encoder's"
+            " buffers take. Drafts are made of text only. -- --no-mmproj-offload keeps it in host memory."
+        )
     if setting.draft:
         found += _slower_cautions(evidence, situation)
     return tuple(found)

@@ -37,6 +37,13 @@ def test_for_the_processor_no_gpu_is_used() -> None:
     assert built_in == ["--ctx-size", "32768", "--parallel", "1", "--flash-attn", "on"]
 
 
+def test_a_vision_projector() -> None:
+    assert line(Setting(32_768, mmproj_bytes=1), mmproj_file="mm.gguf").endswith(
+        "--spec-draft-n-max 2 --mmproj mm.gguf"
+    )
+    assert "--mmproj" not in line(Setting(32_768, mmproj_bytes=1))
+
+
 def test_drafts_from_elsewhere() -> None:
     assert line(Setting(32_768), spec_type="ngram-mod").endswith("--flash-attn on --spec-type ngram-mod")
     beside = line(Setting(32_768), spec_type="draft-mtp", draft_file="mtp.gguf")

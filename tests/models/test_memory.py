@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.base.errors import BadOption
-from launcher.models.catalogue import ModelEntry
-from launcher.models.catalogue_load import load_catalogue
+from launcher.models.catalogue import Catalogue, ModelEntry
+from launcher.models.catalogue_load import shipped_models
 from launcher.models.geometry import Geometry
 from launcher.models.memory import (
     KV_TYPES,

@@ -1,0 +1,147 @@
+"""`mtp-launcher plan` with an engine: the one on PATH whose command it prints, and the one that it asks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Hub
+from tools.sparse_models.models import Model, model
+from tools.sparse_models.write import write
+
+
+@pytest.fixture(autouse=True)
+def no_engine_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No display, no driver and no llama-server of this computer's own."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "no-driver"
+    folder.mkdir()
+    (folder / "libnvidia-ml.so.1").touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "launcher", "plan", *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"} | environment,
+    )
+
+
+def answer(*arguments: str, code: int = 0, **environment: str) -> dict[str, Any]:
+    told = run(*arguments, "--json", **environment)
+    assert told.returncode == code, told.stderr + told.stdout
+    value: dict[str, Any] = json.loads(told.stdout)
+    return value
+
+
+def first(*arguments: str, **environment: str) -> dict[str, Any]:
+    plan: dict[str, Any] = answer(*arguments, **environment)["plans"][0]
+    return plan
+
+
+def llama_server(folder: Path, help_text: str) -> Path:
+    """A program that answers a probe like a llama-server with those flags."""
+    path = folder / "llama-server"
+    path.write_text(
+        f"#!/bin/sh\ncase $1 in --version) echo 'version: 1 (old)' >&2;; --help) echo '{help_text}';; esac\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+def own_model(home: Path, made: Model) -> Path:
+    """A model of the user's own in the catalogue, as the docs advise: its header tells all else."""
+    folder = home / "config" / "models"
+    folder.mkdir(parents=True)
+    path = folder / "own.gguf"
+    write(path, "own", made)
+    preset = "[[models.presets]]\nquant = 'Q'\nctx = 65_536\nkv = 'q8_0'\n"
+    files = "files = [{ quant = 'Q', file = 'own.gguf' }]\nspeculation = 'mtp'\nnative_context = 262_144\n"
+    (folder / "own.toml").write_text(f"[[models]]\nid = 'own'\nname = 'My own'\n{files}\n{preset}")
+    return path
+
+
+class TestTheInstalledEngine:
+    FLAGS = (
+        "--model --ctx-size --parallel --gpu-layers --cache-type-k --cache-type-v --flash-attn --ubatch-size"
+        " --n-cpu-moe --device --spec-type --spec-draft-n-max"
+    )
+
+    def test_its_own_path_and_flags_are_used(self, tmp_path: Path) -> None:
+        engine = llama_server(tmp_path, self.FLAGS)
+        plan = first("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
+        assert plan["argv"][0] == str(engine)
+        assert "--device" in plan["argv"]
+
+    def test_one_that_is_too_old_costs_no_plan(self, tmp_path: Path) -> None:
+        llama_server(tmp_path, "--model --ctx-size --parallel --flash-attn")
+        plan = first("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
+        assert plan["argv"][0] == "llama-server"
+        (lack,) = [text for text in plan["cautions"] if "The llama-server on PATH cannot run this plan." in text]
+        assert "--spec-type" in lack
+        text = " ".join(run("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}").stdout.split())
+        assert "The llama-server on PATH cannot run this plan." in text
+
+    def test_a_described_machine_has_no_engine(self, tmp_path: Path) -> None:
+        llama_server(tmp_path, "--model")
+        assert first("--gpu-memory", "24", PATH=f"{tmp_path}:{os.environ['PATH']}")["argv"][0] == "llama-server"
+
+
+class TestAskEngine:
+    @pytest.fixture
+    def own(self, home: Path) -> Path:
+        """A model of true geometry in the user's own catalogue."""
+        return own_model(home, model("qwen35-9b-q4_k_m"))
+
+    @pytest.mark.usefixtures("own")
+    def test_the_first_plan_has_the_engine_s_figures_beside_it(self) -> None:
+        plan = first("--model", "own", "--gpu-memory", "16", "--ask-engine")
+        assert plan["engine"].keys() >= {
+            "model_mib", "context_mib", "compute_mib", "draft_context_mib", "draft_compute_mib", "seconds",
+        }  # fmt: skip
+        assert plan["engine_error"] is None
+        assert abs(plan["difference_percent"]) < 0.1
+        assert plan["engine"]["draft_context_mib"] == plan["parts"]["draft_kv"]
+        assert plan["engine"]["context_mib"] == int(plan["parts"]["kv"] + plan["parts"]["recurrent"])
+        text = " ".join(run("--model", "own", "--gpu-memory", "16", "--ask-engine").stdout.split())
+        assert "MiB by built-in xllamacpp" in text
+        assert "the formula for cpu says" in text
+
+    @pytest.mark.usefixtures("own")
+    def test_when_it_cannot_be_asked_the_plans_stand(self, home: Path) -> None:
+        (home / "cache").mkdir()
+        (home / "cache" / "twins").touch()  # no folder can be made there
+        plan = first("--model", "own", "--gpu-memory", "16", "--ask-engine")
+        assert plan["engine"] is None
+        assert plan["engine_error"]["code"] == "twin_impossible"
+        assert (plan["status"], plan["difference_percent"]) == ("FITS", None)
+        text = run("--model", "own", "--gpu-memory", "16", "--ask-engine")
+        assert text.returncode == 0
+        assert "could not be asked. " in " ".join(text.stdout.split())
+
+    def test_the_header_comes_from_the_hub_at_the_revision_that_is_planned(self, hub: Hub, demo_model: Path) -> None:
+        folder = hub.folder / "unsloth" / "Qwen3.6-35B-A3B-MTP-GGUF"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf").write_bytes(demo_model.read_bytes())
+        plan = first("--gpu-memory", "24", "--ask-engine")
+        assert (plan["engine_error"], abs(plan["difference_percent"]) < 3) == (None, True)
+        assert 0 < plan["engine"]["model_mib"] < 10
+        assert {request["method"] for request in hub.requests()} == {"HEAD", "GET"}
+
+    @pytest.mark.usefixtures("hub")
+    def test_a_hub_without_that_file_costs_no_plan(self) -> None:
+        plan = first("--gpu-memory", "16", "--ask-engine")
+        assert plan["engine"] is None
+        assert plan["engine_error"]["message"]
+        assert plan["status"] == "TIGHT"

@@ -1,0 +1,93 @@
+"""Vision projectors in `plan` and `estimate` as a user types them, in processes of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Hub
+from tools.sparse_models.models import model
+from tools.sparse_models.write import write
+
+MOE = "qwen3.6-35b-a3b-mtp"
+F16_BYTES, ENCODER_MIB = 899_283_584, 500
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "launcher", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False)
+
+
+def answer(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
+    told = run(*arguments, "--json")
+    assert told.returncode == code, told.stderr + told.stdout
+    value: dict[str, Any] = json.loads(told.stdout)
+    return value
+
+
+def plan(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = answer("plan", "--gpu-memory", "24", *arguments)["plans"][0]
+    return found
+
+
+class TestPlan:
+    def test_the_projector_is_counted_and_named_in_the_command(self) -> None:
+        without, seeing = plan("--model", MOE), plan("--model", MOE, "--vision")
+        assert (without["parts"]["mmproj"], without["mmproj"], seeing["mmproj"]) == (0, None, "mmproj-F16.gguf")
+        assert seeing["parts"]["mmproj"] == pytest.approx(F16_BYTES / 2**20 + ENCODER_MIB, abs=0.1)
+        assert seeing["argv"] == [*without["argv"], "--mmproj", "mmproj-F16.gguf"]
+        assert (without["mark"], seeing["mark"]) == ("measured", "derived")
+        assert any("are a guess" in caution for caution in seeing["cautions"])
+        text = run("plan", "--gpu-memory", "24", "--vision").stdout
+        assert "MTP-GGUF:mmproj-F16.gguf" in text
+        assert "--mmproj mmproj-F16.gguf" in " ".join(text.split())
+
+    def test_models_without_one_are_left_out_or_refused_by_name(self) -> None:
+        found = answer("plan", "--gpu-memory", "24", "--vision")["plans"]
+        assert {each["model"] for each in found} == {MOE, "qwen3.6-27b-mtp"}
+        error = answer("plan", "--gpu-memory", "24", "--vision", "--model", "qwen3.5-9b-mtp", code=1)["error"]
+        assert (error["code"], error["message"]) == ("bad_option", "No vision projector of qwen3.5-9b-mtp is known.")
+
+    @pytest.mark.parametrize("size", ["", ", size_bytes = 1_000_000"])
+    def test_one_of_the_user_s_own(self, home: Path, size: str) -> None:
+        folder = home / "config" / "models"
+        folder.mkdir(parents=True)
+        write(folder / "own.gguf", "own", model("qwen35-9b-q4_k_m"))
+        (folder / "own.toml").write_text(
+            "[[models]]\nid = 'own'\nname = 'My own'\nfiles = [{ quant = 'Q', file = 'own.gguf' }]\n"
+            f"mmproj = [{{ file = 'eye.gguf'{size} }}]\npresets = [{{ quant = 'Q', ctx = 65_536, draft = 0 }}]\n"
+        )
+        told = answer("plan", "--gpu-memory", "24", "--vision", "--model", "own", code=0 if size else 1)
+        if size:
+            assert told["plans"][0]["argv"][-2:] == ["--mmproj", str(folder / "eye.gguf")]
+        else:
+            assert [each["reason"] for each in told["unplanned"]] == ["the size of its vision projector is unknown"]
+            assert str(folder / "eye.gguf") in told["unplanned"][0]["remedy"]
+
+
+class TestEstimate:
+    def test_a_projector_on_this_disk_or_on_the_hub(self, hub: Hub, demo_model: Path) -> None:
+        folder = hub.folder / "somebody" / "vision"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "mmproj.gguf").write_bytes(demo_model.read_bytes())
+        machine = ("--gpu-memory", "24")
+        without = answer("estimate", demo_model, *machine)
+        for projector in (str(demo_model), "somebody/vision:mmproj.gguf"):
+            told = answer("estimate", demo_model, *machine, "--mmproj", projector)
+            wanted = demo_model.stat().st_size / 2**20 + ENCODER_MIB
+            assert told["parts"]["mmproj"] == pytest.approx(wanted, abs=0.1)
+            assert told["total_mib"] - without["total_mib"] == pytest.approx(wanted, abs=0.2)
+            assert {name for name in told["parts"] if told["parts"][name] != without["parts"][name]} == {"mmproj"}
+        text = run("estimate", demo_model, *machine, "--mmproj", demo_model).stdout
+        assert f"Of the vision projector's memory {ENCODER_MIB} MiB are a guess" in text
+
+    @pytest.mark.parametrize("name", ["none.gguf", "~nobody-of-that-name/mm.gguf"])
+    def test_one_that_is_not_there(self, demo_model: Path, name: str) -> None:
+        error = answer("estimate", demo_model, "--gpu-memory", "24", "--mmproj", name, code=1)["error"]
+        assert (error["code"], name in error["message"]) == (
+            "model_missing",
+            True,
+        )
