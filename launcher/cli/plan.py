@@ -109,6 +109,8 @@ def verdict_json(verdict: Verdict | LauncherError) -> dict[str, Any]:
             "compute_mib": engine.compute_mib,
             "draft_context_mib": engine.draft_context_mib,
             "draft_compute_mib": engine.draft_compute_mib,
+            "host_mib": engine.host_mib,
+            "free_mib": engine.free_mib,
             "seconds": rounded(engine.seconds, 3),
         },
         "engine_error": None,
@@ -179,6 +181,7 @@ def _as_json(plan: Plan, build: Build | None, extra: list[str]) -> dict[str, Any
         "evidence": [describe(plan.entry, result) for result in plan.evidence],
         "nearest_tokens_per_second": rate(plan.evidence[0], setting) if plan.evidence else None,
         "limit_tokens_per_second": rounded(plan.limit_t_s),
+        "limit_full_tokens_per_second": rounded(plan.limit_full_t_s),
         "argv": words,
         "extra": extra,
     }
@@ -289,8 +292,9 @@ def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdic
     _rows("caution", [*plan.cautions, *lack])
     measured = [describe(plan.entry, result) for result in plan.evidence]
     _rows("measured", measured or ["nobody published a run near this one: its speed is not known"])
-    if plan.limit_t_s:
-        _row("limit", f"{plan.limit_t_s:,.0f} tokens/s without drafts, by the GPU's memory bandwidth: not a forecast")
+    if plan.limit_t_s and plan.limit_full_t_s:
+        limits = f"{plan.limit_t_s:,.0f} tokens/s without drafts, {plan.limit_full_t_s:,.0f} when the context is full"
+        _row("limit", f"{limits}, by the GPU's memory bandwidth: not a forecast")
     if plan.entry.repo:
         _row("file", f"{plan.entry.repo}:{plan.file.file}")
     if setting.mmproj_bytes and (projector := plan.entry.projector) and (repo := projector.repo or plan.entry.repo):

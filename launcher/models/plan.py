@@ -69,8 +69,9 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way to run a model on a machine: MiB for memory, tokens per second for `limit_t_s`.
+    """One way to run a model on a machine: MiB for memory, tokens per second for limits.
 
+    The limits are those of passes of one token, at an empty context and at a full one.
     `reasons` say why it is as it is, `cautions` what it costs or risks, `evidence` what was measured nearest to it.
     `host_short` when the host is known to have too little memory for what stays there.
     """
@@ -87,6 +88,7 @@ class Plan:
     cautions: tuple[str, ...]
     evidence: tuple[Measurement, ...]
     limit_t_s: float | None
+    limit_full_t_s: float | None
     host_short: bool = False
 
     @property
@@ -352,6 +354,7 @@ def _plan(
         cautions=cautions_for(entry, file, weights, fitted, situation, evidence),
         evidence=evidence,
         limit_t_s=roofline(geometry, weights, fitted.setting, situation),
+        limit_full_t_s=roofline(geometry, weights, fitted.setting, situation, full=True),
         host_short=bool(fitted.setting.n_cpu_moe)
         and situation.host_mib is not None
         and situation.host_mib < host_need_mib(fitted),

@@ -12,11 +12,6 @@ class Quant:
     per_block: int
     block_bytes: int
 
-    @property
-    def bits_per_element(self) -> float:
-        """Return the size of one element in bits, scales included."""
-        return 8 * self.block_bytes / self.per_block
-
     def n_bytes(self, elements: int) -> int:
         """Return the size in bytes of `elements` elements, which fill their blocks."""
         return elements // self.per_block * self.block_bytes

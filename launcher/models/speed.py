@@ -1,11 +1,12 @@
 """How fast a plan may be: what somebody measured nearest to it, and the limit that memory bandwidth sets."""
 
 import re
+from dataclasses import replace
 from math import log2
 
 from launcher.models.catalogue import ModelEntry
 from launcher.models.geometry import Geometry
-from launcher.models.memory import KV_TYPES, Setting
+from launcher.models.memory import Setting, kv_bytes
 from launcher.models.preset import Measurement
 from launcher.models.situation import Situation
 from launcher.models.weights import Weights
@@ -160,24 +161,27 @@ def _same_run(entry: ModelEntry, result: Measurement) -> list[Measurement]:
     ]
 
 
-def bytes_per_token(geometry: Geometry, weights: Weights, setting: Setting, filled: int = 0) -> int:
-    """Return the bytes that one pass over one token reads: active weights, and the KV cache of `filled` tokens.
+def bytes_per_token(geometry: Geometry, weights: Weights, setting: Setting, *, full: bool = False) -> int:
+    """Return the bytes that one pass over one token reads: active weights, and when it is `full` one slot's KV cache.
 
-    Of routed experts those are read that work on a token; the MTP head is not counted.
+    Of routed experts those are read that work on a token; the MTP head and recurrent states are not counted.
     """
     active = geometry.experts_used / geometry.experts if geometry.experts else 0.0
     read = weights.output + sum(block.rest + int(active * block.experts) for block in weights.blocks)
-    per_block, block_bytes = KV_TYPES[setting.kv]
-    width = geometry.kv_heads * (geometry.key_length + geometry.value_length)
-    return read + geometry.attention_layers * filled * width * block_bytes // per_block
+    slot = replace(setting, context=setting.context // setting.slots, slots=1)
+    return read + (kv_bytes(geometry, slot) if full else 0)
 
 
-def roofline(geometry: Geometry, weights: Weights, setting: Setting, situation: Situation) -> float | None:
-    """Return the limit in tokens per second that memory bandwidth sets to passes of one token, at an empty context.
+def roofline(
+    geometry: Geometry, weights: Weights, setting: Setting, situation: Situation, *, full: bool = False
+) -> float | None:
+    """Return the limit in tokens per second that memory bandwidth sets to passes of one token.
+
+    That is at an empty context, or at a `full` one.
 
     It is a limit, not a forecast: MTP gets past it, because one pass then yields several tokens. None while the
     bandwidth is unknown, or when some weights are read from the host.
     """
     if situation.bandwidth_gb_s is None or setting.n_cpu_moe:
         return None
-    return situation.bandwidth_gb_s * 1e9 / bytes_per_token(geometry, weights, setting)
+    return situation.bandwidth_gb_s * 1e9 / bytes_per_token(geometry, weights, setting, full=full)

@@ -300,7 +300,8 @@ class TestThisMachine:
         assert (machine["described"], machine["gpu"], machine["backend"]) == (False, "NVIDIA Stub 24GB", "cuda")
         assert machine["nominal_gb"] == 24.0
         assert plan["free_mib"] == machine["free_mib"]
-        assert plan["limit_tokens_per_second"] is None or plan["limit_tokens_per_second"] > 0
+        limits = plan["limit_full_tokens_per_second"], plan["limit_tokens_per_second"]
+        assert limits == (None, None) or 0 < limits[0] < limits[1]
         text = run(LD_LIBRARY_PATH=driver).stdout
         assert text.startswith("NVIDIA Stub 24GB (cuda): ")
 

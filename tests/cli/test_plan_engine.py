@@ -110,6 +110,7 @@ class TestAskEngine:
         assert plan["engine"].keys() >= {
             "model_mib", "context_mib", "compute_mib", "draft_context_mib", "draft_compute_mib", "seconds",
         }  # fmt: skip
+        assert (plan["engine"]["host_mib"], plan["engine"]["free_mib"]) == (0, None)  # it uses no GPU
         assert plan["engine_error"] is None
         assert abs(plan["difference_percent"]) < 0.1
         assert plan["engine"]["draft_context_mib"] == plan["parts"]["draft_kv"]

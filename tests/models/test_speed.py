@@ -179,10 +179,11 @@ def test_a_token_reads_the_active_weights_and_the_filled_cache() -> None:
     routed = 40 * int(464 * 2**20 * 8 / 256)
     rest = moe.output + sum(block.rest for block in moe.blocks)
     assert bytes_per_token(geometry, moe, Setting(65_536)) == pytest.approx(routed + rest, rel=1e-6)
-    filled = bytes_per_token(geometry, moe, Setting(65_536, "q8_0"), 10_000) - bytes_per_token(
-        geometry, moe, Setting(65_536, "q8_0")
-    )
-    assert filled == 10_000 * 10_880
+    for slots in (1, 4):  # of which each is read by its own requests
+        empty, full = (
+            bytes_per_token(geometry, moe, Setting(65_536, "q8_0", slots=slots), full=full) for full in (False, True)
+        )
+        assert full - empty == 65_536 // slots * 10_880
     dense = weights(DENSE, "UD-Q4_K_XL")
     assert DENSE.geometry is not None
     assert bytes_per_token(DENSE.geometry, dense, Setting(65_536)) == dense.on_device(0, mtp=False)
@@ -196,5 +197,7 @@ def test_the_limit_is_bandwidth_over_bytes_and_unknown_without_it() -> None:
     assert limit == pytest.approx(1_008e9 / found.on_device(0, mtp=False))
     # 47.7 t/s without MTP were measured on an RTX 4090: below the limit, as it must be.
     assert limit > 47.7
+    full = roofline(geometry, found, Setting(65_536), card, full=True)
+    assert full == pytest.approx(1_008e9 / (found.on_device(0, mtp=False) + 65_536 * 65_536))
     assert roofline(geometry, found, Setting(65_536), here(None, 24)) is None
     assert roofline(geometry, found, Setting(65_536, n_cpu_moe=3), card) is None
