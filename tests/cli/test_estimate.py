@@ -1,0 +1,319 @@
+"""`mtp-launcher estimate` as a user types it, in processes of its own."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Hub
+from tools.sparse_models.models import model
+from tools.sparse_models.write import write
+
+PARTS = {
+    "weights", "kv", "recurrent", "draft_kv", "compute", "draft_compute", "staging", "overhead", "mmproj",
+}  # fmt: skip
+ENGINE = {"model_mib", "context_mib", "compute_mib", "draft_context_mib", "draft_compute_mib", "seconds"}
+LONG = ("--ctx", "262144", "--kv", "q8_0", "--ubatch", "256")
+
+
+@pytest.fixture(autouse=True)
+def no_engine_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No llama-server of this computer's own."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The geometry of Qwen3.6-35B-A3B with its head, 17.2 GB of it holes."""
+    path = tmp_path_factory.mktemp("sparse") / "35b.gguf"
+    write(path, "35b", model("qwen35moe-35b-q3_k_xl"))
+    return path
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "launcher", "estimate", *map(str, arguments)]
+
+
+def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, encoding="utf-8", timeout=60, check=False, **options
+    )
+
+
+def answer(*arguments: str | Path, code: int = 0, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    told = run(*arguments, "--json", **options)
+    assert told.returncode == code, told.stderr + told.stdout
+    value: dict[str, Any] = json.loads(told.stdout)
+    return value
+
+
+def complaint(*arguments: str | Path, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    error: dict[str, Any] = answer(*arguments, code=1, **options)["error"]
+    assert error["message"].endswith(".")
+    return error
+
+
+def program(path: Path, body: str) -> Path:
+    """An engine that answers a probe, and otherwise does what `body` says."""
+    flags = "--model --ctx-size --parallel --gpu-layers --flash-attn --spec-type --spec-draft-n-max --host --port"
+    path.write_text(
+        f"#!{sys.executable}\nimport os, signal, sys, time\n"
+        "if '--version' in sys.argv: sys.exit(print('version: 7 (fake)'))\n"
+        f"if '--help' in sys.argv: sys.exit(print('{flags}'))\n{body}\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+class TestJson:
+    def test_it_has_what_programs_were_promised(self, sparse: Path) -> None:
+        told = answer(sparse, "--gpu-memory", "24", *LONG)
+        assert told["parts"].keys() == PARTS
+        assert told["total_mib"] == pytest.approx(sum(told["parts"].values()), abs=0.5)
+        assert "engine" not in told
+        assert (told["backend"], told["ctx"], told["kv"], told["draft"]) == ("cuda", 262_144, "q8_0", 2)
+        assert (told["mtp_head"], told["architecture"], told["exact"]) == ("present", "qwen35moe", True)
+
+    def test_the_caches_of_a_real_gpu_s_log(self, sparse: Path) -> None:
+        # qiip engine logs (b10964): 2,720 and 188.44 of context, 512 of the head's, 666.3 and 148 of compute.
+        parts = answer(sparse, "--gpu-memory", "24", *LONG)["parts"]
+        assert (parts["kv"], parts["recurrent"], parts["draft_kv"]) == (2_720, 188.4, 512)
+        assert parts["compute"] == pytest.approx(666.3, rel=0.03)
+        assert parts["draft_compute"] == pytest.approx(148, rel=0.03)
+        assert (parts["staging"], parts["mmproj"]) == (0, 0)
+
+    @pytest.mark.parametrize(
+        ("options", "part", "wanted"),
+        [
+            (["--ctx", "65536"], "kv", 1_280),
+            (["--ctx", "65536", "--kv", "q4_0"], "kv", 360),
+            (["--draft", "4"], "recurrent", 314.1),
+            (["--no-mtp"], "draft_kv", 0),
+            (["--slots", "4"], "recurrent", 753.8),
+        ],
+    )
+    def test_an_option_moves_its_part(self, options: list[str], part: str, wanted: float, sparse: Path) -> None:
+        assert answer(sparse, "--gpu-memory", "24", *options)["parts"][part] == pytest.approx(wanted, abs=0.1)
+
+    def test_experts_on_the_host(self, sparse: Path) -> None:
+        plain, moved = (answer(sparse, "--gpu-memory", "24", "--n-cpu-moe", count) for count in ("0", "20"))
+        gone = plain["parts"]["weights"] - moved["parts"]["weights"]
+        assert gone > 6_000
+        assert moved["host_mib"] - plain["host_mib"] == pytest.approx(gone, rel=0.01)
+        assert moved["parts"]["staging"] > 0
+
+
+class TestText:
+    def test_a_table_by_part(self, sparse: Path) -> None:
+        lines = run(sparse, "--gpu-memory", "24", *LONG).stdout.splitlines()
+        assert lines[0] == "35b, qwen35moe, 16.0 GiB"
+        assert lines[1] == "context 262,144, KV q8_0, draft 2, ubatch 256, 1 slot, cuda"
+        table = {line[:26].strip(): line.split()[-2] for line in lines[3:] if line.startswith("  ")}
+        assert table["KV cache"] == "2,720.0"
+        assert table["together"].startswith("20,")
+        assert table["GPU memory free"] == "23,764"
+        assert max(map(len, lines)) <= 110
+
+    def test_what_is_missing_is_said(self, sparse: Path) -> None:
+        assert "too few" in run(sparse, "--gpu-memory", "16").stdout.split("GPU memory free")[1].splitlines()[0]
+        assert "too few" not in run(sparse, "--gpu-memory", "24").stdout
+
+    def test_the_engine_stands_beside(self, sparse: Path) -> None:
+        told = run(sparse, "--gpu-memory", "24", "--ask-engine", *LONG).stdout
+        assert "engine     2,908 with the KV cache" in told
+        assert "engine       512" in told
+        assert "It computes by cpu and the table is for cuda" in told
+        assert max(map(len, told.splitlines())) <= 110
+
+    def test_a_guess_is_called_one(self, sparse: Path) -> None:
+        told = run(sparse, "--gpu-memory", "24", "--backend", "metal").stdout
+        assert "is a guess" in told
+        assert "is a guess" not in run(sparse, "--gpu-memory", "24").stdout
+
+
+class TestAskEngine:
+    def test_the_built_in_engine_says_what_the_formula_says(self, sparse: Path, home: Path) -> None:
+        told = answer(sparse, "--backend", "cpu", "--ask-engine", *LONG)
+        engine, parts = told["engine"], told["parts"]
+        assert engine.keys() >= ENGINE
+        assert (engine["context_mib"], engine["draft_context_mib"]) == (2_908, 512)
+        assert engine["context_mib"] == int(parts["kv"] + parts["recurrent"])
+        assert engine["draft_context_mib"] == parts["draft_kv"]
+        assert engine["compute_mib"] == pytest.approx(parts["compute"], rel=0.03)
+        assert engine["draft_compute_mib"] == pytest.approx(parts["draft_compute"], rel=0.03)
+        assert abs(told["difference_percent"]) < 0.1
+        assert told["flagged"] is False
+        assert 0 < engine["seconds"] < 20
+        assert list((home / "cache" / "twins").iterdir()) == []
+
+    def test_without_mtp_the_drafts_are_null(self, sparse: Path) -> None:
+        engine = answer(sparse, "--backend", "cpu", "--no-mtp", "--ask-engine")["engine"]
+        assert (engine["draft_context_mib"], engine["draft_compute_mib"]) == (None, None)
+
+    def test_a_difference_of_more_than_three_percent_is_flagged(self, sparse: Path, tmp_path: Path) -> None:
+        row = "P| - Host | 30000 = 20000 + 9000 + 1000 |"
+        head = "P| memory breakdown [MiB] | total free self model context compute unaccounted |"
+        body = f"for line in [{head!r}, {row!r}] * 2 + ['end']: print(line, flush=True)\ntime.sleep(60)"
+        told = answer(sparse, "--gpu-memory", "24", "--engine", program(tmp_path / "e", body))
+        assert (told["engine"]["model_mib"], told["flagged"]) == (20_000, True)
+        assert told["difference_percent"] < -3
+        text = run(sparse, "--gpu-memory", "24", "--engine", tmp_path / "e").stdout
+        assert "too far apart: believe the engine." in " ".join(text.split())
+
+    @pytest.mark.parametrize(
+        ("body", "code", "said"),
+        [
+            ("print('projected to use 1 MiB', flush=True); time.sleep(60)", "engine_unsuitable", "does not print what"),
+            ("os.abort()", "engine_failed", "SIGABRT"),
+            ("sys.exit(3)", "engine_failed", "exit code 3"),
+        ],
+        ids=["silent", "dying", "failing"],
+    )
+    def test_an_engine_that_is_of_no_use_leaves_the_formula(
+        self, body: str, code: str, said: str, sparse: Path, tmp_path: Path, home: Path
+    ) -> None:
+        engine = program(tmp_path / "engine", body)
+        told = answer(sparse, "--gpu-memory", "24", "--engine", engine)
+        assert told["engine"] is None
+        assert told["engine_error"]["code"] == code
+        assert said in told["engine_error"]["message"]
+        assert told["difference_percent"] is None
+        assert told["total_mib"] > 16_000
+        text = run(sparse, "--gpu-memory", "24", "--engine", engine)
+        assert text.returncode == 0
+        assert "could not be asked." in text.stdout
+        assert list((home / "cache" / "twins").iterdir()) == []
+
+    def test_where_no_sparse_file_can_be_made_the_formula_stands(self, sparse: Path, home: Path) -> None:
+        (home / "cache").mkdir(parents=True)
+        (home / "cache" / "twins").touch()
+        told = answer(sparse, "--gpu-memory", "24", "--ask-engine")
+        assert told["engine"] is None
+        assert told["engine_error"]["code"] == "twin_impossible"
+        assert "MTP_LAUNCHER_HOME" in told["engine_error"]["hint"]
+        assert told["parts"].keys() == PARTS
+
+    def test_an_engine_that_is_not_there_is_the_user_s_mistake(self, sparse: Path, tmp_path: Path) -> None:
+        assert complaint(sparse, "--gpu-memory", "24", "--engine", tmp_path / "none")["code"] == "engine_missing"
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_ended_while_the_engine_thinks_it_leaves_nothing(
+        self, number: signal.Signals, sparse: Path, tmp_path: Path, home: Path
+    ) -> None:
+        engine = program(tmp_path / "engine", f"open({str(tmp_path / 'began')!r}, 'w').close(); time.sleep(600)")
+        with subprocess.Popen(
+            command(sparse, "--gpu-memory", "24", "--engine", engine), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            limit_s = time.monotonic() + 20
+            while not (tmp_path / "began").exists():
+                assert time.monotonic() < limit_s
+                assert process.poll() is None
+                time.sleep(0.01)
+            assert len(list((home / "cache" / "twins").iterdir())) == 1
+            process.send_signal(number)
+            assert process.wait(20) == 128 + number
+        assert list((home / "cache" / "twins").iterdir()) == []
+
+
+class TestFiles:
+    def test_one_on_the_hub_is_read_as_far_as_its_header(self, hub: Hub, demo_model: Path) -> None:
+        folder = hub.folder / "somebody" / "estimated"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "demo.gguf").write_bytes(demo_model.read_bytes())
+        there, here = (
+            answer(name, "--gpu-memory", "8", "--ask-engine")
+            for name in ("somebody/estimated:demo.gguf", str(demo_model))
+        )
+        assert there["parts"] == here["parts"]
+        assert (there["bytes"], there["name"]) == (here["bytes"], here["name"])
+        assert there["engine"]["model_mib"] == here["engine"]["model_mib"]
+        assert "Range" in {name for request in hub.requests() for name in request}
+
+    def test_one_that_is_not_on_the_hub(self, hub: Hub) -> None:
+        (hub.folder / "somebody" / "estimated").mkdir(parents=True, exist_ok=True)
+        assert "none.gguf" in complaint("somebody/estimated:none.gguf", "--gpu-memory", "8")["message"]
+
+    def test_one_without_a_head(self, tmp_path: Path) -> None:
+        path = tmp_path / "headless.gguf"
+        write(path, "headless", model("qwen35moe-35b-iq3_s-nomtp"))
+        told = answer(path, "--gpu-memory", "24")
+        assert (told["draft"], told["parts"]["draft_kv"], told["mtp_head"]) == (0, 0, "none")
+        assert answer(path, "--gpu-memory", "24", "--no-mtp")["parts"] == told["parts"]
+        error = complaint(path, "--gpu-memory", "24", "--draft", "2")
+        assert (error["code"], error["hint"]) == ("model_has_no_mtp_head", "Leave --draft out, or set it to 0.")
+
+    def test_one_that_is_no_gguf(self, tmp_path: Path) -> None:
+        path = tmp_path / "page.gguf"
+        path.write_text("<html>Not found</html>")
+        error = complaint(path, "--gpu-memory", "24")
+        assert error["code"] == "model_broken"
+        assert "is not a GGUF file" in error["message"]
+
+    @pytest.mark.parametrize("name", ["none.gguf", "unsloth/x", "qwen3.6-35b-a3b-mtp"])
+    def test_one_that_is_not_there(self, name: str) -> None:
+        error = complaint(name, "--gpu-memory", "24")
+        assert (error["code"], error["message"]) == ("model_missing", f"There is no model file {name}.")
+        assert "OWNER/NAME:FILE.gguf" in error["hint"]
+
+
+class TestWithoutAFormula:
+    @pytest.fixture
+    def strange(self, tmp_path: Path) -> Path:
+        """A model that shares caches among its layers, which no formula knows and the engine does."""
+        path, made = tmp_path / "strange.gguf", model("gemma3-12b-q4_k")
+        write(path, "strange", replace(made, metadata=made.metadata | {"attention.shared_kv_layers": 20}))
+        return path
+
+    def test_it_is_refused_with_what_to_do(self, strange: Path) -> None:
+        error = complaint(strange, "--gpu-memory", "24")
+        assert error["code"] == "geometry_unknown"
+        assert "no formula here knows" in error["message"]
+        assert "--ask-engine" in error["hint"]
+
+    def test_the_engine_alone_is_told(self, strange: Path) -> None:
+        told = answer(strange, "--gpu-memory", "24", "--ask-engine")
+        assert (told["total_mib"], told["parts"], told["difference_percent"]) == (None, None, None)
+        assert "no formula here knows" in told["parts_unknown"]
+        assert told["engine"]["context_mib"] == 2_528
+        text = run(strange, "--gpu-memory", "24", "--ask-engine")
+        assert text.returncode == 0
+        assert "no formula here knows" in text.stdout
+        assert "engine     2,528" in text.stdout
+
+    def test_without_either_there_is_nothing_to_tell(self, strange: Path, tmp_path: Path) -> None:
+        engine = program(tmp_path / "engine", "sys.exit(3)")
+        assert complaint(strange, "--gpu-memory", "24", "--engine", engine)["code"] == "geometry_unknown"
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        ("arguments", "code"),
+        [
+            (["--kv", "q9"], "bad_option"),
+            (["--ctx", "1"], "bad_option"),
+            (["--slots", "99"], "bad_option"),
+            (["--draft", "17"], "bad_option"),
+            (["--no-mtp", "--draft", "2"], "bad_option"),
+            (["--gpu-memory", "0"], "bad_option"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+    )
+    def test_bad_options_end_with_one_sentence(self, arguments: list[str], code: str, sparse: Path) -> None:
+        described = [] if "--gpu-memory" in arguments else ["--gpu-memory", "24"]
+        assert complaint(sparse, *described, *arguments)["code"] == code
+
+    @pytest.mark.parametrize("arguments", [[], ["a.gguf", "b.gguf"], ["a.gguf", "--quant", "Q"]], ids=" ".join)
+    def test_two_for_wrong_usage(self, arguments: list[str]) -> None:
+        assert run(*arguments).returncode == 2
+
+    def test_help(self) -> None:
+        told = run("--help")
+        assert told.returncode == 0
+        for option in ("--ask-engine", "--engine", "--gpu-memory", "--backend", "--kv", "--json"):
+            assert option in told.stdout
