@@ -48,3 +48,7 @@ bench:
 # how right the memory formula is: prints the tables of docs/accuracy.md
 accuracy *arguments:
     python -m tools.accuracy {{arguments}}
+
+# hostile headers for the GGUF reader, for some time: `just fuzz --seconds 600`
+fuzz *arguments:
+    python -m tools.fuzz_gguf {{arguments}}
