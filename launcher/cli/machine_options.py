@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from launcher.cli.output import finite
+from launcher.cli.quantities import gib, mib, tokens
 
 if TYPE_CHECKING:
     from launcher.models.plan import Wish
@@ -19,10 +19,10 @@ INTENTS = ("balanced", "long-context", "best-quality", "as-published")
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """Declare what describes a machine in place of this one."""
     group = parser.add_argument_group("the machine", "This one as it is now, unless it is described.")
-    group.add_argument("--gpu-memory", type=finite, metavar="GIB", help="describe a GPU by its size")
-    group.add_argument("--free-memory", type=int, metavar="MIB", help="free GPU memory (default: read, or usable part)")
+    group.add_argument("--gpu-memory", type=gib, metavar="GIB", help="describe a GPU by its size: 16, 16GB")
+    group.add_argument("--free-memory", type=mib, metavar="MIB", help="free GPU memory (default: read, or usable part)")
     group.add_argument("--headless", action="store_true", help="no display uses the GPU: keep 512 MiB free, not 1,024")
-    group.add_argument("--host-memory", type=finite, metavar="GIB", help="size of the host's memory")
+    group.add_argument("--host-memory", type=gib, metavar="GIB", help="size of the host's memory")
     group.add_argument("--backend", choices=BACKENDS, help="the engine's backend (default: this GPU's, or cuda)")
     group.add_argument("--wake", action="store_true", help="wake a sleeping GPU to ask it")
 
@@ -30,11 +30,11 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 def add_setting_options(parser: argparse.ArgumentParser) -> None:
     """Declare what fixes a part of the setting."""
     group = parser.add_argument_group("the setting", "What is given is kept; the rest is chosen.")
-    group.add_argument("--ctx", type=int, metavar="N", help="context in tokens, of all slots together")
+    group.add_argument("--ctx", type=tokens, metavar="N", help="context in tokens, of all slots together: 131072, 128K")
     group.add_argument("--kv", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0, ...")
     group.add_argument("--draft", type=int, metavar="N", help="draft length, 0 is MTP off")
     group.add_argument("--no-mtp", action="store_true", help="MTP off")
-    group.add_argument("--ubatch", type=int, metavar="N", help="tokens of a prompt computed at once")
+    group.add_argument("--ubatch", type=tokens, metavar="N", help="tokens of a prompt computed at once")
     group.add_argument("--n-cpu-moe", type=int, metavar="N", help="keep the experts of N layers on the host")
     group.add_argument("--slots", type=int, metavar="N", help="requests served at once")
 
