@@ -225,8 +225,8 @@ def options_for(model: str, options: Callable[[Path], ServeOptions], *, draft: i
     chosen = options(unpack_demo_model())
     return replace(
         chosen,
-        context=chosen.context or preset.context,
-        threads=chosen.threads or preset.threads,
+        context=preset.context if chosen.context is None else chosen.context,
+        threads=preset.threads if chosen.threads is None else chosen.threads,
         draft=preset.draft if draft is None else draft,
         alias=DEMO,
         built_in=chosen.engine is None,

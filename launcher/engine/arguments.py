@@ -5,8 +5,8 @@ from collections.abc import Collection
 from launcher.base.errors import EngineUnsuitable
 from launcher.models.memory import Setting
 
-_USUAL_BATCH, _USUAL_UBATCH = 2_048, 512
-"""llama-server's own defaults (common/common.h)."""
+USUAL_KV, USUAL_BATCH, USUAL_UBATCH = "f16", 2_048, 512
+"""llama-server's own defaults (common/common.h); a ubatch may not exceed the batch."""
 
 LLAMA_SERVER_FLAGS = frozenset(
     {
@@ -48,12 +48,12 @@ def memory_arguments(
         wanted["--gpu-layers"] = "99"
     elif "--device" in flags:  # a build for GPUs would use them unasked
         wanted["--device"] = "none"
-    if setting.kv != "f16":
+    if setting.kv != USUAL_KV:
         wanted |= {"--cache-type-k": setting.kv, "--cache-type-v": setting.kv}
     wanted["--flash-attn"] = "on"
-    if setting.ubatch != _USUAL_UBATCH:
+    if setting.ubatch != USUAL_UBATCH:
         wanted["--ubatch-size"] = str(setting.ubatch)
-    if setting.ubatch > _USUAL_BATCH:
+    if setting.ubatch > USUAL_BATCH:
         wanted["--batch-size"] = str(setting.ubatch)
     if setting.n_cpu_moe:
         wanted["--n-cpu-moe"] = str(setting.n_cpu_moe)

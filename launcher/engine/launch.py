@@ -1,23 +1,28 @@
 """From what a user asks to the command that is started: checks first, then arguments the build knows."""
 
 import asyncio
+import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead
+from launcher.engine.arguments import USUAL_BATCH
 from launcher.engine.build import Build, find_on_path, list_devices, probe
 from launcher.engine.endpoint import HOST, Endpoint
 from launcher.engine.environment import engine_environment
 from launcher.engine.process import Command
 from launcher.machine.engine_view import is_gpu
 from launcher.models.gguf import GgufModel, check_complete, read_model
+from launcher.models.limits import beyond_training, check_kv, check_limits, check_range
+from launcher.models.memory import KV_TYPES
 
 DEFAULT_CONTEXT = 8_192
 DEFAULT_DRAFT = 2
 """The draft length that won most often in published measurements of the 35B MoE and of dense 27B models."""
-MAX_DRAFT = 16
+_MOST_THREADS = 512
+"""GGML_MAX_N_THREADS (ggml.h)."""
 _OURS = {
     "--port": "Put --port before the --.",
     "--host": "The server listens on 127.0.0.1 only.",
@@ -37,8 +42,6 @@ _ALIASES = {
     "--api-key-file": "--api-key",
     "--ssl-cert-file": "--ssl-key-file",
 }
-_USUAL_BATCH = 2_048
-"""llama-server's own --batch-size, which a ubatch may not exceed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +68,27 @@ class ServeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A command that is ready to be started, and what it starts."""
+    """A command that is ready to be started, and what it starts. `note` is what to know of its settings, or empty."""
 
     command: Command
     build: Build
     header: GgufModel
     context: int
     options: ServeOptions
+    note: str = ""
 
 
 def check_options(options: ServeOptions) -> None:
     """Raise BadOption for a value that no engine could use."""
-    limits = (
-        ("--ctx", options.context, 256, 2**24, "tokens"),
-        ("--draft", options.draft, 0, MAX_DRAFT, "tokens, 0 is MTP off"),
-        ("--slots", options.slots, 1, 64, "slots"),
-        ("--threads", options.threads, 1, 1_024, "threads"),
-        ("--ubatch", options.ubatch, 1, 2**16, "tokens"),
-        ("--n-cpu-moe", options.n_cpu_moe, 0, 1_024, "layers"),
+    check_limits(
+        context=options.context,
+        draft=options.draft,
+        ubatch=options.ubatch,
+        n_cpu_moe=options.n_cpu_moe,
+        slots=options.slots,
     )
-    for name, value, least, most, unit in limits:
-        if value is not None and not least <= value <= most:
-            raise BadOption(f"{name} {value} is out of range.", f"It goes from {least} to {most} {unit}.", option=name)
+    # With more threads than processors each waits for others that do not run.
+    check_range("--threads", options.threads, 1, os.cpu_count() or _MOST_THREADS, "threads, one for each processor")
     for word in options.extra:
         flag = word.split("=")[0]
         flag = flag.replace("_", "-") if flag.startswith("--") else flag  # as llama.cpp reads them
@@ -151,7 +153,8 @@ async def plan(options: ServeOptions, endpoint: Endpoint) -> Launch:
     arguments = _arguments(options, endpoint, build, context)
     environment = engine_environment(api_key=endpoint.api_key, reports_loading=True) | dict(build.environment)
     folder = options.model.absolute().parent
-    return Launch(Command((*build.command, *arguments), environment, folder), build, header, context, options)
+    command = Command((*build.command, *arguments), environment, folder)
+    return Launch(command, build, header, context, options, beyond_training(header.trained_context, context))
 
 
 def name_of(options: ServeOptions) -> str:
@@ -173,11 +176,12 @@ def _arguments(options: ServeOptions, endpoint: Endpoint, build: Build, context:
     if options.threads:
         needed |= {"--threads": str(options.threads)}
     if options.kv:
-        _check_kv_type(options.kv, build)
+        owner = f"The engine {build.name} ({build.version}) has"
+        check_kv(options.kv, sorted(build.kv_types) or tuple(KV_TYPES), owner=owner)
         needed |= {"--cache-type-k": options.kv, "--cache-type-v": options.kv, "--flash-attn": "on"}
     if options.ubatch:
         needed |= {"--ubatch-size": str(options.ubatch)}
-    if (options.ubatch or 0) > _USUAL_BATCH:
+    if (options.ubatch or 0) > USUAL_BATCH:
         needed |= {"--batch-size": str(options.ubatch)}
     if options.n_cpu_moe:
         needed |= {"--gpu-layers": "99", "--n-cpu-moe": str(options.n_cpu_moe)}
@@ -194,11 +198,3 @@ def _arguments(options: ServeOptions, endpoint: Endpoint, build: Build, context:
     for flag, value in (*needed.items(), *known.items()):
         arguments += [flag] if value is None else [flag, value]
     return [*arguments, *options.extra]
-
-
-def _check_kv_type(kv: str, build: Build) -> None:
-    if build.kv_types and kv not in build.kv_types:
-        raise BadOption(
-            f"The engine {build.name} ({build.version}) has no KV cache type {kv!r}.",
-            f"It has {', '.join(sorted(build.kv_types))}.",
-        )

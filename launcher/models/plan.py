@@ -10,7 +10,8 @@ from launcher.base.errors import BadOption, ModelHasNoHead, ModelUnknown
 from launcher.models.catalogue import SPECULATION, Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.fitting import Fitted, fit
 from launcher.models.header_summary import known_of
-from launcher.models.memory import KV_TYPES, Estimate, Setting, estimate
+from launcher.models.limits import check_kv, check_limits
+from launcher.models.memory import Estimate, Setting, estimate
 from launcher.models.preset import Intent, Mark, Measurement, Preset
 from launcher.models.reasons import cautions_for, host_need_mib, reasons_for
 from launcher.models.situation import Situation
@@ -127,20 +128,9 @@ def source_name(entry: ModelEntry, file: ModelFile) -> str:
 
 def check_wish(wish: Wish) -> None:
     """Raise BadOption for a value that no engine could use."""
-    limits = (
-        ("--ctx", wish.context, 256, 2**24, "tokens"),
-        ("--draft", wish.draft, 0, 16, "tokens, 0 is MTP off"),
-        ("--ubatch", wish.ubatch, 1, 2**16, "tokens"),
-        ("--n-cpu-moe", wish.n_cpu_moe, 0, 1_024, "layers"),
-        ("--slots", wish.slots, 1, 64, "slots"),
-    )
-    for name, value, least, most, unit in limits:
-        if value is not None and not least <= value <= most:
-            raise BadOption(f"{name} {value} is out of range.", f"It goes from {least} to {most} {unit}.", option=name)
-    if wish.kv is not None and wish.kv not in KV_TYPES:
-        near = get_close_matches(wish.kv.lower(), KV_TYPES, n=1)
-        meant = f"Did you mean {near[0]}? " if near else ""
-        raise BadOption(f'There is no KV cache type "{wish.kv}".', f"{meant}Choose one of {', '.join(KV_TYPES)}.")
+    check_limits(context=wish.context, draft=wish.draft, ubatch=wish.ubatch, n_cpu_moe=wish.n_cpu_moe, slots=wish.slots)
+    if wish.kv is not None:
+        check_kv(wish.kv)
 
 
 def make_plans(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[Plan, ...]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.fitting import LEAST_CONTEXT, Fitted
+from launcher.models.limits import beyond_training
 from launcher.models.memory import ENCODER_MIB, Setting, estimate
 from launcher.models.preset import Measurement, Preset
 from launcher.models.situation import Situation
@@ -198,11 +199,8 @@ def cautions_for(
         found.insert(0, _too_big(situation))
     if situation.backend == "cpu":
         found.append("Without a GPU tokens come slowly, and nobody measured whether MTP helps then: try --no-mtp.")
-    if entry.native_context and setting.context > entry.native_context:
-        found.append(
-            f"The model was trained for {entry.native_context:,} tokens. More need RoPE scaling"
-            " (-- --rope-scaling yarn), and its answers get worse."
-        )
+    if longer := beyond_training(entry.native_context, setting.context):
+        found.append(longer)
     if setting.n_cpu_moe:
         found += _offload_cautions(entry, weights, fitted, situation)
     if situation.gpus > 1:

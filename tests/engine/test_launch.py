@@ -1,11 +1,14 @@
 """What is checked before a process is started, and the command that comes out."""
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from launcher.app import options_for
 from launcher.base.errors import BadOption, EngineFailed, LauncherError, ModelBroken, ModelHasNoHead, ModelMissing
 from launcher.engine.demo import demo_preset, unpack_demo_model
 from launcher.engine.diagnosis import explain
@@ -13,6 +16,7 @@ from launcher.engine.endpoint import Endpoint
 from launcher.engine.environment import engine_environment
 from launcher.engine.launch import ServeOptions, check_model, check_options, plan
 from launcher.engine.process import Exit
+from launcher.models.plan import Wish, check_wish
 
 ENDPOINT = Endpoint(20_001, "a-secret-that-must-not-show")
 
@@ -60,6 +64,7 @@ async def test_a_flag_that_the_build_lacks_is_left_out_when_it_is_only_welcome(
         {"draft": 17},
         {"slots": 0},
         {"threads": 0},
+        {"threads": (os.cpu_count() or 512) + 1},
     ],
 )
 def test_a_value_out_of_range_is_an_error(options: dict[str, int]) -> None:
@@ -197,5 +202,35 @@ async def test_memory_settings_and_the_users_own_arguments_are_passed_on(demo_mo
 
 
 async def test_a_cache_type_that_the_build_lacks_is_an_error(demo_model: Path) -> None:
-    with pytest.raises(BadOption, match="no KV cache type 'turbo3'"):
+    with pytest.raises(BadOption, match='no KV cache type "turbo3"'):
         await plan(ServeOptions(model=demo_model, built_in=True, kv="turbo3"), ENDPOINT)
+
+
+async def test_a_cache_type_that_a_plan_refuses_is_not_served_either(demo_model: Path) -> None:
+    options = ServeOptions(model=demo_model, built_in=True, kv="iq4_nl")
+    with pytest.raises(BadOption, match="iq4_nl cannot be used") as served:
+        await plan(options, ENDPOINT)
+    with pytest.raises(BadOption) as planned:
+        check_wish(Wish(kv="iq4_nl"))
+    assert served.value.title == planned.value.title
+    with pytest.raises(BadOption, match=r'built-in .* has no KV cache type "q8"') as unknown:
+        await plan(replace(options, kv="q8"), ENDPOINT)
+    assert "Did you mean q8_0?" in unknown.value.hint
+    assert "iq4_nl" not in unknown.value.hint
+
+
+async def test_a_context_beyond_the_training_is_served_with_a_word_on_it(demo_model: Path) -> None:
+    usual = await plan(ServeOptions(model=demo_model, built_in=True), ENDPOINT)
+    assert usual.note == ""
+    assert usual.header.trained_context is not None
+    longer = ServeOptions(model=demo_model, built_in=True, context=usual.header.trained_context + 1)
+    assert "RoPE scaling" in (await plan(longer, ENDPOINT)).note
+
+
+@pytest.mark.parametrize("left_out", ["context", "threads"])
+def test_nothing_that_was_said_for_the_demo_is_taken_for_silence(home: Path, left_out: str) -> None:
+    def chosen(model: Path) -> ServeOptions:
+        return ServeOptions(model=model, **{left_out: 0})  # type: ignore[arg-type]
+
+    with pytest.raises(BadOption, match="out of range"):
+        check_options(options_for("demo", chosen, draft=None))
