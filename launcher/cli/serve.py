@@ -70,6 +70,8 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def _announce(server: Session, *, as_json: bool) -> None:
+    from launcher.engine.arguments import USUAL_KV, USUAL_UBATCH
+
     supervisor = server.supervisor
     endpoint, launch = supervisor.endpoint, supervisor.launch
     if as_json:
@@ -85,7 +87,9 @@ def _announce(server: Session, *, as_json: bool) -> None:
         f"\n  address  {endpoint.url}/v1"
         f"\n  API key  {endpoint.api_key}"
         f"\n  settings {mtp}, context {launch.context}, {launch.options.slots} slot(s)"
+        f"\n  memory   KV cache {launch.options.kv or USUAL_KV}, ubatch {launch.options.ubatch or USUAL_UBATCH}"
         + (f"\n  yours    {shlex.join(launch.options.extra)}" if launch.options.extra else "")
+        + (f"\n  note     {launch.note}" if launch.note else "")
         + f"\n  log      {supervisor.log.path}"
         "\nCtrl-C stops it.",
         flush=True,

@@ -140,6 +140,21 @@ def test_a_server_is_served_listed_asked_and_stopped() -> None:
     assert complaint("stop")["code"] == "server_not_found"
 
 
+def test_it_says_with_which_settings_it_serves() -> None:
+    options = ["--kv", "q8_0", "--ubatch", "128", "--ctx", "300000"]
+    with subprocess.Popen(
+        [*COMMAND, "serve", "--model", "demo", *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "Ctrl-C stops it.\n")
+        told = dict(line.split(maxsplit=1) for line in lines if line.startswith("  "))
+        process.terminate()
+        assert process.wait(20) == 0
+    assert told["settings"] == "MTP on, draft length 2, context 300000, 1 slot(s)\n"
+    assert told["memory"] == "KV cache q8_0, ubatch 128\n"
+    assert told["note"].startswith("The model was trained for 262,144 tokens.")
+
+
 def test_address_and_key_outlive_a_restart() -> None:
     with served("--model", "demo") as (_, first):
         pass
