@@ -37,10 +37,11 @@ _COMPARED = frozenset({"cpu", "cuda", "vulkan"})
 class ComputeSetting:
     """What compute buffers follow from. `context` is the total over all slots, in tokens; `draft` 0 is MTP off.
 
-    `quantised` says whether the KV cache of the target is. The host holds the experts of the first
-    `cpu_expert_layers`, behind the trunk the head's; `expert_bytes` are those layers' matrices in bytes. The layers are
-    spread over `devices`. With `head` off the drafts come from elsewhere: from another model. Of n-grams
-    the engine takes up to 48 as a draft and keeps no snapshots: that is `draft` 0 and 49 `outputs` a slot.
+    `quantised` says whether the KV cache of the target is, `wide` whether it holds floats other than F16. The host
+    holds the experts of the first `cpu_expert_layers`, behind the trunk the head's; `expert_bytes` are those layers'
+    matrices in bytes. The layers are spread over `devices`. With `head` off the drafts come from elsewhere: from
+    another model. Of n-grams the engine takes up to 48 as a draft and keeps no snapshots: that is `draft` 0 and 49
+    `outputs` a slot.
     """
 
     backend: Backend
@@ -54,6 +55,7 @@ class ComputeSetting:
     devices: int = 1
     head: bool = True
     outputs: int = 0
+    wide: bool = False
 
     @property
     def tokens(self) -> int:
@@ -127,7 +129,8 @@ def draft_model_buffers(draft: Geometry, target: Geometry, setting: ComputeSetti
     its own but uses the target's.
     """
     leans = draft.architecture == ASSISTANT
-    setting = replace(setting, draft=0, outputs=0, cpu_expert_layers=0, quantised=setting.quantised and leans)
+    setting = replace(setting, draft=0, outputs=0, cpu_expert_layers=0)
+    setting = setting if leans else replace(setting, quantised=False, wide=False)
     found = _buffers(draft, setting, target_hidden=target.hidden if leans else 0)
     by_device = tuple((0, share) for share, _ in found.by_device)
     return replace(
@@ -143,7 +146,8 @@ def _buffers(
     trunk_shape = Shape(
         snapshots=1 + setting.draft if setting.draft else 0,
         rotated=setting.quantised,
-        scratch=setting.quantised and setting.backend in ("cuda", "rocm"),
+        # CUDA's attention needs all but F16 once more in F16 (ggml-cuda/fattn.cu: need_f16_K, need_f16_V).
+        scratch=(setting.quantised or setting.wide) and setting.backend in ("cuda", "rocm"),
         devices=setting.devices,
         pipelined=pipelined and setting.devices > 1 and not on_host,
         cpu_expert_layers=layers if on_host >= layers else min(on_host, repeated(geometry)),

@@ -159,6 +159,7 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting) -> Estimate
             slots=setting.slots,
             draft=setting.draft if mtp else 0,
             quantised=KV_TYPES[setting.kv][0] > 1,
+            wide=setting.kv in ("bf16", "f32"),
             cpu_expert_layers=0 if on_cpu else moved,
             expert_bytes=tuple(block.matrices for block in (weights.blocks + weights.heads)[:moved]),
             devices=gpus,

@@ -206,6 +206,20 @@ def test_a_draft_that_reads_the_targets_cache(
     assert found.draft_host / 2**20 == pytest.approx(host_mib, abs=0.02)
 
 
+def test_floats_other_than_f16_are_copied_like_quantised_caches(model: Model) -> None:
+    """ggml_cuda_flash_attn_ext_get_alloc_size (b11434) adds K and V in F16 for every type but F16 itself."""
+    geometry, _ = model(MOE)
+    alone, copied = (compute_buffers(geometry, setting(quantised=False, wide=wide)) for wide in (False, True))
+    # 65,536 cells of 2 heads, 256 keys and 256 values each; a rotation, which quantised caches have, is not added.
+    least = 65_536 * 2 * (256 + 256) * 2
+    quantised = compute_buffers(geometry, setting())
+    assert least <= copied.target < quantised.target < 1.05 * copied.target
+    assert copied.target > alone.target
+    for backend in ("vulkan", "cpu"):
+        first, second = (compute_buffers(geometry, setting(backend, quantised=False, wide=w)) for w in (False, True))
+        assert first == second
+
+
 def test_a_sliding_window_holds_a_batch_more(model: Model) -> None:
     geometry, _ = model("gemma3-12b-q4_k")
     assert window_cells(geometry, 131_072, 512) == 1_536

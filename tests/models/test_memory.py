@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from launcher.base.errors import BadOption
 from launcher.models.catalogue import Catalogue, ModelEntry
 from launcher.models.catalogue_load import shipped_models
+from launcher.models.compute import Backend
 from launcher.models.geometry import Geometry
 from launcher.models.memory import (
     KV_TYPES,
@@ -253,6 +254,14 @@ class TestAnySetting:
         assert len({(each.kv, each.recurrent, each.draft_kv) for each in found}) == 1
         # CUDA keeps an f16 copy of a layer's keys and values when the cache is quantised: 65,536 x 2 KiB.
         assert mib(found[0].compute - found[4].compute) == pytest.approx(128, rel=0.2)
+
+    def test_cuda_copies_each_type_of_cache_but_f16(self) -> None:
+        def compute(kv: str, backend: Backend = "cuda") -> int:
+            return parts(MOE, "UD-Q3_K_XL", Setting(131_072, kv, backend=backend)).compute
+
+        assert compute("bf16") == compute("f32") == pytest.approx(compute("q8_0"), rel=0.05)
+        assert mib(compute("bf16") - compute("f16")) > 100
+        assert compute("bf16", "vulkan") == compute("f16", "vulkan")
 
     def test_every_gpu_has_a_driver_s_share(self) -> None:
         for gpus in (1, 2, 3):
