@@ -70,6 +70,9 @@ def contradictions(model: ModelEntry) -> Iterator[tuple[Place, str]]:
         yield ("id",), "should be lower-case letters, digits, dots and dashes"
     if model.speculation and SPECULATION[model.speculation].needs_draft_file and model.draft is None:
         yield ("draft",), f"is missing: {model.speculation} needs a draft's file"
+    if model.geometry:
+        for name, reason in model.geometry.contradictions():
+            yield ("geometry", name), reason
     seen = set()
     for index, file in enumerate(model.files):
         if file.quant.casefold() in seen:

@@ -1,10 +1,11 @@
 """The shape of a model: the numbers that its memory follows from."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from launcher.base.errors import GeometryUnknown
 from launcher.models.gguf_header import GgufHeader, GgufModel
+from launcher.models.preset import Count, Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,31 +19,31 @@ class Geometry:
     """
 
     architecture: str
-    layers: int
-    mtp_layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    key_length: int
-    value_length: int
-    attention_layers: int
-    conv_kernel: int
-    inner_size: int
-    state_size: int
-    time_step_rank: int
-    group_count: int
-    experts: int
-    experts_used: int
-    expert_ffn: int
-    ffn: int
-    vocabulary: int
-    trained_context: int
-    shared_expert_ffn: int = 0
-    window: int = 0
-    window_layers: int = 0
-    window_kv_heads: int = 0
-    window_key_length: int = 0
-    window_value_length: int = 0
+    layers: Positive
+    mtp_layers: Count
+    hidden: Positive
+    heads: Positive
+    kv_heads: Count
+    key_length: Count
+    value_length: Count
+    attention_layers: Count
+    conv_kernel: Count
+    inner_size: Count
+    state_size: Count
+    time_step_rank: Count
+    group_count: Count
+    experts: Count
+    experts_used: Count
+    expert_ffn: Count
+    ffn: Count
+    vocabulary: Count
+    trained_context: Count
+    shared_expert_ffn: Count = 0
+    window: Count = 0
+    window_layers: Count = 0
+    window_kv_heads: Count = 0
+    window_key_length: Count = 0
+    window_value_length: Count = 0
 
     @property
     def recurrent_layers(self) -> int:
@@ -64,6 +65,24 @@ class Geometry:
         """Elements of one layer's delta-net state (llama.cpp: n_embd_s)."""
         return self.state_size * self.inner_size
 
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        """Tell what cannot be, or leaves memory without a number: the field, and the reason."""
+        if self.attention_layers > self.layers:
+            yield "attention_layers", f"should be at most the {self.layers:,} layers"
+        if self.window_layers > self.attention_layers:
+            yield "window_layers", f"should be at most the {self.attention_layers:,} layers of attention"
+        needed = ["kv_heads", "key_length", "value_length"] if self.attention_layers > self.window_layers else []
+        if self.window_layers:
+            needed += ["window", "window_kv_heads", "window_key_length", "window_value_length"]
+        if self.architecture in _DELTA_NETS or not self.attention_layers:
+            needed += ["conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count"]
+        needed += ["experts_used"] if self.experts else ["ffn"]
+        for name in needed:
+            if not getattr(self, name):
+                yield name, "should be above 0 in this model"
+        if self.experts and self.experts_used > min(self.experts, _MOST_EXPERTS_USED):
+            yield "experts_used", f"should be at most {min(self.experts, _MOST_EXPERTS_USED):,}"
+
 
 _ASSISTANT = "gemma4-assistant"
 """A draft all of whose layers are MTP layers, and a trunk's layers at the same time."""
@@ -75,6 +94,25 @@ _OTHER_CACHES = ("attention.kv_lora_rank", "attention.indexer.head_count", "wkv_
 """Keys of models whose cache is none of keys and values by head, nor a state as we know it (src/llama-arch.cpp)."""
 _MOST_EXPERTS_USED = 1_024
 """More for one token no engine takes: llama.cpp has models of up to 512 experts in all (LLAMA_MAX_EXPERTS)."""
+_KEYS = {
+    "attention_layers": "full_attention_interval",
+    "kv_heads": "attention.head_count_kv",
+    "key_length": "attention.key_length",
+    "value_length": "attention.value_length",
+    "window": "attention.sliding_window",
+    "window_layers": "attention.sliding_window_pattern",
+    "window_kv_heads": "attention.head_count_kv",
+    "window_key_length": "attention.key_length_swa",
+    "window_value_length": "attention.value_length_swa",
+    "conv_kernel": "ssm.conv_kernel",
+    "inner_size": "ssm.inner_size",
+    "state_size": "ssm.state_size",
+    "time_step_rank": "ssm.time_step_rank",
+    "group_count": "ssm.group_count",
+    "experts_used": "expert_used_count",
+    "ffn": "feed_forward_length",
+}
+"""The keys of a header that the fields come from."""
 _ASK_IT = "An engine knows: `mtp-launcher estimate` with --ask-engine."
 
 
@@ -129,17 +167,14 @@ def geometry_of(model: GgufModel | GgufHeader) -> Geometry:
         trained_context=number("context_length", 0),
         shared_expert_ffn=number("expert_shared_feed_forward_length", 0),
     )
-    if geometry.experts and not 0 < geometry.experts_used <= min(geometry.experts, _MOST_EXPERTS_USED):
-        raise GeometryUnknown(
-            f"The header of {model.name} uses {geometry.experts_used:,} of {geometry.experts:,} experts:"
-            " that cannot be.",
-            _ASK_IT,
-        )
     geometry = _with_window(model, geometry, number)
     kv_heads = model.metadata.get(f"{arch}.attention.head_count_kv")
     uneven = isinstance(kv_heads, Sequence) and len({count for count in kv_heads[:layers] if count}) > 1
     if not geometry.window and (uneven or number("attention.sliding_window", 0)):
         raise _other_cache(model)
+    for name, reason in geometry.contradictions():
+        key, value = f"{arch}.{_KEYS[name]}", getattr(geometry, name)
+        raise GeometryUnknown(f"The header of {model.name} has no usable {key} ({value:,}): it {reason}.", _ASK_IT)
     return geometry
 
 

@@ -1,5 +1,6 @@
 """The numbers that memory follows from, read from headers of models as they are published."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -157,8 +158,36 @@ def test_numbers_that_cannot_be_end_in_an_error_at_once(
     ids=str,
 )
 def test_experts_of_which_no_possible_number_is_used(metadata: dict[str, Value | None], tmp_path: Path) -> None:
-    with pytest.raises(GeometryUnknown, match=r"uses [\d,]+ of [\d,]+ experts: that cannot be"):
+    with pytest.raises(GeometryUnknown, match=r"no usable qwen35moe\.expert_used_count \([\d,]+\): it should be"):
         read(tmp_path, changed("qwen35moe-35b-q3_k_xl", metadata))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("llama-8b-q4_k", "attention.head_count_kv", 0),
+        ("llama-8b-q4_k", "attention.key_length", 0),
+        ("llama-8b-q4_k", "attention.value_length", 0),
+        ("llama-8b-q4_k", "feed_forward_length", None),
+        ("qwen35moe-35b-q3_k_xl", "attention.head_count_kv", 0),
+        ("qwen35moe-35b-q3_k_xl", "ssm.inner_size", None),
+        ("qwen35moe-35b-q3_k_xl", "ssm.state_size", 0),
+        ("qwen35moe-35b-q3_k_xl", "ssm.conv_kernel", None),
+        ("gemma4-31b-iq4_xs", "attention.key_length_swa", 0),
+    ],
+)
+def test_a_number_that_the_memory_follows_from_is_not_taken_for_nothing(
+    name: str, key: str, value: int | None, tmp_path: Path
+) -> None:
+    made = changed(name, {key: value})
+    with pytest.raises(GeometryUnknown, match=rf"no usable {made.architecture}\.{re.escape(key)} \(0\)") as broken:
+        read(tmp_path, made)
+    assert "--ask-engine" in broken.value.hint
+
+
+def test_layers_that_keep_nothing_at_all_are_not_taken_for_free(tmp_path: Path) -> None:
+    with pytest.raises(GeometryUnknown, match=r"no usable llama\.ssm\."):
+        read(tmp_path, changed("llama-8b-q4_k", {"attention.head_count_kv": [0] * 32}))
 
 
 def test_a_model_of_heads_alone_is_none(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The user's own models and presets: they join the catalogue, and what is wrong is told by file, line and field."""
 
+import json
 import re
 from pathlib import Path
 
@@ -268,3 +269,63 @@ def test_whatever_is_written_the_shipped_models_load(
         load_catalogue(tmp_path_factory.getbasetemp() / "no").models
     )
     assert all(problem.line is None or 1 <= problem.line <= text.count("\n") + 1 for problem in catalogue.problems)
+
+
+GEOMETRY = {
+    "architecture": "qwen3moe",
+    "layers": 48,
+    "mtp_layers": 0,
+    "hidden": 2_048,
+    "heads": 32,
+    "kv_heads": 4,
+    "key_length": 128,
+    "value_length": 128,
+    "attention_layers": 48,
+    "conv_kernel": 0,
+    "inner_size": 0,
+    "state_size": 0,
+    "time_step_rank": 0,
+    "group_count": 0,
+    "experts": 128,
+    "experts_used": 8,
+    "expert_ffn": 768,
+    "ffn": 0,
+    "vocabulary": 151_936,
+    "trained_context": 40_960,
+}
+
+
+def with_geometry(**changes: int) -> str:
+    lines = (f"{key} = {json.dumps(value)}" for key, value in {**GEOMETRY, **changes}.items())
+    return MODEL + "\n[models.geometry]\n" + "\n".join(lines) + "\n"
+
+
+def test_a_geometry_of_the_user_s() -> None:
+    write("models", with_geometry())
+    catalogue = load_catalogue()
+    assert not catalogue.problems
+    assert catalogue.find("mine").geometry is not None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("experts_used", 0, "should be above 0 in this model"),
+        ("experts_used", 129, "should be at most 128"),
+        ("experts", -1, "greater than or equal to 0"),
+        ("layers", 0, "greater than or equal to 1"),
+        ("heads", 0, "greater than or equal to 1"),
+        ("hidden", -2_048, "greater than or equal to 1"),
+        ("kv_heads", 0, "should be above 0 in this model"),
+        ("key_length", 0, "should be above 0 in this model"),
+        ("attention_layers", 49, "should be at most the 48 layers"),
+        ("window_layers", 50, "should be at most the 48 layers of attention"),
+    ],
+)
+def test_a_geometry_that_cannot_be_is_told_by_line(field: str, value: int, reason: str) -> None:
+    text = with_geometry(**{field: value})
+    write("models", text)
+    problem = load_catalogue().problems[0]
+    assert problem.field == f"models[0].geometry.{field}"
+    assert problem.line == 1 + text.split("\n").index(f"{field} = {value}")
+    assert reason in problem.reason
