@@ -65,7 +65,9 @@ class Build:
         if missing:
             raise EngineUnsuitable(
                 f"The engine {self.name} ({self.version}) does not know {', '.join(missing)}.",
-                "Use a newer llama.cpp build, or leave --engine out to use the built-in one.",
+                "Name a newer llama-server with --engine."
+                if self.name == BUILT_IN
+                else "Use a newer llama.cpp build, or leave --engine out to use the built-in one.",
                 missing=missing,
             )
 

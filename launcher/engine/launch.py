@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead
+from launcher.base.errors import BadOption, EngineUnsuitable, LauncherError, ModelHasNoHead
 from launcher.engine.arguments import USUAL_BATCH
-from launcher.engine.build import Build, find_on_path, list_devices, probe
+from launcher.engine.build import BUILT_IN, Build, find_on_path, list_devices, probe
 from launcher.engine.endpoint import HOST, Endpoint
 from launcher.engine.environment import engine_environment
 from launcher.engine.process import Command
@@ -184,6 +184,7 @@ def _arguments(options: ServeOptions, endpoint: Endpoint, build: Build, context:
     if (options.ubatch or 0) > USUAL_BATCH:
         needed |= {"--batch-size": str(options.ubatch)}
     if options.n_cpu_moe:
+        _check_has_gpus(build)
         needed |= {"--gpu-layers": "99", "--n-cpu-moe": str(options.n_cpu_moe)}
     build.require(*needed, "--metrics")
     welcome: dict[str, str | None] = {
@@ -198,3 +199,12 @@ def _arguments(options: ServeOptions, endpoint: Endpoint, build: Build, context:
     for flag, value in (*needed.items(), *known.items()):
         arguments += [flag] if value is None else [flag, value]
     return [*arguments, *options.extra]
+
+
+def _check_has_gpus(build: Build) -> None:
+    if build.name == BUILT_IN:
+        raise EngineUnsuitable(
+            "The built-in engine computes on the processor only, so all experts are in host memory already.",
+            "Leave --n-cpu-moe out. To use a GPU, name a llama-server that was built for it with --engine.",
+            option="--n-cpu-moe",
+        )

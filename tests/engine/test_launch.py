@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from launcher.app import options_for
-from launcher.base.errors import BadOption, EngineFailed, LauncherError, ModelBroken, ModelHasNoHead, ModelMissing
+from launcher.base.errors import (
+    BadOption,
+    EngineFailed,
+    EngineUnsuitable,
+    LauncherError,
+    ModelBroken,
+    ModelHasNoHead,
+    ModelMissing,
+)
+from launcher.engine.build import probe
 from launcher.engine.demo import demo_preset, unpack_demo_model
 from launcher.engine.diagnosis import explain
 from launcher.engine.endpoint import Endpoint
@@ -234,3 +243,21 @@ def test_nothing_that_was_said_for_the_demo_is_taken_for_silence(home: Path, lef
 
     with pytest.raises(BadOption, match="out of range"):
         check_options(options_for("demo", chosen, draft=None))
+
+
+async def test_the_built_in_engine_has_no_gpu_to_keep_experts_from(demo_model: Path) -> None:
+    options = ServeOptions(model=demo_model, built_in=True, n_cpu_moe=3)
+    with pytest.raises(EngineUnsuitable, match="on the processor only") as refused:
+        await plan(options, ENDPOINT)
+    assert "Leave --n-cpu-moe out" in refused.value.hint
+    assert "--engine" in refused.value.hint
+    assert (await plan(replace(options, n_cpu_moe=0), ENDPOINT)).options.n_cpu_moe == 0
+
+
+async def test_what_the_built_in_engine_lacks_is_not_said_to_be_had_from_it(fake_engine: Path) -> None:
+    with pytest.raises(EngineUnsuitable, match="--strange") as lacking:
+        (await probe(None)).require("--strange")
+    assert lacking.value.hint == "Name a newer llama-server with --engine."
+    with pytest.raises(EngineUnsuitable) as lacking:
+        (await probe(fake_engine)).require("--strange")
+    assert "built-in one" in lacking.value.hint
