@@ -2,10 +2,7 @@
 
 import json
 import re
-import socket
-import ssl
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +13,7 @@ import httpx_sse
 
 from launcher import __version__
 from launcher.base.errors import Refused, Unreachable
+from launcher.base.net import host_of, tls_context, unreachable
 
 _CONNECT_S = 2.0
 _FIRST_RANGE, _LARGEST_RANGE = 2**18, 2**22
@@ -161,10 +159,12 @@ class Page:
     data: Any
 
 
-def json_pages(url: str, *, token: str | None = None, limit_bytes: int = 2**25) -> Iterator[Page]:
+def json_pages(
+    url: str, *, token: str | None = None, headers: Mapping[str, str] | None = None, limit_bytes: int = 2**25
+) -> Iterator[Page]:
     """GET JSON, through the environment's proxies, and the pages that follow it by `Link: rel="next"` (RFC 8288).
 
-    Redirects are followed, and the token goes to no other server than that of `url`. Any status is an answer, an error
+    `headers` are sent with each request. Redirects are followed, and the token goes to no other server than that of `url`. Any status is an answer, an error
     the last one. Raises Unreachable when there is none or it breaks off, Refused when it is not JSON, or when all pages
     together are longer than `limit_bytes`.
     """
@@ -172,7 +172,8 @@ def json_pages(url: str, *, token: str | None = None, limit_bytes: int = 2**25) 
     with _remote_client() as client, _reaching(url):
         while following:
             bearer = _bearer(token if _same_origin(httpx.URL(url), httpx.URL(following)) else None)
-            with client.stream("GET", following, headers=bearer, follow_redirects=True) as response:
+            sent = {**(headers or {}), **bearer}
+            with client.stream("GET", following, headers=sent, follow_redirects=True) as response:
                 told = Head(response.status_code, {name.lower(): value for name, value in response.headers.items()})
                 if not response.is_success:
                     yield Page(told, None)
@@ -182,12 +183,12 @@ def json_pages(url: str, *, token: str | None = None, limit_bytes: int = 2**25) 
                     body += part
                     if len(body) > left:
                         raise Refused(
-                            f"{_host(url)} sends more than {limit_bytes:,} bytes of JSON.", "Try again later."
+                            f"{host_of(url)} sends more than {limit_bytes:,} bytes of JSON.", "Try again later."
                         )
                 left -= len(body)
                 further = response.links.get("next", {}).get("url")
                 following = str(response.url.join(further)) if further else ""
-            yield Page(told, _parsed(body, _host(url), "Is its address right?"))
+            yield Page(told, _parsed(body, host_of(url), "Is its address right?"))
 
 
 class RangeReader:
@@ -257,7 +258,7 @@ class RangeReader:
         with _reaching(self._url):
             while len(self._data) < end and (self._known is None or len(self._data) < self._known[0]):
                 if time.monotonic() > self._deadline_s:
-                    raise Unreachable(f"{_host(self._url)} sends too slowly.", "Try again later.")
+                    raise Unreachable(f"{host_of(self._url)} sends too slowly.", "Try again later.")
                 if self._response is None:
                     self._ask(max(end, len(self._data) + self._ahead))
                     self._ahead = min(2 * self._ahead, _LARGEST_RANGE)
@@ -266,7 +267,7 @@ class RangeReader:
                 if len(self._data) > self._body_end:
                     raise self._odd("sent more than it was asked for")
                 if not part and len(self._data) < self._body_end:
-                    raise Unreachable(f"{_host(self._url)} broke off in the middle of the file.", "Try again.")
+                    raise Unreachable(f"{host_of(self._url)} broke off in the middle of the file.", "Try again.")
                 if len(self._data) == self._body_end:
                     self._hang_up()
 
@@ -313,7 +314,7 @@ class RangeReader:
             self._response = None
 
     def _odd(self, what: str) -> Refused:
-        return Refused(f"{_host(self._url)} {what}.", "Try again; if that does not help, get it from another server.")
+        return Refused(f"{host_of(self._url)} {what}.", "Try again; if that does not help, get it from another server.")
 
 
 def refusal_of(url: str, answer: Head) -> Refused:
@@ -327,13 +328,13 @@ def refusal_of(url: str, answer: Head) -> Refused:
         410: ("has this file no longer", "Check the name."),
         429: ("has had too many requests", f"Try again in {wait} s." if wait.isdecimal() else "Try again later."),
     }.get(status, (f"answers with HTTP status {status}", "Try again later." if status >= 500 else ""))
-    return Refused(f"{_host(url)} {what}.", hint, status=status)
+    return Refused(f"{host_of(url)} {what}.", hint, status=status)
 
 
 def _remote_client() -> httpx.Client:
     headers = {"User-Agent": f"mtp-launcher/{__version__}", "Accept-Encoding": "identity"}
     try:
-        return httpx.Client(timeout=httpx.Timeout(30.0, connect=10.0), headers=headers)
+        return httpx.Client(timeout=httpx.Timeout(30.0, connect=10.0), headers=headers, verify=tls_context())
     except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:  # socks without its library, a bad scheme
         raise Unreachable(
             f"The environment's proxy or certificates cannot be used: {error}.",
@@ -349,20 +350,6 @@ def _same_origin(one: httpx.URL, other: httpx.URL) -> bool:
     return (one.scheme, one.host, one.port) == (other.scheme, other.host, other.port)
 
 
-def _host(url: str) -> str:
-    """Return a server's name alone: the rest of an address may hold a signature or a password."""
-    try:
-        return httpx.URL(url if "://" in url else f"http://{url}").host or "The server"
-    except httpx.InvalidURL:
-        return "The server"
-
-
-def _proxy(url: str) -> str | None:
-    """Return the environment's proxy for an address."""
-    proxies = urllib.request.getproxies()
-    return None if urllib.request.proxy_bypass(_host(url)) else proxies.get(url.split(":")[0], proxies.get("all"))
-
-
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
     """Turn what goes wrong on the way to another computer into Unreachable, by its cause."""
@@ -373,19 +360,7 @@ def _reaching(url: str) -> Iterator[None]:
     except httpx.HTTPError as error:
         with suppress(RuntimeError):  # there is none when it failed before it was made
             url = str(error.request.url)  # where a redirect led
-        host, proxy = _host(url), _proxy(url)
-        way = f"The way there leads through the proxy {_host(proxy)}." if proxy else "Is this computer online?"
-        cause: BaseException = error
-        while not isinstance(cause, OSError) and (cause.__cause__ or cause.__context__):
-            cause = cause.__cause__ or cause.__context__ or cause
-        if isinstance(cause, ssl.SSLError):
-            why = getattr(cause, "verify_message", "") or cause.reason or cause
-            clock = "Check the clock; behind an inspecting proxy, set SSL_CERT_FILE to its certificate."
-            raise Unreachable(f"There is no secure connection to {host}: {why}.", clock) from error
-        if isinstance(cause, socket.gaierror):
-            raise Unreachable(f"The name {host} is not known.", way) from error
-        if isinstance(error, httpx.TimeoutException):
-            raise Unreachable(f"{host} did not answer in time.", way) from error
-        if isinstance(error, httpx.ConnectError):
-            raise Unreachable(f"{host} cannot be reached: {cause}.", way) from error
-        raise Unreachable(f"The connection to {host} broke off: {error}.", f"Try again. {way}") from error
+        timed_out = isinstance(error, httpx.TimeoutException)
+        raise unreachable(
+            url, TimeoutError() if timed_out else error, connecting=isinstance(error, httpx.ConnectError)
+        ) from error
