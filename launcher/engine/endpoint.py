@@ -19,6 +19,8 @@ from launcher.base.paths import state_dir
 HOST = "127.0.0.1"
 _PORTS = range(20_000, 32_768)
 """Below the ports that Linux and Windows give to outgoing connections, so that ours stays free."""
+_OPEN_PORTS = 1_024
+"""From here on anybody may listen, unless the system's administrator has moved the limit (ip(7))."""
 _LOCK_S = 10.0
 
 
@@ -71,7 +73,8 @@ def claim(port: int | None, *, taken: frozenset[int] = frozenset()) -> Endpoint:
     """Return an endpoint whose port is free: the asked one, else the first kept one, else a new one.
 
     `taken` are ports that other servers of ours hold although they may not listen yet. The key of a port is
-    kept with it. Raises PortBusy when the asked port is not free, BadOption when it is no port.
+    kept with it. Raises PortBusy when the asked port is not free, BadOption when it is no port, or one that needs
+    administrator rights.
     """
     if port is not None and not 1 <= port <= 65_535:
         raise BadOption(f"{port} is not a port.", "Ports go from 1 to 65535.", port=port)
@@ -96,7 +99,10 @@ def claim(port: int | None, *, taken: frozenset[int] = frozenset()) -> Endpoint:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on `port` of 127.0.0.1 now."""
+    """Return whether a server could listen on `port` of 127.0.0.1 now.
+
+    Raises BadOption for one that the system keeps for administrators.
+    """
     with socket.socket() as probe:
         if sys.platform == "win32":
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
@@ -105,6 +111,12 @@ def is_free(port: int) -> bool:
         try:
             probe.bind((HOST, port))
             probe.listen(1)
-        except OSError:
+        except OSError as error:
+            if isinstance(error, PermissionError) and port < _OPEN_PORTS and sys.platform != "win32":
+                raise BadOption(
+                    f"Port {port} needs administrator rights, as ports under {_OPEN_PORTS} do.",
+                    f"Choose one from {_OPEN_PORTS} on with --port, or leave --port out.",
+                    port=port,
+                ) from None
             return False
     return True
