@@ -354,7 +354,7 @@ async def stop(url: str | None) -> Entry:
     """Stop the only running server, or the one at `url`, and return what it was.
 
     Its launcher is asked to end (on Windows it is ended, which ends the engine's job). Raises ServerNotFound,
-    or EngineFailed when it still runs after 12 s.
+    SeveralServers, or EngineFailed when it still runs after 12 s.
     """
     entry = await asyncio.to_thread(registry.find, url)
     engine = ProcessId.of(entry.engine_pid) if entry.engine_pid else None

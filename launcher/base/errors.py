@@ -28,6 +28,12 @@ class BadOption(LauncherError):
     code = "bad_option"
 
 
+class HomeUnusable(LauncherError):
+    """A folder for what the program writes cannot be used."""
+
+    code = "home_unusable"
+
+
 class ModelMissing(LauncherError):
     """There is no such model file, or it cannot be read."""
 
@@ -44,6 +50,24 @@ class ModelBroken(LauncherError):
     """The file is not a GGUF, is cut short, or its header makes no sense."""
 
     code = "model_broken"
+
+
+class ModelReplaced(LauncherError):
+    """A file on the hub is another one than the catalogue's, or than the one that is here."""
+
+    code = "model_replaced"
+
+
+class ModelUnexpected(LauncherError):
+    """A file was received as the server has it, but it is not the model that it should be."""
+
+    code = "model_unexpected"
+
+
+class ModelInUse(LauncherError):
+    """A running server uses the file."""
+
+    code = "model_in_use"
 
 
 class ModelHasNoHead(LauncherError):
@@ -88,6 +112,54 @@ class EngineUnsuitable(LauncherError):
     code = "engine_unsuitable"
 
 
+class EngineBusy(LauncherError):
+    """The engine, or the store of engines, is being used by another program."""
+
+    code = "engine_busy"
+
+
+class EngineKept(LauncherError):
+    """The engine stays because something depends on it: it is in use by default, or pinned."""
+
+    code = "engine_kept"
+
+
+class EngineUnfit(LauncherError):
+    """No official build is for this computer, or not the one that was asked for."""
+
+    code = "engine_unfit"
+
+
+class KnownBad(LauncherError):
+    """The build is known not to do what this program is for."""
+
+    code = "known_bad"
+
+
+class GpuUnseen(LauncherError):
+    """The engine does not see the GPU that it was chosen for."""
+
+    code = "gpu_unseen"
+
+
+class SelfTestFailed(LauncherError):
+    """An engine was installed or tested and is not what it was taken for."""
+
+    code = "self_test_failed"
+
+
+class ArchiveRefused(LauncherError):
+    """An archive is damaged, or holds what no engine's archive has a reason to hold."""
+
+    code = "archive_refused"
+
+
+class ReleaseMissing(LauncherError):
+    """There is no such release, or it is not complete yet, or its files cannot be verified."""
+
+    code = "release_missing"
+
+
 class BadProfile(LauncherError):
     """An engine profile in the config folder cannot be used."""
 
@@ -125,9 +197,15 @@ class Superseded(LauncherError):
 
 
 class ServerNotFound(LauncherError):
-    """No running server is meant, or more than one could be."""
+    """No running server is meant."""
 
     code = "server_not_found"
+
+
+class SeveralServers(LauncherError):
+    """More than one running server could be meant."""
+
+    code = "several_servers"
 
 
 class Unreachable(LauncherError):
@@ -144,6 +222,12 @@ class Refused(LauncherError):
     def __init__(self, title: str, hint: str = "", *, status: int | None = None, **facts: object) -> None:
         super().__init__(title, hint, status=status, **facts)
         self.status = status
+
+
+class RateLimited(Refused):
+    """A server takes no more requests from this address for some time."""
+
+    code = "rate_limited"
 
 
 class Offline(LauncherError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from filelock import FileLock
 from pydantic import BaseModel, Field, ValidationError
 
-from launcher.base.errors import ServerNotFound
+from launcher.base.errors import ServerNotFound, SeveralServers
 from launcher.base.files import write_atomically
 from launcher.base.identity import ProcessId
 from launcher.base.paths import runtime_dir
@@ -91,7 +91,7 @@ def running() -> tuple[Entry, ...]:
 
 
 def find(url: str | None) -> Entry:
-    """Return the only running server, or the one at `url`. Raises ServerNotFound otherwise."""
+    """Return the only running server, or the one at `url`. Raises ServerNotFound or SeveralServers."""
     entries = running()
     names = ", ".join(entry.url for entry in entries)
     if url is not None:
@@ -106,7 +106,7 @@ def find(url: str | None) -> Entry:
     if not entries:
         raise ServerNotFound("No server is running.", "Start one with `mtp-launcher serve --model FILE`.")
     if len(entries) > 1:
-        raise ServerNotFound(f"{len(entries)} servers are running: {names}.", "Name one with --url.")
+        raise SeveralServers(f"{len(entries)} servers are running: {names}.", "Name one with --url.")
     return entries[0]
 
 

@@ -167,7 +167,9 @@ def test_several_servers_run_side_by_side_and_are_told_apart() -> None:
         assert first["url"] != second["url"]
         assert len(answer("status")) == 2
         for verb in (["chat", "Hello"], ["stop"]):
-            assert "--url" in complaint(*verb)["hint"]
+            error = complaint(*verb)
+            assert error["code"] == "several_servers"
+            assert "--url" in error["hint"]
         assert answer("chat", "Hello", "--max-tokens", "8", "--url", second["url"])["predicted_n"] == 8
         assert answer("stop", "--url", second["url"])["stopped"] == second["url"]
         assert [server["url"] for server in answer("status")] == [first["url"]]
@@ -379,5 +381,5 @@ def test_a_home_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     blocked.write_text("in the way")
     told = run("demo", "--headless", MTP_LAUNCHER_HOME=str(blocked))
     assert told.returncode == 1
-    assert told.stderr.startswith("Error: The system refused")
+    assert told.stderr.startswith(f"Error: MTP_LAUNCHER_HOME is {blocked}, but {blocked} is not a folder.")
     assert "Traceback" not in told.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.base.errors import BadOption, PortBusy, ServerNotFound
+from launcher.base.errors import BadOption, PortBusy, ServerNotFound, SeveralServers
 from launcher.base.paths import runtime_dir
 from launcher.engine import registry
 from launcher.engine.endpoint import Endpoint, claim, is_free
@@ -56,6 +56,24 @@ def test_what_is_no_port_is_an_error(port: int) -> None:
         claim(port)
 
 
+def test_a_port_that_only_administrators_may_have_is_not_said_to_be_in_use() -> None:
+    """In a process without root's rights; some systems (containers) let everybody have such ports."""
+    script = (
+        "import ctypes, struct; from launcher.engine.endpoint import claim\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "assert libc.capset(struct.pack('Ii', 0x20080522, 0), struct.pack('6I', *[0] * 6)) == 0\n"
+        "try: print(claim(1023).port)\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    open_to_all = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 1023
+    refused = (
+        "BadOption Port 1023 needs administrator rights, as ports under 1024 do. "
+        "Choose one from 1024 on with --port, or leave --port out."
+    )
+    assert told == ("1023" if open_to_all else refused)
+
+
 def test_keys_are_readable_by_their_owner_only(home: Path) -> None:
     claim(None)
     assert (home / "state" / "endpoints.json").stat().st_mode & 0o077 == 0
@@ -98,7 +116,7 @@ def test_it_says_so_when_none_or_several_could_be_meant() -> None:
         registry.find(None)
     first, mine = register()
     second, other = register()
-    with pytest.raises(ServerNotFound, match="2 servers are running") as raised:
+    with pytest.raises(SeveralServers, match="2 servers are running") as raised:
         registry.find(None)
     assert "--url" in str(raised.value)
     assert registry.find(second.url).port == second.port
