@@ -234,3 +234,27 @@ class Offline(LauncherError):
     """The network is needed, but the user has said not to use it."""
 
     code = "offline"
+
+
+class DownloadBroken(LauncherError):
+    """What arrived is not the file that was promised. It is kept aside as .bad and never used."""
+
+    code = "download_broken"
+
+
+class DiskFull(LauncherError):
+    """There is no room for a file. What has arrived of it is kept."""
+
+    code = "disk_full"
+
+
+class DownloadBusy(LauncherError):
+    """Another process downloads the same file to the same place."""
+
+    code = "download_busy"
+
+
+class FileInTheWay(LauncherError):
+    """Another file, which is not ours to overwrite, has the name that a file should get."""
+
+    code = "file_in_the_way"

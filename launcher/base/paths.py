@@ -6,6 +6,8 @@ from pathlib import Path
 
 import platformdirs
 
+from launcher.base.errors import HomeUnusable, LauncherError
+
 HOME_VARIABLE = "MTP_LAUNCHER_HOME"
 """Set to a folder, it holds everything the program writes (portable use, tests)."""
 
@@ -37,6 +39,39 @@ def _home(kind: str) -> Path:
     return Path(getattr(platformdirs, f"user_{kind}_path")(_APP, appauthor=False))
 
 
+def check_home() -> None:
+    """Raise HomeUnusable when the variable names something that is no folder. One that is not there yet is made."""
+    home = os.environ.get(HOME_VARIABLE)
+    if home and (found := _in_the_way(expanded(home).absolute())):
+        raise HomeUnusable(f"{HOME_VARIABLE} is {home}, but {found} is not a folder.", _remedy(), folder=home)
+
+
+def refusal(error: OSError) -> LauncherError:
+    """Return what the system has refused as a sentence, and what to do about it, also where it was a folder of ours."""
+    path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    refused = f"The system refused: {error.strerror or error}{f' ({path})' if path else ''}."
+    if path and any(_related(Path(path), folder) for folder in (config_dir(), cache_dir(), state_dir())):
+        return HomeUnusable(refused, _remedy(), folder=path)
+    return LauncherError(refused, "Check disk space and permissions.")
+
+
+def _related(path: Path, folder: Path) -> bool:
+    """Whether a path lies in a folder, or is one above it that could not be made."""
+    return path.is_relative_to(folder) or folder.is_relative_to(path)
+
+
+def _in_the_way(home: Path) -> Path | None:
+    """Return the first of a path's own folders that is something else."""
+    try:
+        return next((each for each in (home, *home.parents) if each.exists() and not each.is_dir()), None)
+    except OSError:
+        return None  # what cannot be looked at is told when it is written
+
+
+def _remedy() -> str:
+    return f"Set {HOME_VARIABLE} to a folder that you may write, on a disk with room."
+
+
 def config_dir() -> Path:
     """Return the folder for what the user writes: models and presets of their own."""
     return _home("config")
@@ -45,6 +80,11 @@ def config_dir() -> Path:
 def cache_dir() -> Path:
     """Return the folder for what can be made again, such as the unpacked demo model."""
     return _home("cache")
+
+
+def data_dir() -> Path:
+    """Return the folder for what was downloaded to be kept: engines and models."""
+    return _home("data")
 
 
 def state_dir() -> Path:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NoReturn
 
 from launcher import __version__
@@ -23,6 +24,8 @@ VERBS = {
     "models": "list the models of the catalogue, or tell all about one",
     "doctor": "say what this machine has and what is missing",
 }
+_ANSWERING = ("plan", "estimate", "models", "doctor", "status")
+"""The verbs that do nothing but print."""
 _INTERRUPTED, _TERMINATED, _BROKEN_PIPE = 130, 143, 141
 
 
@@ -35,7 +38,8 @@ OpenWindow = Callable[[argparse.Namespace], int]
 
 def run(open_window: OpenWindow) -> NoReturn:
     """Run the command line of this process; `open_window` is the other face."""
-    if sys.stdout is None:  # closed, or pythonw
+    closed = sys.stdout is None  # or pythonw
+    if closed:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 -- for as long as we live
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
@@ -50,6 +54,8 @@ def run(open_window: OpenWindow) -> NoReturn:
     try:
         code = main(sys.argv[1:], open_window)
         sys.stdout.flush()
+        if closed and code == 0 and sys.argv[1:2] and sys.argv[1] in _ANSWERING:
+            raise OSError("it is closed")
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BrokenPipeError:
@@ -68,7 +74,10 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
     if arguments[:1] in (["serve"], ["plan"]) and "--" in arguments:
         cut = arguments.index("--")
         arguments, extra = arguments[:cut], arguments[cut + 1 :]
-    options = _parser(arguments).parse_args(arguments)
+    parser = _parser(arguments)
+    if arguments[:1] != ["chat"] and (what := _empty(arguments)):  # a prompt has words of its own for it
+        parser.error(f"{what} is empty: give it a value, or leave it out")
+    options = parser.parse_args(arguments)
     if extra:
         options.extra = extra
     if options.verb is None:
@@ -81,6 +90,16 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
     if options.verb == "gui":
         return _explained(options, lambda: gui.run(options, open_window))
     return _explained(options, lambda: _run_verb(options))
+
+
+def _empty(arguments: list[str]) -> str | None:
+    """Return what has an empty value, as from a variable that is not set; no option means anything by one."""
+    for before, word in pairwise(["", *arguments]):
+        if not word.strip():
+            return f"argument {before}" if before.startswith("--") and "=" not in before else "an argument"
+        if word.startswith("--") and not word.partition("=")[2].strip() and "=" in word:
+            return f"argument {word.partition('=')[0]}"
+    return None
 
 
 def _parser(arguments: list[str]) -> argparse.ArgumentParser:
@@ -131,17 +150,17 @@ def _run_verb(options: argparse.Namespace) -> int:
 def _explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:
     """Run a verb; what it cannot do is told in a sentence, with exit code 1."""
     from launcher.base.errors import LauncherError
+    from launcher.base.paths import check_home, refusal
     from launcher.cli.output import print_error
 
     try:
+        if options.verb not in ("doctor", "gui"):  # which tell of it beside all else
+            check_home()
         return verb()
     except LauncherError as error:
         print_error(error, as_json=options.json)
-        return 1
     except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        where = f" ({error.filename})" if error.filename else ""
-        refused = f"The system refused: {error.strerror or error}{where}."
-        print_error(LauncherError(refused, "Check disk space and permissions."), as_json=options.json)
-        return 1
+        if isinstance(error, BrokenPipeError) or (error.filename is None and options.verb in _ANSWERING):
+            raise  # it is the output that cannot be written
+        print_error(refusal(error), as_json=options.json)
+    return 1

@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 from launcher.base.age import process_age_s
-from launcher.base.paths import HOME_VARIABLE, cache_dir, config_dir, expanded, runtime_dir, shipped, state_dir
+from launcher.base.errors import HomeUnusable
+from launcher.base.paths import (
+    HOME_VARIABLE,
+    cache_dir,
+    check_home,
+    config_dir,
+    expanded,
+    refusal,
+    runtime_dir,
+    shipped,
+    state_dir,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,7 +78,7 @@ def test_in_a_wheel_the_shipped_files_lie_inside_the_package(tmp_path: Path) -> 
     package = tmp_path / "launcher"
     (package / "base").mkdir(parents=True)
     (package / "_data").mkdir()
-    for name in ("__init__.py", "base/__init__.py", "base/paths.py"):
+    for name in ("__init__.py", "base/__init__.py", "base/errors.py", "base/paths.py"):
         shutil.copy(ROOT / "launcher" / name, package / name)
     script = "from launcher.base.paths import shipped; print(shipped('presets', 'demo.toml'))"
     said = subprocess.run(
@@ -96,3 +107,35 @@ def test_the_home_of_a_user_who_does_not_exist_stays_as_it_was_written(monkeypat
     assert expanded("~nobody-of-that-name/a.gguf") == Path("~nobody-of-that-name/a.gguf")
     monkeypatch.setenv(HOME_VARIABLE, "~nobody-of-that-name")
     assert cache_dir() == Path.cwd() / "~nobody-of-that-name" / "cache"
+
+
+@pytest.mark.parametrize("below", [".", "further/below"])
+def test_a_home_that_is_a_file_is_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, below: str
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.setenv(HOME_VARIABLE, str(blocked / below))
+    with pytest.raises(HomeUnusable) as refused:
+        check_home()
+    assert refused.value.title == f"MTP_LAUNCHER_HOME is {blocked / below}, but {blocked} is not a folder."
+    assert refused.value.hint.startswith("Set MTP_LAUNCHER_HOME to a folder that you may write")
+
+
+@pytest.mark.parametrize("name", ["", "home", "home/not/there/yet"])
+def test_a_home_that_is_a_folder_or_can_become_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / name) if name else "")
+    check_home()
+
+
+def test_a_refusal_within_our_folders_names_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    for home, inside in ((str(tmp_path / "stick"), "stick/state/run"), ("", "caches/mtp-launcher"), ("", "caches")):
+        monkeypatch.setenv(HOME_VARIABLE, home)
+        told = refusal(PermissionError(13, "Permission denied", str(tmp_path / inside)))
+        assert (told.code, "MTP_LAUNCHER_HOME" in told.hint) == ("home_unusable", True)
+        assert told.title == f"The system refused: Permission denied ({tmp_path / inside})."
+    elsewhere = refusal(PermissionError(13, "Permission denied", "/elsewhere/model.gguf"))
+    assert (elsewhere.code, elsewhere.hint) == ("error", "Check disk space and permissions.")
+    assert refusal(OSError("no number")).title == "The system refused: no number."
+    assert refusal(OSError(28, "No space left on device", 7)).title == "The system refused: No space left on device."
