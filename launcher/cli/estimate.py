@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.base.paths import expanded
+from launcher.cli.layout import columns, filled
 from launcher.cli.machine_options import add_machine_options, add_setting_options, machine_wish, wish_of
 from launcher.cli.output import print_json
-from launcher.cli.plan import parts_json, size_text, verdict_json, verdict_text
+from launcher.cli.plan import parts_json, size_text
+from launcher.cli.verdict import verdict_json, verdict_text
 
 if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from launcher.planner import Source, Verdict
 
 _MIB = 2**20
-_WIDTH = 100
 _NAMES = {
     "weights": "weights",
     "kv": "KV cache",
@@ -45,9 +46,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Print the table by part; for a model without a formula, what the engine says alone."""
+    """Print the table by part; for a model without a formula, what the engine says alone.
+
+    Exit code 1 when an engine was to be asked and could not be.
+    """
     from launcher import planner
-    from launcher.base.errors import GeometryUnknown
+    from launcher.base.errors import GeometryUnknown, LauncherError
 
     wish, machine = wish_of(options), machine_wish(options)
     situation = await planner.situation(machine)
@@ -60,20 +64,41 @@ async def run(options: argparse.Namespace) -> int:
     try:
         estimate, unknown = planner.judge_formula(source, setting), None
     except GeometryUnknown as error:
-        if not isinstance(verdict, planner.Verdict):
+        if isinstance(verdict, LauncherError):
+            raise GeometryUnknown(error.title, f"The engine could not tell either: {verdict}") from verdict
+        if verdict is None:
             raise
         estimate, unknown = None, error
+    warnings = _warnings(source, here=expanded(options.model).exists())
     if options.json:
-        print_json(_as_json(source, setting, estimate, unknown, situation, verdict))
+        print_json(_as_json(source, setting, estimate, unknown, situation, verdict) | {"warnings": warnings})
     else:
         _print(source, setting, estimate, unknown, situation, verdict)
-    return 0
+        for warning in warnings:
+            print(f"\n{filled(warning, 'Warning: ')}")
+    return 1 if isinstance(verdict, LauncherError) else 0
+
+
+def _warnings(source: Source, *, here: bool) -> list[str]:
+    """What is wrong with the files, on this disk or on the hub, though their headers can be read: a cut short one."""
+    from launcher.base.errors import ModelBroken
+    from launcher.models.gguf import check_complete
+
+    found = []
+    for part in source.model.parts:
+        try:
+            check_complete(part)
+        except ModelBroken as error:
+            remedy = error.hint if here else "It is not whole on the hub."
+            found.append(f"{error.title} {remedy} The figures are those of the whole file.")
+    return found
 
 
 async def _ask(source: Source, setting: Setting, engine: Path | None) -> Verdict | LauncherError:
     """Ask an engine; the error that tells why it could not be asked. Raises EngineMissing when the user misnamed it."""
     from launcher import planner
     from launcher.base.errors import EngineMissing, LauncherError
+    from launcher.base.paths import refusal
 
     try:
         return await planner.ask(source, setting, engine)
@@ -81,6 +106,8 @@ async def _ask(source: Source, setting: Setting, engine: Path | None) -> Verdict
         if engine is not None and isinstance(error, EngineMissing):
             raise
         return error
+    except OSError as error:
+        return refusal(error)
 
 
 def _as_json(
@@ -121,30 +148,23 @@ def _print(
     situation: Situation,
     verdict: Verdict | LauncherError | None,
 ) -> None:
-    from launcher import planner
-
     mtp = f"draft {setting.draft}" if setting.draft else "MTP off"
     split = f" on {setting.gpus} GPUs" if setting.gpus > 1 else ""
-    print(f"{source.model.name}, {source.model.architecture}, {size_text(source.model.file_bytes)}")
-    print(
+    print(filled(f"{source.model.name}, {source.model.architecture}, {size_text(source.model.file_bytes)}"))
+    settings = (
         f"context {setting.context:,}, KV {setting.kv}, {mtp}, ubatch {setting.ubatch}, {setting.slots}"
-        f" slot{'s' if setting.slots > 1 else ''}, {setting.backend}{split}\n"
+        f" slot{'s' if setting.slots > 1 else ''}, {setting.backend}{split}"
     )
+    print(f"{filled(settings)}\n")
     beside = _engine_column(verdict, states=estimate is not None and estimate.parts.recurrent > 0)
     if estimate is None:
-        print(unknown.title if unknown else "")
+        print(filled(unknown.title if unknown else ""))
         for name, figure in beside.items():
             print(f"  {_NAMES[name]:<24}{figure}")
     else:
         _print_parts(estimate, situation, beside)
-    if verdict is None:
-        return
-    print(f"\n{textwrap.fill(f'The engine: {verdict_text(verdict)}', _WIDTH)}")
-    if isinstance(verdict, planner.Verdict) and estimate is not None and verdict.engine.backend != setting.backend:
-        print(
-            f"It computes by {verdict.engine.backend} and the table is for {setting.backend}:"
-            " the caches are the same, compute buffers differ."
-        )
+    if verdict is not None:
+        print(f"\n{filled(f'The engine: {verdict_text(verdict, estimate)}')}")
 
 
 def _print_parts(estimate: Estimate, situation: Situation, beside: dict[str, str]) -> None:
@@ -153,18 +173,22 @@ def _print_parts(estimate: Estimate, situation: Situation, beside: dict[str, str
     backend, total = estimate.setting.backend, estimate.parts.total
     for name, size in estimate.parts.as_dict().items():
         if size:
-            print(f"  {_NAMES[name]:<24}{size / _MIB:>12,.1f} MiB{beside.get(name, '')}")
+            line = f"  {_NAMES[name]:<24}{size / _MIB:>12,.1f} MiB{beside.get(name, '')}"
+            note = " with the KV cache" if name == "recurrent" and beside else ""
+            print(line + note if len(line + note) <= columns() else f"{line}\n{note:>{len(line)}}")
     print(f"  {'together':<24}{total / _MIB:>12,.1f} MiB")
     where = "host memory available" if backend == "cpu" else "GPU memory free"
     lacking = -(-total // _MIB) - situation.free_mib
-    short = f"   {lacking:,} too few" if lacking > 0 else ""
+    short = f"  {lacking:,} too few" if lacking > 0 else ""
     print(f"  {where:<24}{situation.free_mib:>10,}   MiB{short}")
     if backend != "cpu":
         print(f"  {'and on the host':<24}{estimate.host.at_start / _MIB:>12,.1f} MiB")
     if estimate.parts.mmproj:
-        print(f"\nOf the vision projector's memory {ENCODER_MIB} MiB are a guess, for its encoder's buffers.")
+        told = f"Of the vision projector's memory {ENCODER_MIB} MiB are a guess, for its encoder's buffers."
+        print(f"\n{filled(told)}")
     if not estimate.compute_exact:
-        print("\nThe compute buffer is a guess for this architecture or backend: --ask-engine knows better.")
+        told = "The compute buffer is a guess for this architecture or backend: --ask-engine knows better."
+        print(f"\n{filled(told)}")
 
 
 def _engine_column(verdict: Verdict | LauncherError | None, *, states: bool) -> dict[str, str]:
@@ -181,7 +205,4 @@ def _engine_column(verdict: Verdict | LauncherError | None, *, states: bool) -> 
         "compute": engine.compute_mib,
         "draft_compute": engine.draft_compute_mib,
     }
-    notes = {"recurrent": " with the KV cache"}
-    return {
-        name: f"   engine {figure:>9,}{notes.get(name, '')}" for name, figure in figures.items() if figure is not None
-    }
+    return {name: f"  engine {figure:>9,}" for name, figure in figures.items() if figure is not None}

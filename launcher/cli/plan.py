@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options, machine_wish, wish_of
 from launcher.cli.output import print_json, rounded, take_extra
+from launcher.cli.verdict import verdict_json, verdict_text
 
 if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
@@ -43,8 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Print the plans. Exit code 0 when one can be proposed, 1 when all are too big."""
+    """Print the plans. Exit code 0 when one can be proposed, 1 when all are too big or no engine could be asked."""
     from launcher import planner
+    from launcher.base.errors import LauncherError
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.plan import Status, make_plans, unplanned
 
@@ -70,13 +72,15 @@ async def run(options: argparse.Namespace) -> int:
             _describe(plans[0], build, options.extra, verdict)
         _print_others(plans[1:])
         _print_unplanned(left_out, named=wish.model is not None)
-    return 0 if any(plan.status is not Status.TOO_BIG for plan in plans) else 1
+    possible = any(plan.status is not Status.TOO_BIG for plan in plans)
+    return 0 if possible and not isinstance(verdict, LauncherError) else 1
 
 
 async def _ask(plan: Plan) -> Verdict | LauncherError:
     """Ask an engine about a plan; the error that tells why it could not be asked."""
     from launcher import planner
     from launcher.base.errors import LauncherError
+    from launcher.base.paths import refusal
     from launcher.models.plan import source_name
 
     try:
@@ -85,38 +89,13 @@ async def _ask(plan: Plan) -> Verdict | LauncherError:
         return await planner.ask(source, replace(plan.setting, draft=drafts, draft_model_bytes=0), None)
     except LauncherError as error:
         return error
+    except OSError as error:
+        return refusal(error)
 
 
 def _drafts_inside(plan: Plan) -> bool:
     """Whether the drafts come from the model's own file, the only one that an engine is asked about."""
     return plan.entry.speculation in ("mtp", None)
-
-
-def verdict_json(verdict: Verdict | LauncherError) -> dict[str, Any]:
-    """Return an engine's figures and the difference as --json has them, or why there are none."""
-    from launcher.base.errors import LauncherError
-
-    if isinstance(verdict, LauncherError):
-        told = {"code": verdict.code, "message": verdict.title, "hint": verdict.hint}
-        return {"engine": None, "engine_error": told, "difference_percent": None, "flagged": False}
-    engine = verdict.engine
-    return {
-        "engine": {
-            "name": engine.engine,
-            "backend": engine.backend,
-            "model_mib": engine.model_mib,
-            "context_mib": engine.context_mib,
-            "compute_mib": engine.compute_mib,
-            "draft_context_mib": engine.draft_context_mib,
-            "draft_compute_mib": engine.draft_compute_mib,
-            "host_mib": engine.host_mib,
-            "free_mib": engine.free_mib,
-            "seconds": rounded(engine.seconds, 3),
-        },
-        "engine_error": None,
-        "difference_percent": rounded(verdict.difference_percent, 2),
-        "flagged": verdict.flagged,
-    }
 
 
 def parts_json(parts: dict[str, int]) -> dict[str, float]:
@@ -286,7 +265,7 @@ def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdic
     _row("memory", f"{plan.required_mib:,} MiB: {parts}{told}")
     if verdict is not None:
         alone = "" if _drafts_inside(plan) or not setting.draft else " That is the model alone, without its drafts."
-        _row("engine", verdict_text(verdict) + alone)
+        _row("engine", verdict_text(verdict, plan.estimate) + alone)
     _rows("why", plan.reasons)
     words, lack = _command(plan, build, [])
     _rows("caution", [*plan.cautions, *lack])
@@ -300,20 +279,6 @@ def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdic
     if setting.mmproj_bytes and (projector := plan.entry.projector) and (repo := projector.repo or plan.entry.repo):
         _row("", f"{repo}:{projector.file}")
     _row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))
-
-
-def verdict_text(verdict: Verdict | LauncherError) -> str:
-    """Return what an engine said, and how far the formula is from it, as sentences; or why it said nothing."""
-    from launcher.base.errors import LauncherError
-
-    if isinstance(verdict, LauncherError):
-        return f"could not be asked. {verdict}"
-    engine = verdict.engine
-    told = f"{engine.total_mib:,} MiB by {engine.engine} ({engine.backend}, asked in {engine.seconds:.1f} s)"
-    if verdict.difference_percent is None:
-        return f"{told}; there is no formula to compare it with."
-    told += f"; the formula for {engine.backend} says {verdict.difference_percent:+.2f} %"
-    return told + (", too far apart: believe the engine." if verdict.flagged else ".")
 
 
 def _filled(text: str) -> str:

@@ -21,7 +21,7 @@ from launcher.models.memory import Estimate, Setting
 
 ANSWER_S = 60.0
 """How long an engine may take to print its tables; measured were 0.1 to 0.3 s."""
-_STANDS = "The formula's figures stand."
+_ANOTHER = "Another llama.cpp build may tell."
 _PATIENCE_S = (0.0, 0.0)
 _KEPT_LINES = 400
 _BACKENDS: tuple[tuple[str, Backend], ...] = (
@@ -136,13 +136,13 @@ async def _tables(build: Build, model: Path, setting: Setting, limit_s: float) -
     if len(reader.tables) >= wanted:
         return reader.tables
     if ended_itself and ended.code:
-        raise explain(ended, lines, while_doing="judging the memory", hint=_STANDS)
+        raise explain(ended, lines, while_doing="judging the memory", hint=_ANOTHER)
     name = f"The engine {build.name} ({build.version})"
     if not (ended_itself or enough.is_set()):
-        raise EngineUnsuitable(f"{name} did not say within {limit_s:g} s what the model takes.", _STANDS)
+        raise EngineUnsuitable(f"{name} did not say within {limit_s:g} s what the model takes.", _ANOTHER)
     raise EngineUnsuitable(
         f"{name} does not print what {'MTP' if reader.tables else 'a model'} takes.",
-        f"{_STANDS} A newer llama.cpp build (b11434 or later) prints it.",
+        "A newer llama.cpp build (b11434 or later) prints it.",
     )
 
 

@@ -103,6 +103,6 @@ def _sweep(home: Path) -> None:
 def _impossible(folder: Path, why: str) -> TwinImpossible:
     return TwinImpossible(
         f"The engine cannot be asked: no sparse file can be made in {folder} ({why.rstrip('.')}).",
-        f"The formula's figures stand. Or set {HOME_VARIABLE} to a folder on a disk with sparse files (ext4, NTFS).",
+        f"Set {HOME_VARIABLE} to a folder on a disk with sparse files (ext4, NTFS).",
         folder=os.fspath(folder),
     )

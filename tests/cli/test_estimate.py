@@ -1,6 +1,7 @@
 """`mtp-launcher estimate` as a user types it, in processes of its own."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from launcher.models.gguf import read_header, read_raw_header
 from tests.conftest import Hub
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
@@ -128,8 +130,31 @@ class TestText:
         told = run(sparse, "--gpu-memory", "24", "--ask-engine", *LONG).stdout
         assert "engine     2,908 with the KV cache" in told
         assert "engine       512" in told
-        assert "It computes by cpu and the table is for cuda" in told
         assert max(map(len, told.splitlines())) <= 110
+
+    @pytest.mark.parametrize(
+        ("options", "what"),
+        [([], "the input embedding lies"), (["--n-cpu-moe", "4"], "input embedding and experts lie")],
+        ids=["whole", "experts on the host"],
+    )
+    def test_what_another_backend_changes_is_explained(self, options: list[str], what: str, sparse: Path) -> None:
+        told = answer(sparse, "--gpu-memory", "24", "--ask-engine", *options)
+        more = round(told["engine"]["model_mib"] - told["parts"]["weights"])
+        text = " ".join(run(sparse, "--gpu-memory", "24", "--ask-engine", *options).stdout.split())
+        said = text.split("It computes by cpu, and these figures are for cuda: its weights are ")[1]
+        assert int(said.split()[0].replace(",", "")) == pytest.approx(more, abs=1)
+        assert said.startswith(f"{said.split()[0]} MiB more, because {what} in the host's memory beside a GPU;")
+        same = run(sparse, "--backend", "cpu", "--host-memory", "64", "--ask-engine").stdout
+        assert "It computes by" not in same
+
+    @pytest.mark.parametrize("columns", [60, 80, 120])
+    def test_it_is_as_wide_as_the_terminal(self, columns: int, sparse: Path) -> None:
+        machine, wide = ("--gpu-memory", "16"), run(sparse, "--gpu-memory", "16").stdout.split()
+        environment = os.environ | {"COLUMNS": str(columns)}
+        for asked in ((), ("--ask-engine",)):
+            told = run(sparse, *machine, *asked, env=environment).stdout
+            assert max(map(len, told.splitlines())) <= columns
+        assert run(sparse, *machine, env=environment).stdout.split() == wide
 
     def test_a_guess_is_called_one(self, sparse: Path) -> None:
         told = run(sparse, "--gpu-memory", "24", "--backend", "metal").stdout
@@ -179,21 +204,22 @@ class TestAskEngine:
         self, body: str, code: str, said: str, sparse: Path, tmp_path: Path, home: Path
     ) -> None:
         engine = program(tmp_path / "engine", body)
-        told = answer(sparse, "--gpu-memory", "24", "--engine", engine)
+        told = answer(sparse, "--gpu-memory", "24", "--engine", engine, code=1)
         assert told["engine"] is None
         assert told["engine_error"]["code"] == code
         assert said in told["engine_error"]["message"]
         assert told["difference_percent"] is None
         assert told["total_mib"] > 16_000
         text = run(sparse, "--gpu-memory", "24", "--engine", engine)
-        assert text.returncode == 0
+        assert text.returncode == 1
         assert "could not be asked." in text.stdout
+        assert "The formula's figures stand." in " ".join(text.stdout.split())
         assert list((home / "cache" / "twins").iterdir()) == []
 
     def test_where_no_sparse_file_can_be_made_the_formula_stands(self, sparse: Path, home: Path) -> None:
         (home / "cache").mkdir(parents=True)
         (home / "cache" / "twins").touch()
-        told = answer(sparse, "--gpu-memory", "24", "--ask-engine")
+        told = answer(sparse, "--gpu-memory", "24", "--ask-engine", code=1)
         assert told["engine"] is None
         assert told["engine_error"]["code"] == "twin_impossible"
         assert "MTP_LAUNCHER_HOME" in told["engine_error"]["hint"]
@@ -262,6 +288,39 @@ class TestFiles:
         assert "OWNER/NAME:FILE.gguf" in error["hint"]
 
 
+class TestCutShort:
+    @pytest.fixture
+    def cut(self, sparse: Path, tmp_path: Path) -> Path:
+        """The same file, of which the last 2,000,000,000 bytes are not there."""
+        path = tmp_path / "cut.gguf"
+        with path.open("wb") as file:
+            file.write(read_raw_header(read_header(sparse)))
+            file.truncate(sparse.stat().st_size - 2_000_000_000)
+        return path
+
+    def test_it_is_said_and_the_figures_are_those_of_the_whole(self, cut: Path, sparse: Path) -> None:
+        whole, told = (answer(path, "--gpu-memory", "24") for path in (sparse, cut))
+        assert (whole["warnings"], told["parts"]) == ([], whole["parts"])
+        (warning,) = told["warnings"]
+        missing = 2_000_000_000 - (sparse.stat().st_size - read_header(sparse).needed_bytes)
+        assert warning.startswith(f"cut.gguf is cut short: {missing:,} of ")
+        assert "Download it again" in warning
+        text = run(cut, "--gpu-memory", "24")
+        assert text.returncode == 0
+        assert f"Warning: {warning}" in " ".join(text.stdout.split())
+
+    def test_an_engine_refuses_it(self, cut: Path) -> None:
+        told = answer(cut, "--gpu-memory", "24", "--ask-engine", code=1)
+        assert (told["engine"], told["engine_error"]["code"], len(told["warnings"])) == (None, "model_broken", 1)
+
+    def test_of_the_hub_s_file_that_is_said(self, hub: Hub, demo_model: Path) -> None:
+        folder = hub.folder / "somebody" / "cut"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "demo.gguf").write_bytes(demo_model.read_bytes()[:-1_000])
+        (warning,) = answer("somebody/cut:demo.gguf", "--gpu-memory", "24")["warnings"]
+        assert "It is not whole on the hub." in warning
+
+
 class TestWithoutAFormula:
     @pytest.fixture
     def strange(self, tmp_path: Path) -> Path:
@@ -288,7 +347,11 @@ class TestWithoutAFormula:
 
     def test_without_either_there_is_nothing_to_tell(self, strange: Path, tmp_path: Path) -> None:
         engine = program(tmp_path / "engine", "sys.exit(3)")
-        assert complaint(strange, "--gpu-memory", "24", "--engine", engine)["code"] == "geometry_unknown"
+        error = complaint(strange, "--gpu-memory", "24", "--engine", engine)
+        assert error["code"] == "geometry_unknown"
+        assert error["hint"].startswith("The engine could not tell either: The engine ended with exit code 3")
+        assert "--ask-engine" not in error["hint"]
+        assert "formula's figures" not in error["hint"]
 
 
 class TestUsage:

@@ -45,8 +45,8 @@ def answer(*arguments: str, code: int = 0, **environment: str) -> dict[str, Any]
     return value
 
 
-def first(*arguments: str, **environment: str) -> dict[str, Any]:
-    plan: dict[str, Any] = answer(*arguments, **environment)["plans"][0]
+def first(*arguments: str, code: int = 0, **environment: str) -> dict[str, Any]:
+    plan: dict[str, Any] = answer(*arguments, code=code, **environment)["plans"][0]
     return plan
 
 
@@ -123,12 +123,12 @@ class TestAskEngine:
     def test_when_it_cannot_be_asked_the_plans_stand(self, home: Path) -> None:
         (home / "cache").mkdir()
         (home / "cache" / "twins").touch()  # no folder can be made there
-        plan = first("--model", "own", "--gpu-memory", "16", "--ask-engine")
+        plan = first("--model", "own", "--gpu-memory", "16", "--ask-engine", code=1)
         assert plan["engine"] is None
         assert plan["engine_error"]["code"] == "twin_impossible"
         assert (plan["status"], plan["difference_percent"]) == ("FITS", None)
         text = run("--model", "own", "--gpu-memory", "16", "--ask-engine")
-        assert text.returncode == 0
+        assert text.returncode == 1
         assert "could not be asked. " in " ".join(text.stdout.split())
 
     def test_the_header_comes_from_the_hub_at_the_revision_that_is_planned(self, hub: Hub, demo_model: Path) -> None:
@@ -142,7 +142,7 @@ class TestAskEngine:
 
     @pytest.mark.usefixtures("hub")
     def test_a_hub_without_that_file_costs_no_plan(self) -> None:
-        plan = first("--gpu-memory", "16", "--ask-engine")
+        plan = first("--gpu-memory", "16", "--ask-engine", code=1)
         assert plan["engine"] is None
         assert plan["engine_error"]["message"]
         assert plan["status"] == "TIGHT"

@@ -123,8 +123,7 @@ def test_a_limit_on_file_sizes_is_said(home: Path) -> None:
     title, hint = told.stdout.splitlines()
     assert title.startswith("The engine cannot be asked: no sparse file can be made in ")
     assert "File too large" in title
-    assert "The formula's figures stand." in hint
-    assert "MTP_LAUNCHER_HOME" in hint
+    assert hint.startswith("Set MTP_LAUNCHER_HOME to a folder on a disk with sparse files")
     assert places(home) == []
 
 
