@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from launcher.base.age import process_age_s
-from launcher.base.errors import DraftsInert, EngineFailed, ServerNotFound, Superseded
+from launcher.base.errors import DraftsInert, EngineFailed, PortBusy, ServerNotFound, Superseded
 from launcher.base.identity import ProcessId
 from launcher.base.paths import expanded
 from launcher.base.units import percent, rate
@@ -36,6 +36,7 @@ _DEMO_PROMPTS = (
 )
 _DEMO_MAX_TOKENS = 400
 _STOP_S = 12.0
+_PORTS_TRIED = 4
 _END_WORDS = {"stop": "end", "length": "token limit"}
 
 
@@ -68,7 +69,8 @@ class Reply:
 class Session:
     """One server for as long as a face wants one: started, restarted, asked and stopped as often as it likes.
 
-    The address stays the same while the session lasts. Belongs to one asyncio loop; the listeners are called there.
+    The address stays the same while the session lasts, unless no `port` was asked for and another program takes it.
+    Belongs to one asyncio loop; the listeners are called there.
     """
 
     def __init__(
@@ -76,7 +78,9 @@ class Session:
     ) -> None:
         self.monitor = Monitor(on_sample)
         self._port = port
+        self._may_move = port is None
         self._on_event = on_event
+        self._hides_lost_port = False
         self._requests = 0
         self._supervisor: Supervisor | None = None
         self._registration: Registration | None = None
@@ -89,13 +93,28 @@ class Session:
         return self._supervisor
 
     async def start(self, options: ServeOptions) -> None:
-        """Serve `options`, in place of what is served now. See Supervisor.become."""
+        """Serve `options`, in place of what is served now. See Supervisor.become.
+
+        A port that nobody asked for, and that another program takes before the engine does, is exchanged for another.
+        """
         self._requests += 1
         request = self._requests
         check_options(options)
         await asyncio.to_thread(check_model, options)  # before a port is claimed
-        if request != self._requests:
-            raise Superseded("A newer request to this server took the place of this one.")
+        for moves_left in reversed(range(_PORTS_TRIED if self._may_move else 1)):
+            if request != self._requests:
+                raise Superseded("A newer request to this server took the place of this one.")
+            self._hides_lost_port = moves_left > 0
+            try:
+                await self._become(options)
+            except PortBusy:
+                if not moves_left:
+                    raise
+                self._port = None
+            else:
+                return
+
+    async def _become(self, options: ServeOptions) -> None:
         supervisor = self._supervisor or self._open(options)
         self.monitor.begin(supervisor)
         try:
@@ -147,7 +166,8 @@ class Session:
                     model=name_of(launch.options if launch else options),
                     draft=launch.options.draft if launch else options.draft,
                 )
-            if self._on_event is not None:
+            lost = isinstance(event, Status) and isinstance(event.error, PortBusy) and self._hides_lost_port
+            if self._on_event is not None and not lost:
                 self._on_event(event)
 
         self._registration = registration

@@ -1,6 +1,7 @@
 """A session: one server for a face, started and stopped as often as it likes, at whatever moment."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from launcher import app
-from launcher.base.errors import ModelBroken, ServerNotFound, Superseded
+from launcher.base.errors import ModelBroken, PortBusy, ServerNotFound, Superseded
 from launcher.engine import registry
 from launcher.engine.client import ChatRequest
 from launcher.engine.launch import ServeOptions
-from launcher.engine.state import State
+from launcher.engine.state import Event, State, Status
 
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=20)
 
@@ -103,3 +104,87 @@ async def test_the_first_token_is_counted_from_the_question_and_not_from_the_ans
         waited_s = time.monotonic() - began_s
         assert (await second).first_token_s == pytest.approx(waited_s, abs=0.2)
         assert waited_s > 0.3
+
+
+class Thief:
+    """Another program, which takes the port that a session has claimed before the engine can; `times` often."""
+
+    def __init__(self, times: int) -> None:
+        self.stolen: list[socket.socket] = []
+        self.states: list[State] = []
+        self._times = times
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Status):
+            self.states.append(event.state)
+            if event.state is State.PREPARING and len(self.stolen) < self._times:
+                (entry,) = registry.running()
+                self.stolen.append(socket.create_server(("127.0.0.1", entry.port)))
+
+    @property
+    def ports(self) -> list[int]:
+        return [stolen.getsockname()[1] for stolen in self.stolen]
+
+    def give_back(self) -> None:
+        for stolen in self.stolen:
+            stolen.close()
+
+
+@asynccontextmanager
+async def robbed(times: int, port: int | None = None) -> AsyncIterator[tuple[app.Session, Thief]]:
+    thief = Thief(times)
+    opened = app.Session(port=port, on_event=thief)
+    try:
+        yield opened, thief
+    finally:
+        await opened.stop()
+        thief.give_back()
+
+
+async def test_a_port_that_another_program_takes_first_is_exchanged_for_another(options: ServeOptions) -> None:
+    async with robbed(2) as (mine, thief):
+        await mine.start(options)
+        assert mine.supervisor.status.state is State.READY
+        assert len({mine.supervisor.endpoint.port, *thief.ports}) == 3
+        assert [entry.port for entry in registry.running()] == [mine.supervisor.endpoint.port]
+        assert State.FAILED not in thief.states
+
+
+async def test_a_port_that_was_asked_for_is_not_exchanged(options: ServeOptions) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    async with robbed(1, port) as (mine, thief):
+        with pytest.raises(PortBusy, match=str(port)):
+            await mine.start(options)
+        assert thief.ports == [port]
+        assert thief.states[-1] is State.FAILED
+    assert registry.running() == ()
+
+
+async def test_the_search_for_a_port_ends(options: ServeOptions) -> None:
+    async with robbed(100) as (mine, thief):
+        with pytest.raises(PortBusy):
+            await mine.start(options)
+        assert len(set(thief.ports)) == 4
+        assert thief.states.count(State.FAILED) == 1
+
+
+async def test_a_start_that_looks_for_a_port_gives_way_to_a_stop(options: ServeOptions) -> None:
+    async with robbed(100) as (mine, thief):
+        starting = asyncio.create_task(mine.start(options))
+        while len(thief.stolen) < 2:
+            await asyncio.sleep(0)
+        await mine.stop()
+        with pytest.raises(Superseded):
+            await starting
+    assert registry.running() == ()
+
+
+async def test_a_session_whose_port_was_taken_in_a_pause_moves_on(options: ServeOptions) -> None:
+    async with session() as mine:
+        await mine.start(options)
+        port = mine.supervisor.endpoint.port
+        await mine.stop()
+        with socket.create_server(("127.0.0.1", port)):
+            await mine.start(options)
+            assert mine.supervisor.endpoint.port != port
