@@ -258,3 +258,15 @@ class FileInTheWay(LauncherError):
     """Another file, which is not ours to overwrite, has the name that a file should get."""
 
     code = "file_in_the_way"
+
+
+class JobUnknown(LauncherError):
+    """The queue has no such job."""
+
+    code = "job_unknown"
+
+
+class WrittenByNewer(LauncherError):
+    """A file of ours was written by a newer version of the program."""
+
+    code = "written_by_newer"
