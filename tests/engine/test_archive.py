@@ -1,0 +1,254 @@
+"""Archives, honest ones and others."""
+
+import gzip
+import io
+import stat
+import sys
+import tarfile
+import warnings
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.base.errors import ArchiveRefused
+from launcher.engine.archive import Limits, unpack
+
+Entry = tuple[str, bytes | str | None]
+TEXT = b"content\n"
+
+
+def tar(path: Path, *members: tarfile.TarInfo | tuple[str, bytes]) -> Path:
+    """Make a .tar.gz of ready entries, and of files by name and content."""
+    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+            else:
+                info = tarfile.TarInfo(member[0])
+                info.size, info.mode = len(member[1]), 0o755
+                archive.addfile(info, io.BytesIO(member[1]))
+    return path
+
+
+def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+def zipped(path: Path, *members: tuple[str, bytes], mode: int = stat.S_IFREG | 0o644) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members:
+            info = zipfile.ZipInfo(name)
+            info.filename = name  # as it is, also where zipfile would mend it
+            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, mode << 16
+            with warnings.catch_warnings(action="ignore"):  # of names that are there twice
+                archive.writestr(info, content)
+    return path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_tar_archive_is_unpacked_without_its_top_folder(tmp_path: Path) -> None:
+    archive = tar(tmp_path / "a.tar.gz", ("llama-b1/llama-server", TEXT), ("llama-b1/sub/LICENSE", b"MIT"))
+    unpack(archive, tmp_path / "out")
+    assert contents(tmp_path / "out") == {"llama-server": TEXT, "sub/LICENSE": b"MIT"}
+
+
+def test_a_top_folder_may_hold_something_of_its_own_name(tmp_path: Path) -> None:
+    unpack(tar(tmp_path / "a.tar.gz", ("llama/llama", TEXT)), tmp_path / "out")
+    assert contents(tmp_path / "out") == {"llama": TEXT}
+
+
+def test_a_flat_zip_archive_is_unpacked_as_it_is(tmp_path: Path) -> None:
+    unpack(zipped(tmp_path / "a.zip", ("llama-server.exe", TEXT), ("ggml.dll", b"")), tmp_path / "out")
+    assert contents(tmp_path / "out") == {"llama-server.exe": TEXT, "ggml.dll": b""}
+
+
+def test_programs_stay_programs_and_nothing_gets_the_rights_of_another_user(tmp_path: Path) -> None:
+    plain, program = tarfile.TarInfo("plain"), tarfile.TarInfo("program")
+    plain.mode, program.mode = 0o666, 0o6777
+    unpack(tar(tmp_path / "a.tar.gz", plain, program), tmp_path / "out")
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()}
+    assert modes == {"plain": 0o644, "program": 0o755}
+    unpack(zipped(tmp_path / "b.zip", ("tool", TEXT), mode=stat.S_IFREG | 0o4755), tmp_path / "zip")
+    assert stat.S_IMODE((tmp_path / "zip" / "tool").stat().st_mode) == 0o755
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links are copies there")
+def test_links_to_versions_of_a_library_are_kept(tmp_path: Path) -> None:
+    archive = tar(
+        tmp_path / "a.tar.gz",
+        special("llama/libggml.so", tarfile.SYMTYPE, "libggml.so.0"),
+        special("llama/libggml.so.0", tarfile.SYMTYPE, "libggml.so.0.9"),
+        ("llama/libggml.so.0.9", TEXT),
+        special("llama/same", tarfile.LNKTYPE, "llama/libggml.so.0.9"),
+    )
+    unpack(archive, tmp_path / "out")
+    assert contents(tmp_path / "out") == dict.fromkeys(("libggml.so", "libggml.so.0", "libggml.so.0.9", "same"), TEXT)
+    (tmp_path / "out").rename(tmp_path / "moved")
+    assert (tmp_path / "moved" / "libggml.so").read_bytes() == TEXT
+
+
+ESCAPES = [
+    "../evil",
+    "/evil",
+    "llama/../../evil",
+    "C:evil",
+    "C:\\evil",
+    "..\\evil",
+    "llama\\..\\..\\evil",
+    "\\\\server\\share\\evil",
+    "file:stream",
+    "nul",
+    "COM1.txt",
+    "trailing.",
+    "trailing ",
+    "new\nline",
+    "x" * 300,
+]
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+@pytest.mark.parametrize("make", [tar, zipped])
+def test_no_name_leads_out_of_the_folder(name: str, make: Callable[..., Path], tmp_path: Path) -> None:
+    inside = tmp_path / "deep" / "inside"
+    inside.parent.mkdir()
+    with pytest.raises(ArchiveRefused, match="was not unpacked"):
+        unpack(make(tmp_path / ("a.tar.gz" if make is tar else "a.zip"), (name, TEXT)), inside)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.tar.gz" if make is tar else "a.zip"], (
+        "nothing was written"
+    )
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "sub/../../outside", "missing", "folder", ".", "me"])
+def test_no_link_leads_to_anything_but_a_file_of_the_archive(kind: bytes, target: str, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("secret")
+    archive = tar(tmp_path / "a.tar.gz", ("folder/file", TEXT), special("me", kind, target))
+    with pytest.raises(ArchiveRefused):
+        unpack(archive, tmp_path / "out")
+    assert not (tmp_path / "out" / "me").exists()
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    archive = tar(tmp_path / "a.tar.gz", special("way", tarfile.SYMTYPE, str(tmp_path / "outside")), ("way/evil", TEXT))
+    with pytest.raises(ArchiveRefused):
+        unpack(archive, tmp_path / "out")
+    inner = tar(tmp_path / "b.tar.gz", ("real", b""), special("way", tarfile.SYMTYPE, "real"), ("way/evil", TEXT))
+    with pytest.raises(ArchiveRefused, match="lies in something that is no folder"):
+        unpack(inner, tmp_path / "other")
+    assert not list((tmp_path / "outside").iterdir())
+
+
+def test_links_that_lead_to_each_other_are_refused(tmp_path: Path) -> None:
+    links = special("one", tarfile.SYMTYPE, "two"), special("two", tarfile.SYMTYPE, "one")
+    with pytest.raises(ArchiveRefused, match="which is no file of it"):
+        unpack(tar(tmp_path / "a.tar.gz", *links), tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE, b"9"])
+def test_devices_and_pipes_are_refused(kind: bytes, tmp_path: Path) -> None:
+    archive = tar(tmp_path / "a.tar.gz", ("first", TEXT), special("device", kind))
+    if kind in (tarfile.CONTTYPE, b"9"):  # types that tarfile takes for files
+        unpack(archive, tmp_path / "out")
+        assert contents(tmp_path / "out") == {"first": TEXT, "device": b""}
+        return
+    with pytest.raises(ArchiveRefused, match="neither a file, a folder nor a link"):
+        unpack(archive, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO])
+def test_a_zip_archive_has_files_and_folders_only(kind: int, tmp_path: Path) -> None:
+    with pytest.raises(ArchiveRefused, match="neither a file nor a folder"):
+        unpack(zipped(tmp_path / "a.zip", ("link", b"/etc/passwd"), mode=kind | 0o777), tmp_path / "out")
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "a"), ("Readme", "README"), ("a", "a/b"), ("a/b", "a")])
+def test_a_name_is_there_once(first: str, second: str, tmp_path: Path) -> None:
+    members = (first, b"one"), (second, b"two")
+    with pytest.raises(ArchiveRefused):
+        unpack(tar(tmp_path / "a.tar.gz", *members), tmp_path / "tar")
+    with pytest.raises(ArchiveRefused):
+        unpack(zipped(tmp_path / "a.zip", *members), tmp_path / "zip")
+
+
+def test_a_bomb_is_stopped_while_it_unpacks(tmp_path: Path) -> None:
+    zeros = bytes(2**22)
+    limits = Limits(ratio=10, grace_bytes=2**20)
+    for archive in (tar(tmp_path / "a.tar.gz", ("zeros", zeros)), zipped(tmp_path / "a.zip", ("zeros", zeros))):
+        out = tmp_path / archive.suffix
+        with pytest.raises(ArchiveRefused, match="unpacks to more"):
+            unpack(archive, out, limits)
+        assert sum(map(len, contents(out).values())) <= limits.grace_bytes + 2**20
+
+
+def test_many_small_bombs_are_counted_together(tmp_path: Path) -> None:
+    members = [(f"zeros{number}", bytes(2**18)) for number in range(16)]
+    for archive in (tar(tmp_path / "a.tar.gz", *members), zipped(tmp_path / "a.zip", *members)):
+        with pytest.raises(ArchiveRefused, match="unpacks to more"):
+            unpack(archive, tmp_path / archive.suffix, Limits(ratio=1, grace_bytes=2**20))
+
+
+def test_a_zip_archive_that_lies_about_sizes_is_damaged(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "a.zip", ("zeros", bytes(2**20)))
+    data = archive.read_bytes()
+    archive.write_bytes(data.replace((2**20).to_bytes(4, "little"), (100).to_bytes(4, "little")))
+    with pytest.raises(ArchiveRefused, match="damaged"):
+        unpack(archive, tmp_path / "out")
+    assert sum(map(len, contents(tmp_path / "out").values())) <= 100
+
+
+def test_headers_without_end_do_not_fill_the_memory(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("file")
+    info.pax_headers = {"comment": "x" * 2**23}
+    with pytest.raises(ArchiveRefused, match="its headers hold more than names"):
+        unpack(tar(tmp_path / "a.tar.gz", info), tmp_path / "out")
+
+
+def test_huge_counts_are_refused(tmp_path: Path) -> None:
+    members = [(f"file{number}", b"") for number in range(60)]
+    for archive in (tar(tmp_path / "a.tar.gz", *members), zipped(tmp_path / "a.zip", *members)):
+        with pytest.raises(ArchiveRefused, match="more than 50 entries"):
+            unpack(archive, tmp_path / archive.suffix, Limits(entries=50))
+
+
+def test_cut_and_wrong_archives_are_damaged(tmp_path: Path) -> None:
+    whole = tar(tmp_path / "a.tar.gz", ("file", bytes(range(256)) * 999)).read_bytes()
+    zip_whole = zipped(tmp_path / "a.zip", ("file", bytes(range(256)) * 999)).read_bytes()
+    bad = {
+        "cut.tar.gz": whole[: len(whole) // 2],
+        "page.tar.gz": b"<html>not found</html>",
+        "empty.tar.gz": b"",
+        "plain.tar.gz": gzip.compress(b"no tar at all" * 100),
+        "cut.zip": zip_whole[: len(zip_whole) // 2],
+        "page.zip": b"<html>not found</html>",
+        "flipped.zip": zip_whole[:200] + bytes([zip_whole[200] ^ 255]) + zip_whole[201:],
+    }
+    for name, data in bad.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ArchiveRefused, match="damaged"):
+            unpack(tmp_path / name, tmp_path / f"out-{name}")
+
+
+@settings(max_examples=60, deadline=None)
+@given(names=st.lists(st.text(st.sampled_from("ab./\\:~ \0"), min_size=1, max_size=12), min_size=1, max_size=4))
+def test_whatever_the_names_nothing_lies_outside(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    base = tmp_path_factory.mktemp("names")
+    archive = base / "a.tar.gz"
+    try:
+        tar(archive, *((name, TEXT) for name in names))
+    except ValueError:  # tarfile itself cannot write such a name
+        return
+    with suppress(ArchiveRefused):
+        unpack(archive, base / "deep" / "out")
+    outside = [path for path in base.rglob("*") if path.is_file() and not path.is_relative_to(base / "deep" / "out")]
+    assert outside == [archive]
