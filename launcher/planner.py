@@ -263,7 +263,13 @@ def setting_for(model: GgufModel, wish: Wish, situation: Situation) -> Setting:
     if wish.draft and not has_head:
         raise _no_head(model)
     context = min(_DEFAULT_CONTEXT, model.trained_context or _DEFAULT_CONTEXT)
-    default = Setting(context=context, draft=2 if has_head else 0, backend=situation.backend, gpus=situation.gpus)
+    default = Setting(
+        context=context,
+        draft=2 if has_head else 0,
+        backend=situation.backend,
+        gpus=situation.gpus,
+        gpu_free_mib=situation.gpu_free_mib,
+    )
     return replace(default, **wish.overrides())  # type: ignore[arg-type]
 
 

@@ -10,7 +10,8 @@ _MIB = 2**20
 LEAST_CONTEXT = 32_768
 """Less is not proposed unless asked for: a model that thinks runs out of it."""
 CONTEXTS = (262_144, 229_376, 196_608, 163_840, 131_072, 114_688, 98_304, 81_920, 65_536, 49_152, 40_960, 32_768)
-_LEAST_UBATCH = 256
+LEAST_UBATCH = 256
+"""Less saves little more."""
 
 Measure = Callable[[Setting], Estimate]
 
@@ -28,6 +29,11 @@ class Fitted:
         """What it takes, in whole MiB."""
         return -(-self.estimate.parts.total // _MIB)
 
+    @property
+    def needed_mib(self) -> int:
+        """What must be free for it, in whole MiB: over several GPUs more, for their shares are not alike."""
+        return -(-self.estimate.needed // _MIB)
+
 
 def fit(
     setting: Setting, budgets_mib: Sequence[int], fixed: frozenset[str], expert_layers: int, measure: Measure
@@ -40,12 +46,11 @@ def fit(
     """
 
     def fits(candidate: Setting, budget_mib: int) -> bool:
-        return measure(candidate).parts.total <= budget_mib * _MIB
+        return measure(candidate).needed <= budget_mib * _MIB
 
     def fewest(candidate: Setting, budget_mib: int) -> Setting:
         """Keep as few layers' experts on the host as make it fit; all where none do."""
-        count = _least(0, expert_layers, lambda count: fits(replace(candidate, n_cpu_moe=count), budget_mib))
-        return replace(candidate, n_cpu_moe=count)
+        return replace(candidate, n_cpu_moe=fewest_on_host(candidate, expert_layers, budget_mib, measure))
 
     may_move = "n_cpu_moe" not in fixed and expert_layers > 0
     shrunk: tuple[Setting, tuple[str, ...]] = (setting, ())
@@ -63,6 +68,14 @@ def fit(
                 return Fitted(best, measure(best), (*_moved(setting, best), *shrunk[1]))
         shrunk = shrunk[0], (*_moved(setting, shrunk[0]), *shrunk[1])
     return Fitted(shrunk[0], measure(shrunk[0]), shrunk[1])
+
+
+def fewest_on_host(setting: Setting, most: int, budget_mib: int, measure: Measure) -> int:
+    """Return of how many layers the experts must be on the host for `setting` to take no more than `budget_mib`.
+
+    It is `most` when that is not enough either.
+    """
+    return _least(0, most, lambda count: measure(replace(setting, n_cpu_moe=count)).needed <= budget_mib * _MIB)
 
 
 def _moved(wanted: Setting, found: Setting) -> tuple[str, ...]:
@@ -88,11 +101,11 @@ Shrink = Callable[[Setting, frozenset[str], Callable[[Setting], bool]], tuple[Se
 
 
 def _smaller_ubatch(setting: Setting, fixed: frozenset[str], fits: Callable[[Setting], bool]) -> tuple[Setting, str]:
-    if "ubatch" in fixed or setting.ubatch <= _LEAST_UBATCH:
+    if "ubatch" in fixed or setting.ubatch <= LEAST_UBATCH:
         return setting, ""
     smaller = setting
-    while smaller.ubatch > _LEAST_UBATCH and not fits(smaller):
-        smaller = replace(smaller, ubatch=max(_LEAST_UBATCH, smaller.ubatch // 2))
+    while smaller.ubatch > LEAST_UBATCH and not fits(smaller):
+        smaller = replace(smaller, ubatch=max(LEAST_UBATCH, smaller.ubatch // 2))
     return smaller, f"ubatch {smaller.ubatch} in place of {setting.ubatch}"
 
 

@@ -13,7 +13,7 @@ _F32, _I32, _I64 = 4, 4, 8
 
 def repeated(geometry: Geometry) -> int:
     """How many blocks it takes until nothing new happens."""
-    return max(2 * _interval(geometry), 4)
+    return max(2 * interval(geometry), 4)
 
 
 def trunk(geometry: Geometry, shape: Shape, devices: int) -> Graph:
@@ -58,11 +58,11 @@ def assistant(geometry: Geometry, shape: Shape, devices: int) -> Graph:
 
 def _layers(build: Blocks, current: int, devices: int) -> int:
     """All blocks and the last norm, for the rows that are asked for."""
-    geometry, style, interval = build.geometry, build.style, _interval(build.geometry)
+    geometry, style, every = build.geometry, build.style, interval(build.geometry)
     places = _places(geometry, build.shape, devices)
     for layer, place in enumerate(places):
         normed = build.norm(current, place)
-        whole = layer % interval == interval - 1
+        whole = layer % every == every - 1
         mixed = build.attention(normed, windowed=not whole) if whole or geometry.window else build.delta_net(normed)
         if layer == len(places) - 1 and not style.late_pick:
             mixed = build.picked(mixed)
@@ -82,7 +82,7 @@ def _places(geometry: Geometry, shape: Shape, devices: int) -> list[int]:
     Equal devices get equal shares of all layers, the output counted as one (src/llama-model.cpp); of each share, whole
     intervals are left out.
     """
-    interval, enough = _interval(geometry), repeated(geometry)
+    every, enough = interval(geometry), repeated(geometry)
     if 0 < shape.cpu_expert_layers < geometry.layers:
         enough += repeated(geometry)
     parts, all_layers = max(devices, 1), geometry.layers + geometry.mtp_layers + 1
@@ -90,11 +90,11 @@ def _places(geometry: Geometry, shape: Shape, devices: int) -> list[int]:
     places = []
     for part in range(parts):
         count = starts[part + 1] - starts[part]
-        places += [min(devices, part + 1)] * (count if count < enough else enough + (count - enough) % interval)
+        places += [min(devices, part + 1)] * (count if count < enough else enough + (count - enough) % every)
     return places
 
 
-def _interval(geometry: Geometry) -> int:
+def interval(geometry: Geometry) -> int:
     """Every how many layers attention to all cells comes."""
     whole = geometry.attention_layers - geometry.window_layers
     mixed = geometry.inner_size or geometry.window_layers

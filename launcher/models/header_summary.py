@@ -20,6 +20,7 @@ from launcher.models.catalogue_load import build
 from launcher.models.geometry import Geometry, geometry_of
 from launcher.models.gguf import read_model
 from launcher.models.gguf_header import GgufHeader, GgufModel
+from launcher.models.memory import DraftModel
 from launcher.models.weights import Weights, weights_by_rules, weights_of
 
 
@@ -47,6 +48,17 @@ def known_of(entry: ModelEntry, file: ModelFile) -> tuple[ModelEntry, ModelFile,
         return entry, file, weights_by_rules(entry, file, entry.geometry) if entry.geometry else None
     file = replace(file, size_bytes=file.size_bytes or summary.size_bytes, has_head=summary.has_head)
     return replace(entry, geometry=summary.geometry), file, summary.weights
+
+
+def draft_of(entry: ModelEntry) -> DraftModel | None:
+    """Return the draft beside a model, as its header states it; None where there is none, or its header is not read."""
+    if entry.draft is None:
+        return None
+    if entry.draft.repo or entry.repo:
+        summary = kept_summary(entry.draft.sha256) if entry.draft.sha256 else None
+    else:
+        summary = _summary_here(Path(entry.draft.file))
+    return DraftModel(summary.geometry, summary.weights) if summary else None
 
 
 def keep_summary(sha256: str, header: GgufHeader) -> None:

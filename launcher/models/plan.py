@@ -8,12 +8,13 @@ from enum import Enum
 
 from launcher.base.errors import BadOption, ModelHasNoHead, ModelUnknown
 from launcher.models.catalogue import SPECULATION, Catalogue, CompanionFile, ModelEntry, ModelFile
+from launcher.models.cautions import cautions_for, host_need_mib
 from launcher.models.fitting import Fitted, fit
-from launcher.models.header_summary import known_of
+from launcher.models.header_summary import draft_of, known_of
 from launcher.models.limits import check_kv, check_limits
 from launcher.models.memory import Estimate, Setting, estimate
 from launcher.models.preset import Intent, Mark, Measurement, Preset
-from launcher.models.reasons import cautions_for, host_need_mib, reasons_for
+from launcher.models.reasons import rank_reason, reasons_for
 from launcher.models.situation import Situation
 from launcher.models.speed import nearest, roofline
 from launcher.models.weights import Weights
@@ -98,11 +99,16 @@ class Plan:
         return -(-self.estimate.parts.total // _MIB)
 
     @property
+    def needed_mib(self) -> int:
+        """What must be free in all: over several GPUs more than it takes, for their shares are not alike."""
+        return -(-self.estimate.needed // _MIB)
+
+    @property
     def group(self) -> int:
         """0 for a plan to propose, 1 for one that may fail when other programs ask for memory, 2 for one too big."""
         if self.status is Status.TOO_BIG:
             return 2
-        tight = self.free_mib - self.required_mib < self.margin_mib // 2
+        tight = self.free_mib - self.needed_mib < self.margin_mib // 2
         return 1 if tight or self.host_short else 0
 
 
@@ -142,7 +148,10 @@ def make_plans(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[
     plans = [plan for entry in _entries(catalogue, wish) for plan in _plans_of(entry, situation, wish)]
     plans.sort(key=lambda plan: plan.group if wish.intent != "as-published" or plan.group == 2 else 0)
     possible = [plan for plan in plans if plan.status is not Status.TOO_BIG]
-    return tuple(plans if wish.model or not possible else possible)
+    plans = plans if wish.model or not possible else possible
+    if plans and wish.quant is None and (why := rank_reason(plans[0], plans[1:])):
+        plans[0] = replace(plans[0], reasons=(plans[0].reasons[0], why, *plans[0].reasons[1:]))
+    return tuple(plans)
 
 
 def unplanned(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[Unplanned, ...]:
@@ -225,13 +234,12 @@ def _draft_file(entry: ModelEntry) -> CompanionFile | None:
 
 def _plans_of(entry: ModelEntry, situation: Situation, wish: Wish) -> list[Plan]:
     """Plans for one model: what keeps its experts where its preset has them first."""
-    fixed = frozenset(wish.overrides())
     found: dict[tuple[str, Setting], tuple[bool, Plan]] = {}
     for known, file, weights, preset in _files(entry, _seeds(entry, situation, wish), wish):
         if weights is None or _lack(known, file, preset, wish) or not _can_draft(known, file, wish):
             continue
         setting = _setting(known, file, preset, situation, wish)
-        plan = _plan(known, file, weights, setting, preset, situation, fixed, wish.intent)
+        plan = _plan(known, file, weights, setting, preset, situation, wish)
         moved = plan.setting.n_cpu_moe > 0 and not preset.n_cpu_moe
         found.setdefault((file.quant, plan.setting), (moved, plan))
     return [plan for _, plan in sorted(found.values(), key=lambda one: one[0])]
@@ -264,6 +272,7 @@ def _setting(
         n_cpu_moe=preset.n_cpu_moe,
         backend=situation.backend,
         gpus=situation.gpus,
+        gpu_free_mib=situation.gpu_free_mib,
     )
     if wish is not None:
         setting = replace(setting, **wish.overrides())  # type: ignore[arg-type]
@@ -312,22 +321,21 @@ def _plan(
     setting: Setting,
     preset: Preset,
     situation: Situation,
-    fixed: frozenset[str],
-    intent: Intent,
+    wish: Wish,
 ) -> Plan:
-    geometry = entry.geometry
+    geometry, beside, fixed = entry.geometry, draft_of(entry) if setting.draft_model_bytes else None, wish.overrides()
     assert geometry is not None  # noqa: S101 -- the caller has looked
 
     def measure(candidate: Setting) -> Estimate:
-        return estimate(geometry, weights, candidate)
+        return estimate(geometry, weights, candidate, beside)
 
     layers = weights.expert_layers(mtp=setting.draft > 0) if situation.backend != "cpu" else 0
     budgets = [situation.free_mib - situation.margin_mib, situation.free_mib - situation.margin_mib // 2]
-    intent = intent if intent in preset.intents else preset.intents[0]
+    intent = wish.intent if wish.intent in preset.intents else preset.intents[0]
     if intent == "as-published":  # then it is run as it was, or not at all
         fitted = Fitted(setting, measure(setting), ())
     else:
-        fitted = fit(setting, budgets, fixed, layers, measure)
+        fitted = fit(setting, budgets, frozenset(fixed), layers, measure)
     evidence = nearest(entry, file.quant, fitted.setting, situation)
     if not _as_preset(_setting(entry, file, preset, situation), fitted.setting):
         preset = replace(preset, mark="derived", note="")
@@ -340,12 +348,12 @@ def _plan(
         free_mib=situation.free_mib,
         margin_mib=situation.margin_mib,
         mark=preset.mark,
-        reasons=reasons_for(entry, file, weights, fitted, preset, situation, intent, fixed),
-        cautions=cautions_for(entry, file, weights, fitted, situation, evidence),
+        reasons=reasons_for(entry, file, weights, fitted, preset, situation, intent, fixed, measure),
+        cautions=cautions_for(entry, file, weights, fitted, situation, evidence, measure),
         evidence=evidence,
         limit_t_s=roofline(geometry, weights, fitted.setting, situation),
         limit_full_t_s=roofline(geometry, weights, fitted.setting, situation, full=True),
-        host_short=bool(fitted.setting.n_cpu_moe)
+        host_short=situation.backend != "cpu"
         and situation.host_mib is not None
         and situation.host_mib < host_need_mib(fitted),
     )
@@ -357,8 +365,8 @@ def _as_preset(whole: Setting, found: Setting) -> bool:
 
 
 def _status(fitted: Fitted, situation: Situation) -> Status:
-    if fitted.required_mib > situation.free_mib:
+    if fitted.needed_mib > situation.free_mib:
         return Status.TOO_BIG
     if fitted.setting.n_cpu_moe:
         return Status.OFFLOADS
-    return Status.FITS if fitted.required_mib + situation.margin_mib <= situation.free_mib else Status.TIGHT
+    return Status.FITS if fitted.needed_mib + situation.margin_mib <= situation.free_mib else Status.TIGHT

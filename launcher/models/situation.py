@@ -25,6 +25,7 @@ _SHARED = "The {} shares the host's memory: what a plan takes of one is gone fro
 _SILENT = "What the {} has free is not told: it is taken to be {:.1f} % of its memory."
 _USABLE = 0.967
 """Share of a card's nominal memory that a program gets: 15,840 MiB of an RTX 5060 Ti 16 GB, 0.98 of others."""
+_HOST_COUNTED = "Of {:g} GiB of host memory {:,} MiB are counted on: a quarter is left to the system."
 _ENGINES_NAMES: Mapping[str, Backend] = {"CUDA": "cuda", "ROCm": "rocm", "MTL": "metal", "Vulkan": "vulkan"}
 """How an engine begins a device's name, by backend."""
 _HOST_RESERVE = 0.25
@@ -36,7 +37,8 @@ class Situation:
     """A machine, as far as plans depend on it; memory in MiB, bandwidth in 10^9 bytes per second.
 
     `nominal_gb` is the size that the GPU is sold by. `host_mib` is what is available on the host now, beside
-    `free_mib` when a GPU shares it, None when not known. `gpus` counts GPUs that a model is split over. `headless` when
+    `free_mib` when a GPU shares it, None when not known. `gpus` counts GPUs that a model is split over, `gpu_free_mib`
+    has what each of them has free. `headless` when
     no display takes any of their memory, `described` when nobody asked the machine itself, `no_gpu` when it was asked
     and has none that can be used. `notes` are sentences on how the memory is known.
     """
@@ -49,6 +51,7 @@ class Situation:
     bandwidth_gb_s: float | None = None
     gpu_name: str | None = None
     gpus: int = 1
+    gpu_free_mib: tuple[int, ...] = ()
     unified: bool = False
     headless: bool = False
     described: bool = False
@@ -77,12 +80,17 @@ def described(
                 "Add --host-memory, or leave --gpu-memory out to mean this machine.",
             )
         _check_free(free_mib, host_gib, "The host")
-        return _processor(host_gib, _available_mib(host_gib) if free_mib is None else free_mib, described=True)
+        notes = () if free_mib is not None else _counted(host_gib)
+        free_mib = _available_mib(host_gib) if free_mib is None else free_mib
+        return _processor(host_gib, free_mib, described=True, notes=notes)
     _check_free(free_mib, gpu_memory_gib, "The GPU")
-    notes: tuple[str, ...] = ()
+    notes = _counted(host_gib)
     if free_mib is None:
         free_mib = _usable_mib(gpu_memory_gib)
-        notes = (f"Of {gpu_memory_gib:g} GiB a program gets about {free_mib:,} MiB, as on cards that were measured.",)
+        notes = (
+            f"Of {gpu_memory_gib:g} GiB a program gets about {free_mib:,} MiB, as on cards that were measured.",
+            *notes,
+        )
     return Situation(
         backend=backend or "cuda",
         nominal_gb=gpu_memory_gib,
@@ -103,6 +111,11 @@ def _check_free(free_mib: int | None, size_gib: float, owner: str) -> None:
 
 def _available_mib(host_gib: float) -> int:
     return int(host_gib * 1_024 * (1 - _HOST_RESERVE))
+
+
+def _counted(host_gib: float | None) -> tuple[str, ...]:
+    """How host memory that the user has named is counted."""
+    return () if host_gib is None else (_HOST_COUNTED.format(host_gib, _available_mib(host_gib)),)
 
 
 def _usable_mib(gpu_memory_gib: float) -> int:
@@ -144,9 +157,9 @@ def situation_of(
     host_mib = host.available_bytes // _MIB if host_gib is None else _available_mib(host_gib)
     memory_gib, host_free_mib = host.memory_bytes / _GIB, host_mib if free_mib is None else free_mib
     if backend == "cpu":
-        return _processor(memory_gib, host_free_mib)
+        return _processor(memory_gib, host_free_mib, notes=_counted(host_gib) if free_mib is None else ())
     gpus, left_out = _choose(machine.gpus, backend, os.environ if environ is None else environ)
-    notes = (*machine.failures, *left_out)
+    notes = (*machine.failures, *left_out, *_counted(host_gib))
     if not gpus and backend is not None:
         raise BadOption(f"--backend {backend} needs a GPU, and none can be used here.", "Describe one: --gpu-memory.")
     if not gpus:
@@ -158,7 +171,11 @@ def situation_of(
     if free_mib is None:
         silent = [gpu.name for gpu in gpus if gpu.free_bytes is None]
         notes += tuple(_SILENT.format(name, 100 * _USABLE) for name in silent)
-        free_mib = sum(_free_mib(gpu, host_mib) for gpu in gpus)
+    by_gpu = [_free_mib(gpu, host_mib) for gpu in gpus]
+    if free_mib is None:
+        free_mib = sum(by_gpu)
+    elif sum(by_gpu):
+        by_gpu = [free * free_mib // sum(by_gpu) for free in by_gpu]
     if first.unified:
         host_mib = max(0, host_mib - max(0, free_mib - first.carve_out_free_bytes // _MIB))
         notes += (_SHARED.format(first.name),)
@@ -176,6 +193,7 @@ def situation_of(
         bandwidth_gb_s=first.memory_bandwidth_gb_s if len(gpus) == 1 else None,
         gpu_name=first.name,
         gpus=len(gpus),
+        gpu_free_mib=tuple(by_gpu) if len(gpus) > 1 else (),
         unified=bool(first.unified),
         headless=alone,
         notes=notes,

@@ -221,7 +221,7 @@ class TestMachines:
         assert (first.entry.id, first.file.quant) == (MOE, "UD-Q8_K_XL")
         assert first.margin_mib == 1_024
         assert first.estimate.parts.overhead == 2 * 330 * 2**20
-        assert any("2 GPUs are counted together" in caution for caution in first.cautions)
+        assert any("Of the 2 GPUs each gets whole layers" in caution for caution in first.cautions)
         assert any(result.gpu == "2x RTX 3090" for result in first.evidence)
 
     def test_memory_shared_with_the_host_is_a_reason_to_measure_mtp(self) -> None:

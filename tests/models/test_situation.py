@@ -55,7 +55,7 @@ class TestDescribed:
         known = described(24, free_mib=12_000, headless=True, host_gib=32, backend="vulkan")
         assert (known.free_mib, known.margin_mib, known.backend) == (12_000, 512, "vulkan")
         assert known.host_mib == 24 * 1_024
-        assert known.notes == ()
+        assert known.notes == ("Of 32 GiB of host memory 24,576 MiB are counted on: a quarter is left to the system.",)
 
     def test_a_processor_computes_in_the_host_s_memory(self) -> None:
         known = described(24, host_gib=64, backend="cpu")
