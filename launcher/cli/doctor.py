@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.cli.layout import filled
 from launcher.cli.output import print_json, rounded
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ async def run(options: argparse.Namespace) -> int:
         print_json(_as_json(report))
         return 0 if report.demo_can_run else 1
     for what, line in _lines(report):
-        print(f"{what:<11}{line}")
+        print(filled(line, f"{what:<11}"))
     for finding in report.findings:
-        print(f"\n{finding.title}\n  {finding.hint}")
+        print(f"\n{filled(finding.title)}\n{filled(finding.hint, '  ')}")
     print("\nThe demo can run." if report.demo_can_run else "\nThe demo cannot run yet.")
     return 0 if report.demo_can_run else 1
 

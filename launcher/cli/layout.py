@@ -5,12 +5,18 @@ import textwrap
 from collections.abc import Collection, Iterator, Sequence
 
 _USUAL, _LEAST, _MOST = 100, 40, 120
-"""Columns where nobody says how many there are, and the fewest and most that are used."""
+"""Columns of text where nobody says how many there are, and the fewest and most that are used."""
+_ENDLESS = 10_000
+
+
+def _known() -> int:
+    """Return how many columns COLUMNS or the terminal has; 0 where the output goes elsewhere."""
+    return shutil.get_terminal_size((0, 0)).columns
 
 
 def columns() -> int:
-    """Return how many columns to fill: those of COLUMNS or of the terminal."""
-    return min(max(shutil.get_terminal_size((_USUAL, 24)).columns, _LEAST), _MOST)
+    """Return how many columns to fill with text."""
+    return min(max(_known() or _USUAL, _LEAST), _MOST)
 
 
 def filled(text: str, label: str = "") -> str:
@@ -29,9 +35,12 @@ def filled(text: str, label: str = "") -> str:
 
 
 def print_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), indent: str = "  ") -> None:
-    """Print rows in columns, those in `right` to the right; columns that have no room go on in lines below."""
+    """Print rows in columns, those in `right` to the right; columns that have no room go on in lines below.
+
+    What goes to a file or another program has one line a row.
+    """
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    groups = list(_groups(widths, columns() - len(indent)))
+    groups = list(_groups(widths, max(_known() or _ENDLESS, _LEAST) - len(indent)))
     for row in rows:
         cells = [
             text.rjust(width) if column in right else text.ljust(width)

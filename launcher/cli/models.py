@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.units import percent
+from launcher.cli.layout import filled, print_table
 from launcher.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _list(catalogue: Catalogue) -> None:
         (model.id, model.name, str(len(model.files)), _sizes(model), model.speculation or "none", _or(model.licence))
         for model in catalogue.models
     ]
-    _table([head, *rows], right={2, 3}, indent="")
+    print_table([head, *rows], right={2, 3}, indent="")
     print("\n`mtp-launcher models ID` tells all about one.")
 
 
@@ -137,13 +138,13 @@ def _sizes(model: ModelEntry) -> str:
 def _describe(model: ModelEntry) -> None:
     print(f"{model.name} ({model.id})")
     for topic, told in _about(model):
-        print(f"  {topic:<9} {told}")
+        print(filled(told, f"  {topic:<9} "))
     _files(model)
     _presets(model)
     _measurements(model)
     notes: list[Note | QualityNote] = [*model.notes, *model.quality]
     for note in notes:
-        print(f"\n{note.text}\n  Source: {note.source}")
+        print(f"\n{filled(note.text)}\n{filled(note.source, '  Source: ')}")
 
 
 def _about(model: ModelEntry) -> Iterator[tuple[str, str]]:
@@ -171,7 +172,7 @@ def _about(model: ModelEntry) -> Iterator[tuple[str, str]]:
 
 
 def _files(model: ModelEntry) -> None:
-    print("\nFiles" + (f" (from {model.files_source})" if model.files_source else ""))
+    print("\n" + filled("Files" + (f" (from {model.files_source})" if model.files_source else "")))
     notes = _Notes()
     rows: list[Sequence[str]] = [("QUANT", "GB", "SHA-256", "NAME", "")]
     for file in model.files:
@@ -181,7 +182,7 @@ def _files(model: ModelEntry) -> None:
     for vision in model.mmproj:
         sha256 = vision.sha256[:12] if vision.sha256 else None
         rows.append(("vision", _gb(vision.size_bytes), _or(sha256), vision.file, notes.number("", vision.source)))
-    _table(rows, right={1})
+    print_table(rows, right={1})
     notes.print()
 
 
@@ -199,7 +200,7 @@ def _presets(model: ModelEntry) -> None:
         counts = [_count(count) for count in (one.draft, one.n_cpu_moe, one.ubatch, one.slots, one.predicted_mib)]
         told = notes.number(one.note, one.source)
         rows.append((gpu, meant, one.quant, _count(one.ctx), one.kv, *counts, host, one.mark, told))
-    _table(rows, right={0, 3, 5, 6, 7, 8, 9, 10})
+    print_table(rows, right={0, 3, 5, 6, 7, 8, 9, 10})
     notes.print()
 
 
@@ -218,7 +219,7 @@ def _measurements(model: ModelEntry) -> None:
         results = (speed, _span(one.baseline, None, "{:g}".format), accepted, _count(one.memory_mib))
         gpu = " ".join(filter(None, (one.gpu, one.os)))
         rows.append((gpu, *context, _count(one.draft), _count(one.n_cpu_moe), *results, told))
-    _table(rows, right={2, 3, 5, 6, 7, 8, 9, 10})
+    print_table(rows, right={2, 3, 5, 6, 7, 8, 9, 10})
     notes.print()
 
 
@@ -234,7 +235,7 @@ class _Notes:
 
     def print(self) -> None:
         for text, number in self._texts.items():
-            print(f"  {number:>4} {text}")
+            print(filled(text, f"  {number:>4} "))
 
 
 def _sampling(sampling: Sampling | None) -> str:
@@ -259,13 +260,3 @@ def _span(low: float | None, high: float | None, tell: Callable[[float], str]) -
     if low is None:
         return _UNKNOWN
     return tell(low) if high is None else f"{tell(low)} to {tell(high)}"
-
-
-def _table(rows: Sequence[Sequence[str]], *, right: set[int], indent: str = "  ") -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = (
-            text.rjust(width) if column in right else text.ljust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        print(indent + "  ".join(cells).rstrip())

@@ -6,11 +6,12 @@ import argparse
 import asyncio
 import shlex
 import sys
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from launcher.cli.extra import uncounted
+from launcher.cli.layout import filled, print_table
 from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options, machine_wish, wish_of
 from launcher.cli.output import print_json, rounded, take_extra
 from launcher.cli.verdict import verdict_json, verdict_text
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from launcher.planner import Verdict
 
 _MIB, _GIB = 2**20, 2**30
-_WIDTH = 100
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -156,7 +156,7 @@ def _as_json(plan: Plan, build: Build | None, extra: list[str]) -> dict[str, Any
         "weights_exact": plan.estimate.weights_exact,
         "compute_exact": plan.estimate.compute_exact,
         "reasons": plan.reasons,
-        "cautions": [*plan.cautions, *lack],
+        "cautions": [*plan.cautions, *lack, *uncounted(extra)],
         "evidence": [describe(plan.entry, result) for result in plan.evidence],
         "nearest_tokens_per_second": rate(plan.evidence[0], setting) if plan.evidence else None,
         "limit_tokens_per_second": rounded(plan.limit_t_s),
@@ -181,12 +181,12 @@ def _print_others(plans: Sequence[Plan]) -> None:
     if not plans:
         return
     print("\nOther plans")
+    rows = []
     for plan in plans:
-        print(
-            f"  {plan.status.value:<9}{plan.entry.id:<20} {plan.file.quant:<12}{size_text(plan.file.size_bytes):>9}"
-            f"  {_short(plan):<43} {plan.required_mib:>7,} MiB"
-        )
-    print("`--model ID --quant Q` tells all about one of them, `--json` about all.")
+        size, memory = size_text(plan.file.size_bytes), f"{plan.required_mib:,} MiB"
+        rows.append((plan.status.value, plan.entry.id, plan.file.quant, size, _short(plan), memory))
+    print_table(rows, right={3, 5})
+    print(filled("`--model ID --quant Q` tells all about one of them, `--json` about all."))
 
 
 def _print_unplanned(left_out: tuple[Unplanned, ...], *, named: bool) -> None:
@@ -196,13 +196,13 @@ def _print_unplanned(left_out: tuple[Unplanned, ...], *, named: bool) -> None:
     if named:
         for each in left_out:
             name = " ".join(filter(None, (each.model, each.quant)))
-            print(f"\n{_filled(f'Not planned: {name}: {each.reason}. {each.remedy}')}")
+            print(f"\n{filled(f'Not planned: {name}: {each.reason}. {each.remedy}')}")
         return
     names = ", ".join(f"{each.model} {each.quant} ({each.reason})" for each in left_out)
     ask = (
         "; `mtp-launcher models --refresh` asks the hub" if any("--refresh" in each.remedy for each in left_out) else ""
     )
-    print(f"\n{_filled(f'Not planned: {names}. `--model ID` says what to do{ask}.')}")
+    print(f"\n{filled(f'Not planned: {names}. `--model ID` says what to do{ask}.')}")
 
 
 def _print_machine(situation: Situation) -> None:
@@ -214,12 +214,10 @@ def _print_machine(situation: Situation) -> None:
     else:
         name = f"{f'{situation.gpus} x ' if situation.gpus > 1 else ''}{situation.gpu_name}"
     host = "" if situation.host_mib is None or on_cpu else f"; {situation.host_mib:,} MiB of host memory"
-    print(
-        f"{name} ({situation.backend}): {situation.free_mib:,} MiB free,"
-        f" {situation.margin_mib:,} of them to stay free{host}"
-    )
+    free = f"{situation.free_mib:,} MiB free, {situation.margin_mib:,} of them to stay free"
+    print(filled(f"{name} ({situation.backend}): {free}{host}"))
     for note in situation.notes:
-        print(_filled(note))
+        print(filled(note))
 
 
 def _drafts(setting: Setting, none: str) -> str:
@@ -249,7 +247,8 @@ def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdic
     from launcher.models.speed import describe
 
     setting = plan.setting
-    print(f"\n{plan.status.value}  {plan.entry.name}, {plan.file.quant}, {size_text(plan.file.size_bytes)}")
+    name = f"{plan.entry.name}, {plan.file.quant}, {size_text(plan.file.size_bytes)}"
+    print(f"\n{filled(name, f'{plan.status.value}  ')}")
     experts = f", experts of {setting.n_cpu_moe} layers on the host" if setting.n_cpu_moe else ""
     mtp = _drafts(setting, "MTP off")
     slots = f", {setting.slots} slots" if setting.slots > 1 else ""
@@ -257,7 +256,9 @@ def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdic
     tail = f"ubatch {setting.ubatch}{slots}{experts}{split}"
     _row("settings", f"context {setting.context:,}, KV {setting.kv}, {mtp}, {tail}")
     parts = ", ".join(
-        f"{name.replace('_', ' ')} {size / _MIB:,.0f}" for name, size in plan.estimate.parts.as_dict().items() if size
+        f"{name.replace('_', ' ').replace('kv', 'KV')} {size / _MIB:,.0f}"
+        for name, size in plan.estimate.parts.as_dict().items()
+        if size
     )
     guesses = [] if plan.estimate.weights_exact else ["weights by the file's size: its header is not read yet"]
     guesses += [] if plan.estimate.compute_exact else ["the compute buffer is a guess"]
@@ -268,7 +269,7 @@ def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdic
         _row("engine", verdict_text(verdict, plan.estimate) + alone)
     _rows("why", plan.reasons)
     words, lack = _command(plan, build, [])
-    _rows("caution", [*plan.cautions, *lack])
+    _rows("caution", [*plan.cautions, *lack, *uncounted(extra)])
     measured = [describe(plan.entry, result) for result in plan.evidence]
     _rows("measured", measured or ["nobody published a run near this one: its speed is not known"])
     if plan.limit_t_s and plan.limit_full_t_s:
@@ -281,16 +282,10 @@ def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdic
     _row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))
 
 
-def _filled(text: str) -> str:
-    return textwrap.fill(text, _WIDTH, break_on_hyphens=False, break_long_words=False)
-
-
 def _rows(label: str, texts: Iterable[str]) -> None:
     for index, text in enumerate(texts):
         _row(label if not index else "", text)
 
 
 def _row(label: str, text: str) -> None:
-    lines = textwrap.wrap(text, _WIDTH - 12, break_on_hyphens=False, break_long_words=False) or [""]
-    for index, line in enumerate(lines):
-        print(f"  {label if not index else '':<9} {line}")
+    print(filled(text, f"  {label:<9} "))

@@ -79,6 +79,14 @@ def with_driver(driver: Path, **answers: object) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(driver), "CUDA_VISIBLE_DEVICES": "0", **stub}
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_it_is_as_wide_as_the_terminal(columns: int) -> None:
+    told = run(COLUMNS=str(columns))
+    assert max(len(line) for line in told.splitlines() if "/" not in line) <= columns  # a path stays whole
+    labels = [line.split()[0] for line in told.splitlines() if line[:1].strip()]
+    assert labels[:3] == ["System", "Processor", "Memory"]
+
+
 def test_a_gpu_is_described_with_what_it_does_now_and_the_build_that_suits_it(driver: Path) -> None:
     told = report(**with_driver(driver, REASONS=4, PROCESSES=1))
     (gpu,) = told["gpus"]
@@ -87,8 +95,8 @@ def test_a_gpu_is_described_with_what_it_does_now_and_the_build_that_suits_it(dr
     assert gpu["activity"]["throttled_by"] == ["power limit"]
     assert told["engine_fit"]["backend"] == "cuda-13"
     assert told["no_gpu_because"] is None
-    text = run(**with_driver(driver, REASONS=4, PROCESSES=1))
-    assert "GPU        NVIDIA Stub 24GB, 24,576 MiB, 18,432 MiB free, driver 580.65.06, CUDA 13.1" in text
+    text = " ".join(run(**with_driver(driver, REASONS=4, PROCESSES=1)).split())
+    assert "GPU NVIDIA Stub 24GB, 24,576 MiB, 18,432 MiB free, driver 580.65.06, CUDA 13.1" in text
     assert "compute capability 8.9, 1,008 GB/s, lights a display" in text
     assert "now: 61 °C, 312 W, limit 450 W, 2,520 MHz, 87 % busy, held back by: power limit" in text
     assert "Engine fit cuda-13. The NVIDIA Stub 24GB has compute capability 8.9" in text

@@ -75,10 +75,22 @@ def test_one_model_is_told_with_its_sources() -> None:
     (preset,) = [line for line in lines if "UD-Q3_K_XL  262,144  q8_0" in line and "balanced" in line]
     number = preset.split()[-1]
     assert "20,472" in preset
-    assert any(line.strip().startswith(number) and "qiip engine logs" in line for line in lines)
-    assert "69 to 82" in text
-    assert "Source: prismix." in text
-    assert "four slots share the context" in text
+    note = text[text.index(f"\n  {number:>4} ") :]
+    assert "qiip engine logs" in note[: note.index("\n  [", 8) if "\n  [" in note[8:] else None]
+    words = " ".join(text.split())
+    for said in ("69 to 82", "Source: prismix.", "four slots share the context"):
+        assert said in words
+
+
+def test_what_is_said_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = run("qwen3.6-35b-a3b-mtp").stdout
+    figures = sorted(wide.split())
+    for columns in (60, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        told = run("qwen3.6-35b-a3b-mtp").stdout
+        long = [line for line in told.splitlines() if len(line) > columns and " " in line.strip().rpartition("  ")[2]]
+        assert long == []
+        assert sorted(told.split()) == figures
 
 
 @pytest.mark.parametrize("model", ["demo", "gemma-4-31b", "qwen3.5-9b-mtp", "qwen3.6-27b-mtp", "qwen3.8-27b"])

@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 from launcher.cli.machine_options import BACKENDS, INTENTS
 from launcher.models.compute import Backend
 from launcher.models.preset import Intent
+from tests.cli.conftest import own_model
 from tests.machine.conftest import compiled
-from tools.sparse_models.models import Model, model
-from tools.sparse_models.write import write
+from tools.sparse_models.models import model
 
 MOE = "qwen3.6-35b-a3b-mtp"
 KEYS = {
@@ -27,16 +28,7 @@ PARTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def no_engine_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No display, no driver and no llama-server of this computer's own."""
-    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(name, raising=False)
-    folder = tmp_path / "no-driver"
-    folder.mkdir()
-    (folder / "libnvidia-ml.so.1").touch()
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+pytestmark = pytest.mark.usefixtures("no_engine_here")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -51,28 +43,16 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def answer(*arguments: str, code: int = 0, **environment: str) -> dict[str, Any]:
-    told = run(*arguments, "--json", **environment)
+def answer(*arguments: str, code: int = 0, extra: Sequence[str] = (), **environment: str) -> dict[str, Any]:
+    told = run(*arguments, "--json", *(["--", *extra] if extra else []), **environment)
     assert told.returncode == code, told.stderr + told.stdout
     value: dict[str, Any] = json.loads(told.stdout)
     return value
 
 
-def first(*arguments: str, **environment: str) -> dict[str, Any]:
-    plan: dict[str, Any] = answer(*arguments, **environment)["plans"][0]
+def first(*arguments: str, extra: Sequence[str] = (), **environment: str) -> dict[str, Any]:
+    plan: dict[str, Any] = answer(*arguments, extra=extra, **environment)["plans"][0]
     return plan
-
-
-def own_model(home: Path, made: Model) -> Path:
-    """A model of the user's own in the catalogue, as the docs advise: its header tells all else."""
-    folder = home / "config" / "models"
-    folder.mkdir(parents=True)
-    path = folder / "own.gguf"
-    write(path, "own", made)
-    preset = "[[models.presets]]\nquant = 'Q'\nctx = 65_536\nkv = 'q8_0'\n"
-    files = "files = [{ quant = 'Q', file = 'own.gguf' }]\nspeculation = 'mtp'\nnative_context = 262_144\n"
-    (folder / "own.toml").write_text(f"[[models]]\nid = 'own'\nname = 'My own'\n{files}\n{preset}")
-    return path
 
 
 class TestJson:
@@ -157,6 +137,25 @@ class TestExtra:
         assert "and yours: --threads 8 'two words'" in " ".join(command.split())
         assert run("--gpu-memory", "24").stdout.count("and yours") == 0
 
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["-c", "8"], "Your own -c is not counted in these figures, and can change the memory. --ctx before"),
+            (["--cache_type-k=f16", "-ctv", "f16"], "Your own --cache_type-k and -ctv are not counted"),
+            (["-np", "4", "-ub", "64", "-ncmoe", "3"], "--slots, --ubatch and --n-cpu-moe before the -- would be"),
+            (["--n-gpu-layers", "10"], "Your own --n-gpu-layers is not counted"),
+            (["--threads", "8", "--alias", "c"], None),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+    )
+    def test_those_that_change_the_memory_are_said_to_be_uncounted(self, words: list[str], said: str | None) -> None:
+        plain, plan = first("--gpu-memory", "24"), first("--gpu-memory", "24", extra=words)
+        assert plan["required_mib"] == plain["required_mib"]
+        more = plan["cautions"][len(plain["cautions"]) :]
+        assert (len(more), said is None or said in more[0]) == (0 if said is None else 1, True)
+        text = " ".join(run("--gpu-memory", "24", "--", *words).stdout.split())
+        assert (said or "not counted") in text or said is None
+
     def test_a_word_without_the_sign_is_wrong_usage(self) -> None:
         assert run("--gpu-memory", "24", "something").returncode == 2
 
@@ -168,14 +167,17 @@ class TestText:
         ["--gpu-memory", "80", "--slots", "4", "--model", MOE],
         ["--gpu-memory", "2"],
         ["--model", "gemma-4-31b", "--gpu-memory", "24"],
-        [],
+        ["--host-memory", "64"],
     )
 
     @pytest.mark.parametrize("arguments", MACHINES, ids=" ".join)
-    def test_no_line_is_wider_than_a_terminal(self, arguments: list[str]) -> None:
-        lines = run(*arguments).stdout.splitlines()
-        assert len(lines) > 2
-        assert max(map(len, lines)) <= 110
+    @pytest.mark.parametrize("columns", [60, 80, 120])
+    def test_it_is_as_wide_as_the_terminal(self, columns: int, arguments: list[str]) -> None:
+        told = run(*arguments, COLUMNS=str(columns)).stdout
+        long = [line for line in told.splitlines() if len(line) > columns]
+        assert len(told.splitlines()) > 2
+        assert [line for line in long if " " in line[12:]] == []  # but for a file's name, which is whole
+        assert told.split() == run(*arguments, COLUMNS="10000").stdout.split()
 
     def test_it_says_what_how_why_and_what_to_mind(self) -> None:
         told = run("--gpu-memory", "16").stdout

@@ -9,21 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import own_model
 from tests.conftest import Hub
-from tools.sparse_models.models import Model, model
-from tools.sparse_models.write import write
+from tools.sparse_models.models import model
 
-
-@pytest.fixture(autouse=True)
-def no_engine_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No display, no driver and no llama-server of this computer's own."""
-    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(name, raising=False)
-    folder = tmp_path / "no-driver"
-    folder.mkdir()
-    (folder / "libnvidia-ml.so.1").touch()
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+pytestmark = pytest.mark.usefixtures("no_engine_here")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -57,18 +47,6 @@ def llama_server(folder: Path, help_text: str) -> Path:
         f"#!/bin/sh\ncase $1 in --version) echo 'version: 1 (old)' >&2;; --help) echo '{help_text}';; esac\n"
     )
     path.chmod(0o755)
-    return path
-
-
-def own_model(home: Path, made: Model) -> Path:
-    """A model of the user's own in the catalogue, as the docs advise: its header tells all else."""
-    folder = home / "config" / "models"
-    folder.mkdir(parents=True)
-    path = folder / "own.gguf"
-    write(path, "own", made)
-    preset = "[[models.presets]]\nquant = 'Q'\nctx = 65_536\nkv = 'q8_0'\n"
-    files = "files = [{ quant = 'Q', file = 'own.gguf' }]\nspeculation = 'mtp'\nnative_context = 262_144\n"
-    (folder / "own.toml").write_text(f"[[models]]\nid = 'own'\nname = 'My own'\n{files}\n{preset}")
     return path
 
 

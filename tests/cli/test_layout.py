@@ -1,0 +1,53 @@
+"""Text and tables in the columns that there are."""
+
+import pytest
+
+from launcher.cli.layout import columns, filled, print_table
+
+ROWS = (("ID", "NAME", "SIZE"), ("one", "the first of them", "1,234.5"), ("two", "x", "7"))
+
+
+@pytest.mark.parametrize(("told", "wanted"), [("60", 60), ("80", 80), ("300", 120), ("5", 40), ("none", 100)])
+def test_text_is_as_wide_as_can_be_read(told: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", told)
+    assert columns() == wanted
+
+
+def test_lines_go_on_below_the_text_and_words_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    name = "a-name-that-is-much-longer-than-any-line-of-40.gguf"
+    assert filled(f"1,234 MiB of {name} and of the others, for it", "  why  ").splitlines() == [
+        "  why  1,234 MiB of",
+        f"       {name}",
+        "       and of the others, for it",
+    ]
+    assert filled("", "Display    ") == "Display"
+
+
+def test_a_table_in_a_file_has_one_line_a_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    wide = [("x" * 150, "1"), ("y", "2")]
+    print_table(wide, right={1})
+    assert capsys.readouterr().out.splitlines() == ["  " + "x" * 150 + "  1", "  " + "y" + " " * 149 + "  2"]
+
+
+def test_columns_without_room_go_on_below(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    print_table(ROWS, right={2})
+    assert capsys.readouterr().out.splitlines() == [
+        "  ID   NAME                  SIZE",
+        "  one  the first of them  1,234.5",
+        "  two  x                        7",
+    ]
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table([(*row, "x" * 20) for row in ROWS], right={2})
+    assert capsys.readouterr().out.splitlines() == [
+        "  ID   NAME                  SIZE",
+        "      xxxxxxxxxxxxxxxxxxxx",
+        "  one  the first of them  1,234.5",
+        "      xxxxxxxxxxxxxxxxxxxx",
+        "  two  x                        7",
+        "      xxxxxxxxxxxxxxxxxxxx",
+    ]
