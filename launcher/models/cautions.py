@@ -48,7 +48,7 @@ def cautions_for(
         )
     found += _host_cautions(fitted, situation)
     if setting.n_cpu_moe:
-        found += _offload_cautions(weights, fitted, measure)
+        found += _offload_cautions(weights, fitted, situation, measure)
     if situation.gpus > 1:
         found.append(_split_caution(fitted, situation))
     if setting.draft_model_bytes and not fitted.estimate.drafts_counted:
@@ -128,9 +128,10 @@ def _host_cautions(fitted: Fitted, situation: Situation) -> list[str]:
     return []
 
 
-def _offload_cautions(weights: Weights, fitted: Fitted, measure: Measure) -> list[str]:
+def _offload_cautions(weights: Weights, fitted: Fitted, situation: Situation, measure: Measure) -> list[str]:
     layer_bytes = weights.blocks[0].experts
-    if not fitted.setting.draft or not layer_bytes:
+    has_room = fitted.needed_mib + layer_bytes // _MIB <= situation.free_mib - situation.margin_mib
+    if not fitted.setting.draft or not layer_bytes or has_room:
         return []
     cost = fitted.estimate.parts.total - measure(replace(fitted.setting, draft=0, draft_model_bytes=0)).parts.total
     layers = min(cost // layer_bytes, fitted.setting.n_cpu_moe)
