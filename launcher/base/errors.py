@@ -64,6 +64,12 @@ class ModelUnexpected(LauncherError):
     code = "model_unexpected"
 
 
+class NothingFits(LauncherError):
+    """No file of a model fits the machine."""
+
+    code = "nothing_fits"
+
+
 class ModelInUse(LauncherError):
     """A running server uses the file."""
 

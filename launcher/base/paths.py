@@ -11,6 +11,9 @@ from launcher.base.errors import HomeUnusable, LauncherError
 HOME_VARIABLE = "MTP_LAUNCHER_HOME"
 """Set to a folder, it holds everything the program writes (portable use, tests)."""
 
+MODELS_VARIABLE = "MTP_LAUNCHER_MODELS"
+"""Set to a folder, it holds the models that are downloaded."""
+
 _APP = "mtp-launcher"
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -85,6 +88,12 @@ def cache_dir() -> Path:
 def data_dir() -> Path:
     """Return the folder for what was downloaded to be kept: engines and models."""
     return _home("data")
+
+
+def models_dir() -> Path:
+    """Return the folder for downloaded models: what MTP_LAUNCHER_MODELS names, else one in the data folder."""
+    chosen = os.environ.get(MODELS_VARIABLE)
+    return expanded(chosen).absolute() if chosen else data_dir() / "models"
 
 
 def state_dir() -> Path:
