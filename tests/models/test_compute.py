@@ -215,6 +215,9 @@ def test_floats_other_than_f16_are_copied_like_quantised_caches(model: Model) ->
     quantised = compute_buffers(geometry, setting())
     assert least <= copied.target < quantised.target < 1.05 * copied.target
     assert copied.target > alone.target
+    for context, ubatch, told_mib in ((131_072, 512, 432.02), (32_768, 256, 104.01)):  # bf16 and f32, b11434's own code
+        found = compute_buffers(geometry, setting(context=context, ubatch=ubatch, quantised=False, wide=True))
+        assert found.target / 2**20 == pytest.approx(told_mib, abs=0.01)
     for backend in ("vulkan", "cpu"):
         first, second = (compute_buffers(geometry, setting(backend, quantised=False, wide=w)) for w in (False, True))
         assert first == second
