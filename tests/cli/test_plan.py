@@ -101,7 +101,8 @@ class TestJson:
         )
         assert told["machine"] == {
             "described": True, "gpu": None, "gpus": 1, "backend": "vulkan", "nominal_gb": 16.0, "free_mib": 15_000,
-            "margin_mib": 512, "host_mib": 24_576, "notes": [],
+            "margin_mib": 512, "host_mib": 24_576,
+            "notes": ["Of 32 GiB of host memory 24,576 MiB are counted on: a quarter is left to the system."],
         }  # fmt: skip
         assert told["plans"][0]["backend"] == "vulkan"
 
@@ -312,7 +313,7 @@ class TestThisMachine:
         assert told["machine"]["gpus"] == 2
         plan = told["plans"][0]
         assert plan["parts"]["overhead"] == 660
-        assert any("2 GPUs are counted together" in text for text in plan["cautions"])
+        assert any("Of the 2 GPUs each gets whole layers by its free memory" in text for text in plan["cautions"])
         assert run(LD_LIBRARY_PATH=driver, STUB_GPUS="2").stdout.startswith("2 x NVIDIA Stub 24GB (cuda)")
 
 

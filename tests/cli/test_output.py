@@ -1,0 +1,96 @@
+"""What every verb that answers does alike: closed and full outputs, empty values, a home that cannot be used."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LAUNCHER = f'"{sys.executable}" -m launcher'
+PLAN = ["plan", "--gpu-memory", "24"]
+
+
+def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["/bin/bash", "-c", line],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | environment,
+    )
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return shell(f"{LAUNCHER} {shlex.join(arguments)}", **environment)
+
+
+class TestOutput:
+    @pytest.mark.parametrize("where", [">&-", ">/dev/full"])
+    @pytest.mark.parametrize("arguments", [PLAN, [*PLAN, "--json"], ["models"], ["models", "--json"]], ids=" ".join)
+    def test_an_answer_that_cannot_be_written_is_an_error(self, arguments: list[str], where: str) -> None:
+        told = shell(f"{LAUNCHER} {shlex.join(arguments)} {where}")
+        why = "it is closed" if where == ">&-" else "No space left on device"
+        assert (told.returncode, told.stderr) == (1, f"Error: The output could not be written: {why}.\n")
+
+    def test_without_any_output_the_exit_code_tells(self) -> None:
+        assert shell(f"{LAUNCHER} models >&- 2>&-").returncode == 1
+        assert shell(f"{LAUNCHER} models 2>&-").returncode == 0
+
+    def test_a_reader_that_leaves_is_no_error_of_ours(self) -> None:
+        told = shell(f'{LAUNCHER} models qwen3.6-35b-a3b-mtp | head -1; echo "${{PIPESTATUS[0]}}"')
+        assert told.stdout.splitlines()[0] == "Qwen3.6-35B-A3B with MTP head (qwen3.6-35b-a3b-mtp)"
+        assert told.stdout.splitlines()[1] in ("141", "0")  # 0 where all went into the pipe before
+        assert told.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ([*PLAN, "--quant", ""], "argument --quant"),
+        ([*PLAN, "--model="], "argument --model"),
+        ([*PLAN, "--ctx", " "], "argument --ctx"),
+        (["estimate", ""], "an argument"),
+        (["estimate", "x.gguf", "--engine", ""], "argument --engine"),
+        (["models", ""], "an argument"),
+        (["doctor", "--models", ""], "argument --models"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_an_empty_value_is_wrong_usage(arguments: list[str], what: str) -> None:
+    told = run(*arguments)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr.endswith(f"error: {what} is empty: give it a value, or leave it out\n")
+
+
+def test_an_empty_value_behind_the_sign_is_the_engine_s() -> None:
+    told = run(*PLAN, "--json", "--", "--alias", "")
+    assert json.loads(told.stdout)["plans"][0]["argv"][-2:] == ["--alias", ""]
+
+
+class TestHome:
+    @pytest.mark.parametrize(
+        "arguments",
+        [PLAN, ["estimate", "x.gguf"], ["models"], ["status"], ["stop"], ["chat", "hi"], ["serve", "--model", "demo"]],
+        ids=" ".join,
+    )
+    def test_a_file_in_its_place_is_told_by_every_verb(self, arguments: list[str], tmp_path: Path) -> None:
+        blocked = tmp_path / "file"
+        blocked.touch()
+        told = run(*arguments, MTP_LAUNCHER_HOME=str(blocked))
+        assert (told.returncode, told.stdout) == (1, "")
+        error, hint = told.stderr.splitlines()
+        assert error == f"Error: MTP_LAUNCHER_HOME is {blocked}, but {blocked} is not a folder."
+        assert hint.strip().startswith("Set MTP_LAUNCHER_HOME to a folder that you may write")
+
+    def test_one_that_cannot_be_made_leaves_the_figures(self, demo_model: Path) -> None:
+        words = ("estimate", str(demo_model), "--gpu-memory", "8", "--ask-engine", "--json")
+        told = run(*words, MTP_LAUNCHER_HOME="/proc/nothing")
+        assert told.returncode == 1
+        answer = json.loads(told.stdout)
+        assert (answer["engine"], answer["engine_error"]["code"]) == (None, "home_unusable")
+        assert "MTP_LAUNCHER_HOME" in answer["engine_error"]["hint"]
+        assert answer["total_mib"] > 0
