@@ -69,7 +69,7 @@ async def run(options: argparse.Namespace) -> int:
         if verdict is None:
             raise
         estimate, unknown = None, error
-    warnings = _warnings(source, here=expanded(options.model).exists())
+    warnings = _warnings(source, setting, here=expanded(options.model).exists())
     if options.json:
         print_json(_as_json(source, setting, estimate, unknown, situation, verdict) | {"warnings": warnings})
     else:
@@ -79,8 +79,8 @@ async def run(options: argparse.Namespace) -> int:
     return 1 if isinstance(verdict, LauncherError) else 0
 
 
-def _warnings(source: Source, *, here: bool) -> list[str]:
-    """What is wrong with the files, on this disk or on the hub, though their headers can be read: a cut short one."""
+def _warnings(source: Source, setting: Setting, *, here: bool) -> list[str]:
+    """Return what is wrong though there are figures: files, on this disk or the hub, cut short; too long a context."""
     from launcher.base.errors import ModelBroken
     from launcher.models.gguf import check_complete
 
@@ -91,6 +91,9 @@ def _warnings(source: Source, *, here: bool) -> list[str]:
         except ModelBroken as error:
             remedy = error.hint if here else "It is not whole on the hub."
             found.append(f"{error.title} {remedy} The figures are those of the whole file.")
+    trained = source.model.trained_context
+    if trained and setting.context // setting.slots > trained:
+        found.append(f"The context is longer than the {trained:,} tokens that the model was trained for.")
     return found
 
 

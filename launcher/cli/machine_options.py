@@ -31,7 +31,7 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
     """Declare what fixes a part of the setting."""
     group = parser.add_argument_group("the setting", "What is given is kept; the rest is chosen.")
     group.add_argument("--ctx", type=tokens, metavar="N", help="context in tokens, of all slots together: 131072, 128K")
-    group.add_argument("--kv", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0, ...")
+    group.add_argument("--kv", type=str.lower, metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0, ...")
     group.add_argument("--draft", type=int, metavar="N", help="draft length, 0 is MTP off")
     group.add_argument("--no-mtp", action="store_true", help="MTP off")
     group.add_argument("--ubatch", type=tokens, metavar="N", help="tokens of a prompt computed at once")

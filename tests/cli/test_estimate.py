@@ -103,6 +103,14 @@ class TestJson:
     def test_an_option_moves_its_part(self, options: list[str], part: str, wanted: float, sparse: Path) -> None:
         assert answer(sparse, "--gpu-memory", "24", *options)["parts"][part] == pytest.approx(wanted, abs=0.1)
 
+    @pytest.mark.parametrize(
+        ("options", "too_long"), [(["256K"], False), (["512K"], True), (["512K", "--slots", "2"], False)]
+    )
+    def test_a_context_beyond_the_trained_one_is_said(self, options: list[str], too_long: bool, sparse: Path) -> None:
+        warnings = answer(sparse, "--gpu-memory", "24", "--kv", "Q8_0", "--ctx", *options)["warnings"]
+        said = "The context is longer than the 262,144 tokens that the model was trained for."
+        assert warnings == ([said] if too_long else [])
+
     def test_experts_on_the_host(self, sparse: Path) -> None:
         plain, moved = (answer(sparse, "--gpu-memory", "24", "--n-cpu-moe", count) for count in ("0", "20"))
         gone = plain["parts"]["weights"] - moved["parts"]["weights"]
