@@ -1,9 +1,15 @@
 """The command `mtp-launcher`: the command line for its verbs, the window without one."""
 
-import argparse
-from typing import NoReturn
+import signal
 
-from launcher.cli import main as cli
+# Until a verb runs there is nothing to put away: Ctrl-C ends the process at once, while it imports too, and where it is
+# ignored, as in the background of a script.
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import argparse  # noqa: E402
+from typing import NoReturn  # noqa: E402
+
+from launcher.cli import main as cli  # noqa: E402
 
 
 def run() -> NoReturn:

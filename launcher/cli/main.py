@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from launcher import __version__
 from launcher.cli import gui
+from launcher.cli.interrupts import INTERRUPTED, run_interruptible
 
 VERBS = {
     "gui": "open the window (also what happens without a verb)",
@@ -26,12 +27,7 @@ VERBS = {
 }
 _ANSWERING = ("plan", "estimate", "models", "doctor", "status")
 """The verbs that do nothing but print."""
-_INTERRUPTED, _TERMINATED, _BROKEN_PIPE = 130, 143, 141
-
-
-class _Terminated(Exception):
-    """SIGTERM came."""
-
+_BROKEN_PIPE = 141
 
 OpenWindow = Callable[[argparse.Namespace], int]
 
@@ -45,8 +41,6 @@ def run(open_window: OpenWindow) -> NoReturn:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     if sys.platform != "win32":
         os.umask(0o077)  # keys, logs and what the engine reads are nobody else's business
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # On Windows a pipe would get the code page, in which programs do not read JSON.
@@ -57,7 +51,7 @@ def run(open_window: OpenWindow) -> NoReturn:
         if closed and code == 0 and sys.argv[1:2] and sys.argv[1] in _ANSWERING:
             raise OSError("it is closed")
     except KeyboardInterrupt:
-        code = _INTERRUPTED
+        code = INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at exit
         code = _BROKEN_PIPE
@@ -65,6 +59,7 @@ def run(open_window: OpenWindow) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"Error: The output could not be written: {error.strerror or error}.", file=sys.stderr)
         code = 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # else Ctrl-C shows a traceback of Python's own end
     sys.exit(code)
 
 
@@ -89,7 +84,7 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
         options = _parser(["gui"]).parse_args(["gui", "--demo"])
     if options.verb == "gui":
         return _explained(options, lambda: gui.run(options, open_window))
-    return _explained(options, lambda: _run_verb(options))
+    return _explained(options, lambda: run_interruptible(lambda: options.run(options)))
 
 
 def _empty(arguments: list[str]) -> str | None:
@@ -118,33 +113,6 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
             if name != "gui":
                 sub.add_argument("--json", action="store_true", help="print JSON for programs")
     return parser
-
-
-def _run_verb(options: argparse.Namespace) -> int:
-    import asyncio
-
-    async def supervised() -> int:
-        verb = asyncio.ensure_future(options.run(options))
-        terminated = False
-
-        def terminate() -> None:
-            nonlocal terminated
-            terminated = True
-            verb.cancel()
-
-        if sys.platform != "win32":
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
-        try:
-            return int(await verb)
-        except asyncio.CancelledError:
-            if terminated:
-                raise _Terminated from None
-            raise
-
-    try:
-        return asyncio.run(supervised())
-    except _Terminated:
-        return _TERMINATED
 
 
 def _explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:

@@ -306,43 +306,6 @@ def test_after_a_kill_9_of_the_program_the_engine_is_gone_within_two_seconds() -
     assert answerless("status")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("after_s", [0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9])
-def test_it_can_be_interrupted_at_any_moment(number: signal.Signals, after_s: float) -> None:
-    """The autouse fixture proves that no process is left."""
-    with subprocess.Popen(
-        [*COMMAND, "demo", "--headless", "--seconds", "60"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        time.sleep(after_s)  # what is tested is the moment itself
-        process.send_signal(number)
-        assert process.stderr is not None
-        told = process.stderr.read()
-        assert process.wait(20) in (130, 143, -number)
-    if after_s >= 0.3:
-        assert "Traceback" not in told
-    assert answerless("status")
-
-
-def test_a_second_interrupt_does_not_wait_and_the_engine_ends_all_the_same(fake_engine: Path, demo_model: Path) -> None:
-    serve = [*COMMAND, "serve", "--model", str(demo_model), "--engine", str(fake_engine), "--json"]
-    environment = os.environ | {"FAKE_FAULTS": "ignores-term"}
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        engine = ProcessId.of(json.loads(process.stdout.readline())["pid"])
-        assert engine is not None
-        process.send_signal(signal.SIGINT)
-        (listed,) = answer("status")
-        assert listed["state"] == "stopping"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(3) == 130
-        assert gone_within(2, engine)
-    assert answerless("status")
-
-
 def test_a_reader_that_leaves_early_ends_the_demo_quietly() -> None:
     with subprocess.Popen(
         [*COMMAND, "demo", "--seconds", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,0 +1,96 @@
+"""Ctrl-C and SIGTERM, as real signals to processes of their own, at several moments."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from launcher.base.identity import ProcessId
+
+COMMAND = [sys.executable, "-m", "launcher"]
+
+
+@pytest.fixture(autouse=True)
+def no_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are of the terminal."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def servers() -> list[dict[str, Any]]:
+    told = subprocess.run([*COMMAND, "status", "--json"], capture_output=True, text=True, timeout=60, check=False)
+    return list(json.loads(told.stdout))
+
+
+def gone_within(seconds: float, *identities: ProcessId) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(identity.running() for identity in identities):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("after_s", [0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9])
+def test_it_can_be_interrupted_at_any_moment(number: signal.Signals, after_s: float) -> None:
+    """The autouse fixture proves that no process is left."""
+    with subprocess.Popen(
+        [*COMMAND, "demo", "--headless", "--seconds", "60"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        time.sleep(after_s)  # what is tested is the moment itself
+        process.send_signal(number)
+        assert process.stderr is not None
+        told = process.stderr.read()
+        assert process.wait(20) in (130, 143, -number)
+    if after_s >= 0.1:  # before that Python itself is starting
+        assert "Traceback" not in told
+    assert servers() == []
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.02])
+@pytest.mark.parametrize("state", ["Preparing", "Loading the model", "Warming up", "Ready"])
+def test_two_interrupts_at_any_moment_of_a_start_end_it_without_a_traceback(state: str, pause_s: float) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "serve", "--model", "demo"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith(state):
+                break
+        started = [ProcessId.of(child.pid) for child in psutil.Process(process.pid).children(recursive=True)]
+        process.send_signal(signal.SIGINT)
+        time.sleep(pause_s)  # in which the first one has begun to end it
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
+        assert process.wait(3) in (0, 130)  # 0 when the first one was enough
+    assert "Traceback" not in told
+    assert gone_within(2, *filter(None, started))
+    assert servers() == []
+
+
+def test_a_second_interrupt_does_not_wait_and_the_engine_ends_all_the_same(fake_engine: Path, demo_model: Path) -> None:
+    serve = [*COMMAND, "serve", "--model", str(demo_model), "--engine", str(fake_engine), "--json"]
+    environment = os.environ | {"FAKE_FAULTS": "ignores-term"}
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        engine = ProcessId.of(json.loads(process.stdout.readline())["pid"])
+        assert engine is not None
+        process.send_signal(signal.SIGINT)
+        (listed,) = servers()
+        assert listed["state"] == "stopping"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(3) == 130
+        assert gone_within(2, engine)
+    assert servers() == []
