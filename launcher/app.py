@@ -24,6 +24,8 @@ from launcher.engine.logs import LogBook
 from launcher.engine.registry import Entry, Registration
 from launcher.engine.state import Event, State, Status
 from launcher.engine.supervisor import Supervisor
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.locate import locate
 from launcher.monitor.meter import Acceptance, ReplyMeter, total
 from launcher.monitor.monitor import Monitor, Sampled
 from launcher.planner import learn_from_load
@@ -234,12 +236,16 @@ async def serve(
 
 
 def options_for(model: str, options: Callable[[Path], ServeOptions], *, draft: int | None) -> ServeOptions:
-    """Return the options for a model as the user names it: a path, or "demo" for the demo model.
+    """Return the options for a model as the user names it: a path, ID[:QUANT], OWNER/NAME:FILE, or "demo".
 
-    What the user leaves open for the demo comes from its preset. Raises ModelMissing or ModelBroken.
+    What the user leaves open for the demo comes from its preset; a model that the catalogue knows to have no MTP head
+    is served without. Raises ModelMissing, also for a model that has to be pulled first, ModelUnknown or ModelBroken.
     """
     if model != DEMO:
-        chosen = options(expanded(model))
+        named = locate(model, load_catalogue())
+        chosen = options(named.path if named else expanded(model))
+        if draft is None and named and named.entry and named.file and not named.entry.has_head(named.file):
+            draft = 0
         return chosen if draft is None else replace(chosen, draft=draft)
     preset = demo_preset()
     chosen = options(unpack_demo_model())

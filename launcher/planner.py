@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.base.errors import BadOption, GeometryUnknown, GpuAsleep, LauncherError, ModelHasNoHead, ModelMissing
+from launcher.base.errors import (
+    BadOption,
+    GeometryUnknown,
+    GpuAsleep,
+    LauncherError,
+    ModelHasNoHead,
+    ModelMissing,
+    NothingFits,
+)
 from launcher.base.paths import expanded
 from launcher.models.plan import Plan, Wish, check_wish
 from launcher.models.situation import Situation, described, situation_of
@@ -18,6 +26,7 @@ if TYPE_CHECKING:
     from launcher.engine.launch import Launch
     from launcher.engine.twin import TwinPart
     from launcher.machine.machine import Machine
+    from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
     from launcher.models.compute import Backend
     from launcher.models.gguf_header import GgufModel
     from launcher.models.memory import Estimate, Setting
@@ -208,8 +217,61 @@ class Source:
     parts: tuple[TwinPart, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A model's file for this machine; `plan` says how it would run, None when that cannot be said, `why` in a line."""
+
+    file: ModelFile
+    plan: Plan | None
+    why: str
+
+
+async def choose_file(
+    catalogue: Catalogue, entry: ModelEntry, quant: str | None = None, *, vision: bool = False
+) -> Choice:
+    """Return the file of a model that suits this machine best, or, where the user has named one, how that suits it.
+
+    Raises NothingFits, GpuAsleep when that keeps the choice open, BadOption when nothing tells which file to take, and
+    ModelUnknown for a quantisation that the model has not.
+    """
+    from launcher.models.plan import Status, make_plans
+
+    wish = Wish(model=entry.id, quant=quant, vision=vision and entry.projector is not None)
+    try:
+        plans = make_plans(catalogue, await situation(MachineWish()), wish)
+    except GpuAsleep as error:
+        if quant is None and len(entry.files) > 1:
+            raise GpuAsleep(error.title, f"Name the file: {entry.id}:QUANT, or wake the GPU first.") from error
+        plans = ()
+    named = entry.file(quant) if quant else None
+    if not plans:
+        preset = next((entry.file(each.quant) for each in entry.presets), None)
+        file = named or (entry.files[0] if len(entry.files) == 1 else preset)
+        if file is None:
+            quants = ", ".join(each.quant for each in entry.files)
+            raise BadOption(f"Nothing tells which file of {entry.id} suits.", f"Name one: {entry.id}: {quants}.")
+        why = "you named it" if named else "it is the only one" if len(entry.files) == 1 else "the catalogue prefers it"
+        return Choice(file, None, f"{why}; whether it fits is not known before its header is read")
+    plan = plans[0]
+    if plan.status is Status.TOO_BIG and named is None:
+        smallest = min(plans, key=lambda each: each.required_mib)
+        raise NothingFits(
+            f"No file of {entry.id} fits: the smallest, {smallest.file.quant}, takes {smallest.required_mib:,} MiB of"
+            f" {smallest.free_mib:,} that are free.",
+            f"`mtp-launcher plan` names models that fit. To get it all the same, name the file:"
+            f" {entry.id}:{smallest.file.quant}.",
+        )
+    setting = plan.setting
+    drafts = f"draft {setting.draft}" if setting.draft else "no MTP"
+    why = (
+        f"{plan.status.value}: {plan.required_mib:,} of {plan.free_mib:,} MiB free with context {setting.context:,},"
+        f" KV {setting.kv}, {drafts}"
+    )
+    return Choice(plan.file, plan, why)
+
+
 def read_source(target: str) -> Source:
-    """Read the header of a file on this disk, or of `OWNER/NAME:FILE` on the hub.
+    """Read the header of a file on this disk, or of ID:QUANT or `OWNER/NAME:FILE`, here if it is, else on the hub.
 
     Raises ModelMissing, ModelBroken, and what the hub's answer leads to.
     """
@@ -217,6 +279,7 @@ def read_source(target: str) -> Source:
     from launcher.fetch.hub import HubFile, is_hub_file
     from launcher.models.gguf import read_model, read_raw_header
 
+    target = _where_it_is(target)
     path = expanded(target)
     if not path.exists() and not is_hub_file(target):
         raise ModelMissing(
@@ -234,6 +297,22 @@ def read_source(target: str) -> Source:
         model, raw = remote.model, list(remote.raw_headers)
     parts = zip(model.parts, raw, strict=True)
     return Source(model, tuple(TwinPart(part.path.name, header, part.file_bytes) for part, header in parts))
+
+
+def _where_it_is(target: str) -> str:
+    """Return the path of a model that is named by its id and is here, else its address on the hub."""
+    from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.locate import locate
+    from launcher.models.plan import source_name
+
+    named = locate(target, load_catalogue())
+    if named is None or (named.local is None and named.entry is None):
+        return target
+    if named.local is not None:
+        return str(named.local.path)
+    if named.file is not None and named.entry is not None:
+        return source_name(named.entry, named.file) if "/" not in target else target
+    raise BadOption(f"{target} has several files.", f"Write {target}:QUANT; `mtp-launcher models {target}` lists them.")
 
 
 def projector_bytes(target: str) -> int:

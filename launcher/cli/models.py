@@ -1,4 +1,4 @@
-"""`mtp-launcher models`: what the catalogue knows."""
+"""`mtp-launcher models`: what the catalogue knows; with list, verify or remove, what is on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.errors import BadOption
 from launcher.base.units import percent
+from launcher.cli import models_local
 from launcher.cli.layout import filled, print_table
 from launcher.cli.output import print_json
 
@@ -26,12 +28,25 @@ _GB = 1e9
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("model", nargs="?", metavar="ID", help="a model's id: its files, presets and measurements")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="ID | list | verify | remove",
+        help="a model's id: its files, presets and measurements; or what to do with the models on this machine",
+    )
+    parser.add_argument(
+        "which", nargs="*", metavar="MODEL", help="what to list, verify or remove: ID[:QUANT], REPO:FILE, a path, all"
+    )
+    parser.add_argument("--yes", action="store_true", help="remove without asking")
     parser.add_argument("--refresh", action="store_true", help="ask the hub for sizes and checksums, and keep them")
 
 
 async def run(options: argparse.Namespace) -> int:
     """Print the list, or all about one model. What is wrong in the user's own files is told beside it."""
+    if options.model in models_local.VERBS:
+        return await models_local.run(options)
+    if options.which:
+        raise BadOption(f"One model is told at a time: {options.model} or {options.which[0]}?", "Name one.")
     from launcher.models.catalogue_load import load_catalogue
 
     if options.refresh:
@@ -57,7 +72,7 @@ def _tell_problems(catalogue: Catalogue) -> None:
 
 async def _refresh(catalogue: Catalogue, options: argparse.Namespace) -> int:
     """Ask the hub about one model or all at once, and tell what came of each. Exit code 1 when any failed."""
-    from launcher.base.errors import BadOption, LauncherError
+    from launcher.base.errors import LauncherError
     from launcher.models.hub_figures import is_on_hub
 
     if options.model and not is_on_hub(catalogue.find(options.model)):
@@ -124,7 +139,7 @@ def _list(catalogue: Catalogue) -> None:
         for model in catalogue.models
     ]
     print_table([head, *rows], right={2, 3}, indent="")
-    print("\n`mtp-launcher models ID` tells all about one.")
+    print("\n`mtp-launcher models ID` tells all about one, `mtp-launcher models list` what is on this machine.")
 
 
 def _sizes(model: ModelEntry) -> str:

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("--model", required=True, metavar="FILE", help='a .gguf file, or "demo" for the demo model')
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument(
+        "what",
+        nargs="?",
+        metavar="ID[:QUANT] | FILE",
+        help='a model that was pulled, a .gguf file, or "demo" for the demo model',
+    )
+    model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same")
     parser.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server (default: chosen, see README)")
     parser.add_argument("--ctx", type=int, metavar="N", help="context in tokens (default 8192, or less if trained so)")
     parser.add_argument("--draft", type=int, metavar="N", help="draft length in tokens, 0 is MTP off (default 2)")
@@ -58,7 +65,7 @@ async def run(options: argparse.Namespace) -> int:
             states.show(event)
 
     try:
-        serve_options = app.options_for(options.model, chosen, draft=options.draft)
+        serve_options = app.options_for(options.what or options.model, chosen, draft=options.draft)
         async with app.serve(serve_options, port=options.port, on_event=show) as server:
             _announce(server, as_json=options.json)
             status = await server.supervisor.wait_for(State.FAILED)

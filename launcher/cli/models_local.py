@@ -1,0 +1,253 @@
+"""`mtp-launcher models list`, `verify` and `remove`: the model files on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from launcher.cli.bar import Bar, size
+from launcher.cli.layout import filled, print_table
+from launcher.cli.output import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.models.library import LocalModel, Verified
+
+_UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
+_EVENT_S = 0.5
+VERBS = ("list", "verify", "remove")
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Do what `options.model` names with the models that `options.which` name."""
+    from launcher.base.errors import BadOption
+    from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.library import library, named
+
+    verb, which = options.model, options.which
+    if verb == "remove" and not which:
+        raise BadOption("Which model is to be removed?", "`mtp-launcher models list` names them: ID:QUANT, or a path.")
+    found = await asyncio.to_thread(library, load_catalogue())
+    if found.notice:
+        print(f"Note: {found.notice}", file=sys.stderr)
+    chosen = [
+        each for text in which or ["all"] for each in (named(found.models, text) if which or found.models else [])
+    ]
+    chosen = list(dict.fromkeys(chosen))
+    if verb == "list":
+        return _list(chosen, as_json=options.json)
+    if verb == "verify":
+        return await _verify(chosen, as_json=options.json)
+    return await _remove(chosen, yes=options.yes, as_json=options.json)
+
+
+def _as_json(local: LocalModel) -> dict[str, Any]:
+    record = local.record
+    return {
+        "name": record.words,
+        "kind": record.kind,
+        "model": record.model,
+        "quant": record.quant,
+        "paths": [str(path) for path in record.paths],
+        "bytes": record.bytes,
+        "sha256": list(record.sha256) or None,
+        "mtp_head": record.head,
+        "state": local.state.value,
+        "verified_s": local.verified_s,
+        "place": local.place.value,
+        "repo": record.repo,
+        "revision": record.revision,
+        "file": record.file,
+        "url": record.url,
+        "problem": record.problem,
+    }
+
+
+def _list(models: Sequence[LocalModel], *, as_json: bool) -> int:
+    if as_json:
+        print_json({"models": [_as_json(local) for local in models]})
+        return 0
+    if not models:
+        print("No models are on this machine. `mtp-launcher plan` says what fits, `mtp-launcher pull ID` gets it.")
+        return 0
+    head = ("MODEL", "QUANT", "SIZE", "MTP HEAD", "VERIFIED", "FROM", "FILE")
+    rows = [
+        (
+            local.record.model or local.path.stem,
+            _kind_or_quant(local),
+            size(local.record.bytes),
+            _head(local),
+            _verified(local),
+            _from(local),
+            str(local.path),
+        )
+        for local in models
+    ]
+    print_table([head, *rows], right={2}, indent="")
+    for local in models:
+        if local.record.problem:
+            print("\n" + filled(f"{local.record.words}: {local.record.problem}"))
+    print(f"\n{size(sum(local.record.bytes for local in models))} in all. `mtp-launcher serve ID` starts one of them.")
+    return 0
+
+
+def _kind_or_quant(local: LocalModel) -> str:
+    if local.record.kind == "model":
+        return local.record.quant or _UNKNOWN
+    return "vision" if local.record.kind == "mmproj" else local.record.kind
+
+
+def _head(local: LocalModel) -> str:
+    if local.record.kind != "model":
+        return ""
+    return {"present": "yes", "none": "no", "promised": "lost", None: _UNKNOWN}[local.record.head]
+
+
+def _verified(local: LocalModel) -> str:
+    from launcher.models.library import State
+
+    words = {State.DAMAGED: "damaged", State.MISSING: "missing", State.UNVERIFIED: "never"}
+    if local.state in words:
+        return words[local.state]
+    if local.state is State.TOUCHED:
+        return "changed since"
+    return time.strftime("%Y-%m-%d", time.localtime(local.verified_s))
+
+
+def _from(local: LocalModel) -> str:
+    from launcher.models.library import Place
+
+    record = local.record
+    origin = record.repo or (record.url or "").split("?")[0] or "found here"
+    return f"{origin} (the hub's cache)" if local.place is Place.CACHE else origin
+
+
+async def _verify(models: Sequence[LocalModel], *, as_json: bool) -> int:
+    """Read all files again. Exit code 1 when one is not what it should be, or not there."""
+    from launcher.models.library import Outcome, verify
+
+    progress = _Progress(sum(local.record.bytes for local in models), as_json=as_json)
+    bad = False
+    if not models and not as_json:
+        print("No models are on this machine.")
+    told = []
+    try:
+        for local in models:
+            results = await verify(local, lambda done, local=local: progress.show(local, done))  # type: ignore[misc]
+            progress.next(local)
+            bad = bad or any(each.outcome in (Outcome.CHANGED, Outcome.MISSING) for each in results)
+            told += [_verified_json(local, each) for each in results]
+            if not as_json:
+                for each in results:
+                    _tell_verified(local, each)
+    finally:
+        progress.close()
+    if as_json:
+        print_json({"event": "done", "verified": told})
+    return 1 if bad else 0
+
+
+class _Progress:
+    """How far verifying is over all models."""
+
+    def __init__(self, total: int, *, as_json: bool) -> None:
+        self._bar = None if as_json else Bar()
+        self._total, self._before = total, 0
+        self._began_s, self._told_s = time.monotonic(), 0.0
+
+    def show(self, local: LocalModel, done: int) -> None:
+        done += self._before
+        now_s = time.monotonic()
+        speed = done / max(now_s - self._began_s, 1e-3)
+        if self._bar is not None:
+            left_s = (self._total - done) / speed
+            self._bar.show(f"Verifying {local.record.words}", done, self._total, speed=speed, left_s=left_s)
+        elif now_s - self._told_s >= _EVENT_S:
+            self._told_s = now_s
+            what = {"event": "progress", "name": local.record.words, "done_bytes": done, "bytes": self._total}
+            print_json({**what, "bytes_per_second": round(speed)})
+
+    def next(self, local: LocalModel) -> None:
+        self._before += local.record.bytes
+        self.close()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _verified_json(local: LocalModel, each: Verified) -> dict[str, Any]:
+    about = {"name": local.record.words, "path": str(each.path), "outcome": each.outcome.value}
+    return {**about, "sha256": each.sha256, "expected": each.expected}
+
+
+def _tell_verified(local: LocalModel, each: Verified) -> None:
+    from launcher.models.library import Outcome, Place
+
+    again = "`mtp-launcher models remove` it and pull it again."
+    if local.place is Place.CACHE:
+        again = "It lies in a cache of other programs: delete it there and pull it again."
+    words = {
+        Outcome.GOOD: "good",
+        Outcome.CHANGED: f"NOT the file that it should be: its SHA-256 is {(each.sha256 or '')[:12]}…,"
+        f" not {(each.expected or '')[:12]}…. {again}",
+        Outcome.MISSING: "is not there any more.",
+        Outcome.UNKNOWN: f"read, but nobody says what it should be. Its SHA-256 {(each.sha256 or '')[:12]}… is"
+        " kept, and the next time compared.",
+    }
+    print(filled(f"{each.path}: {words[each.outcome]}"))
+
+
+async def _remove(models: Sequence[LocalModel], *, yes: bool, as_json: bool) -> int:
+    """Delete models after asking. Exit code 1 when the user says no."""
+    from launcher.base.errors import BadOption, ModelInUse
+    from launcher.engine.in_use import server_using
+    from launcher.models.library import Place, remove
+
+    for local in models:
+        if local.place is Place.CACHE:
+            raise BadOption(
+                f"{local.record.words} lies in a cache of other programs, which may need it: {local.path}.",
+                "Delete it with the program that got it, such as `hf cache`.",
+                path=str(local.path),
+            )
+        if user := await asyncio.to_thread(server_using, local.record.paths):
+            raise ModelInUse(
+                f"The server at {user.url} uses {local.record.words}.",
+                f"Stop it first: `mtp-launcher stop --url {user.url}`.",
+                path=str(local.path),
+            )
+    if not yes and not await asyncio.to_thread(_agreed, models, as_json=as_json):
+        return 1
+    freed = {local: await asyncio.to_thread(remove, local) for local in models}
+    if as_json:
+        told = [
+            {"name": each.record.words, "paths": [str(path) for path in each.record.paths], "freed_bytes": count}
+            for each, count in freed.items()
+        ]
+        print_json({"removed": told, "freed_bytes": sum(freed.values())})
+        return 0
+    for local in models:
+        outside = "" if local.place is Place.OURS else f" from {local.path.parent}"
+        print(f"Removed {local.record.words}{outside}.")
+    print(f"{size(sum(freed.values()))} are free now.")
+    return 0
+
+
+def _agreed(models: Sequence[LocalModel], *, as_json: bool) -> bool:
+    """Ask the user. Raises BadOption when there is nobody to ask."""
+    from launcher.base.errors import BadOption
+
+    if as_json or sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise BadOption("Removing is asked about on a terminal, and this is none.", "Add --yes.")
+    for local in models:
+        for path in local.record.paths:
+            print(path, file=sys.stderr)
+    freed = size(sum(local.record.bytes for local in models))
+    print(f"Delete {'these files' if len(models) > 1 else 'it'}? {freed} become free. [y/N] ", end="", file=sys.stderr)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,123 @@
+"""The caches of the hub's tools and of llama.cpp: where they are, and what lies in them."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.fetch.hub_cache import cache_roots, cached_models, claimed_sha256, find_cached, flat_root, is_cached
+
+OLD, NEW = "a" * 40, "b" * 40
+CONTENT = b"GGUF and so on"
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "LLAMA_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path / "hf" / "hub"
+
+
+def put(root: Path, file: str, *, commit: str = NEW, content: bytes = CONTENT, link: bool = True) -> Path:
+    """Lay a file into a cache as huggingface_hub does: a blob by its hash, and a link to it."""
+    repository = root / "models--owner--name"
+    blob = repository / "blobs" / hashlib.sha256(content).hexdigest()
+    path = repository / "snapshots" / commit / file
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if link:
+        blob.write_bytes(content)
+        path.symlink_to(os.path.relpath(blob, path.parent))
+    else:  # Windows without the right to make links
+        path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("environment", "roots"),
+    [
+        ({}, ["~/.cache/huggingface/hub"]),
+        ({"XDG_CACHE_HOME": "/x"}, ["/x/huggingface/hub"]),
+        ({"XDG_CACHE_HOME": "/x", "HF_HOME": "/h"}, ["/h/hub"]),
+        ({"HF_HOME": "/h", "HUGGINGFACE_HUB_CACHE": "/o"}, ["/o"]),
+        ({"HF_HUB_CACHE": "/c", "HUGGINGFACE_HUB_CACHE": "/o"}, ["/c"]),
+        ({"LLAMA_CACHE": "/l", "HF_HUB_CACHE": "/c"}, ["/l", "/c"]),
+        ({"LLAMA_CACHE": "/c", "HF_HUB_CACHE": "/c"}, ["/c"]),
+        ({"LLAMA_CACHE": "", "HF_HUB_CACHE": "~/c"}, ["~/c"]),
+    ],
+)
+def test_the_first_variable_that_is_set_counts(environment: dict[str, str], roots: list[str]) -> None:
+    assert cache_roots(environment) == tuple(Path(root).expanduser() for root in roots)
+
+
+@pytest.mark.parametrize(
+    ("platform", "environment", "root"),
+    [
+        ("linux", {}, "~/.cache/llama.cpp"),
+        ("linux", {"XDG_CACHE_HOME": "/x"}, "/x/llama.cpp"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/llama.cpp"),
+        ("darwin", {}, "~/Library/Caches/llama.cpp"),
+        ("win32", {"LLAMA_CACHE": "/l"}, "/l"),
+    ],
+)
+def test_llama_cpp_keeps_what_it_gets_by_address_in_one_folder(
+    platform: str, environment: dict[str, str], root: str
+) -> None:
+    assert flat_root(environment, platform) == Path(root).expanduser()
+
+
+def test_a_file_is_found_by_its_link_in_the_commit_that_is_meant_first(hub_cache: Path) -> None:
+    old = put(hub_cache, "BF16/x.gguf", commit=OLD)
+    new = put(hub_cache, "BF16/x.gguf", commit=NEW, content=b"another")
+    assert list(find_cached("owner/name", ["BF16/x.gguf"], OLD)) == [(old,), (new,)]
+    assert next(find_cached("owner/name", ["BF16/x.gguf"], NEW)) == (new,)
+    assert claimed_sha256(old) == SHA256
+    assert is_cached(old)
+    assert not list(find_cached("owner/name", ["y.gguf"]))
+    assert not list(find_cached("owner/other", ["BF16/x.gguf"]))
+
+
+def test_all_parts_must_lie_in_one_commit(hub_cache: Path) -> None:
+    first, second = "x-00001-of-00002.gguf", "x-00002-of-00002.gguf"
+    put(hub_cache, first, commit=OLD)
+    put(hub_cache, second, commit=NEW)
+    assert not list(find_cached("owner/name", [first, second]))
+    put(hub_cache, first, commit=NEW)
+    ((one, two),) = find_cached("owner/name", [first, second])
+    assert (one.parent.name, one.name, two.name) == (NEW, first, second)
+
+
+def test_without_links_a_file_claims_no_hash(hub_cache: Path) -> None:
+    path = put(hub_cache, "x.gguf", link=False)
+    assert list(find_cached("owner/name", ["x.gguf"])) == [(path,)]
+    assert claimed_sha256(path) is None
+
+
+def test_a_link_that_leads_nowhere_is_no_file(hub_cache: Path) -> None:
+    path = put(hub_cache, "x.gguf")
+    path.resolve().unlink()
+    assert not list(find_cached("owner/name", ["x.gguf"]))
+    assert not list(cached_models())
+    assert claimed_sha256(path) is None
+
+
+def test_llama_cpps_own_root_comes_first(hub_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = put(hub_cache, "x.gguf")
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama"))
+    own = put(tmp_path / "llama", "x.gguf")
+    flat = tmp_path / "llama" / "owner_name_x.gguf"
+    flat.write_bytes(CONTENT)
+    assert list(find_cached("owner/name", ["x.gguf"])) == [(own,), (theirs,), (flat,)]
+
+
+def test_all_models_are_listed_once(hub_cache: Path) -> None:
+    put(hub_cache, "BF16/x.gguf", commit=OLD)
+    put(hub_cache, "BF16/x.gguf", commit=NEW)
+    put(hub_cache, "config.json", commit=NEW, content=b"{}")
+    (hub_cache / "models--owner--name" / "blobs" / "c.incomplete").write_bytes(b"half")
+    (found,) = cached_models()
+    assert (found.repo, found.file, found.claimed_sha256) == ("owner/name", "BF16/x.gguf", SHA256)
