@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cli.output import print_json, take_extra
+from launcher.cli.quantities import tokens
 
 if TYPE_CHECKING:
     from launcher.app import Session
@@ -26,7 +27,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same")
     parser.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server (default: chosen, see README)")
-    parser.add_argument("--ctx", type=int, metavar="N", help="context in tokens (default 8192, or less if trained so)")
+    parser.add_argument(
+        "--ctx", type=tokens, metavar="N", help="context in tokens: 131072, 128K (default 8192, or less if trained so)"
+    )
     parser.add_argument("--draft", type=int, metavar="N", help="draft length in tokens, 0 is MTP off (default 2)")
     parser.add_argument("--port", type=int, metavar="P", help="port on 127.0.0.1 (default: the one of last time)")
     parser.add_argument("--slots", type=int, default=1, metavar="N", help="requests served at once (default 1)")

@@ -141,7 +141,7 @@ def test_a_server_is_served_listed_asked_and_stopped() -> None:
 
 
 def test_it_says_with_which_settings_it_serves() -> None:
-    options = ["--kv", "q8_0", "--ubatch", "128", "--ctx", "300000"]
+    options = ["--kv", "q8_0", "--ubatch", "128", "--ctx", "300K"]
     with subprocess.Popen(
         [*COMMAND, "serve", "--model", "demo", *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -150,7 +150,7 @@ def test_it_says_with_which_settings_it_serves() -> None:
         told = dict(line.split(maxsplit=1) for line in lines if line.startswith("  "))
         process.terminate()
         assert process.wait(20) == 0
-    assert told["settings"] == "MTP on, draft length 2, context 300000, 1 slot(s)\n"
+    assert told["settings"] == "MTP on, draft length 2, context 307200, 1 slot(s)\n"
     assert told["memory"] == "KV cache q8_0, ubatch 128\n"
     assert told["note"].startswith("The model was trained for 262,144 tokens.")
 
