@@ -75,9 +75,11 @@ def _too_big(situation: Situation) -> str:
 def _split_caution(fitted: Fitted, situation: Situation) -> str:
     told = ", ".join(f"{size / _MIB:,.0f}" for size in fitted.estimate.by_gpu)
     head = ", an MTP head with its cache and buffers too" if fitted.estimate.parts.draft_kv else ""
+    uneven = fitted.required_mib <= situation.free_mib < fitted.needed_mib
+    itself = " Left without --gpu-layers llama-server may share them so that all fits." if uneven else ""
     return (
         f"Of the {situation.gpus} GPUs each gets whole layers by its free memory, {told} MiB in all. The last one also"
-        f" has the output{head}. -- --tensor-split shares them otherwise."
+        f" has the output{head}. -- --tensor-split shares them otherwise.{itself}"
     )
 
 

@@ -96,8 +96,10 @@ def test_what_fits_two_cards_together_may_be_too_much_for_the_last() -> None:
     (told,) = [reason for reason in found.reasons if "missing" in reason]
     assert "number 2" in told
     assert f"{lacking:,} MiB are missing" in told
+    assert any("Left without --gpu-layers" in caution for caution in found.cautions)
     roomy = plan(machine(free, free + lacking + 1_500), kv="f16")
     assert roomy.status is not Status.TOO_BIG
+    assert not any("Left without --gpu-layers" in caution for caution in roomy.cautions)
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
