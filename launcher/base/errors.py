@@ -276,3 +276,9 @@ class WrittenByNewer(LauncherError):
     """A file of ours was written by a newer version of the program."""
 
     code = "written_by_newer"
+
+
+class TargetUnusable(LauncherError):
+    """Nothing can be written where a file should go."""
+
+    code = "target_unusable"

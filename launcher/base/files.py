@@ -24,13 +24,14 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.chmod(mode)
-        _replace(draft, path)
+        replace(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
 
 
-def _replace(draft: Path, path: Path) -> None:
+def replace(draft: Path, path: Path) -> None:
+    """Rename `draft` to `path`, over what is there. Raises OSError."""
     deadline_s = time.monotonic() + _READERS_S
     while sys.platform == "win32":  # an open file cannot be replaced there: wait for its reader to finish
         try:

@@ -164,9 +164,9 @@ def json_pages(
 ) -> Iterator[Page]:
     """GET JSON, through the environment's proxies, and the pages that follow it by `Link: rel="next"` (RFC 8288).
 
-    `headers` are sent with each request. Redirects are followed, and the token goes to no other server than that of `url`. Any status is an answer, an error
-    the last one. Raises Unreachable when there is none or it breaks off, Refused when it is not JSON, or when all pages
-    together are longer than `limit_bytes`.
+    `headers` are sent with each request. Redirects are followed, and the token goes to no other server than that of
+    `url`. Any status is an answer, an error the last one. Raises Unreachable when there is none or it breaks off,
+    Refused when it is not JSON, or when all pages together are longer than `limit_bytes`.
     """
     following, left = url, limit_bytes
     with _remote_client() as client, _reaching(url):
