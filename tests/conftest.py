@@ -8,9 +8,10 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import psutil
 import pytest
@@ -125,3 +126,64 @@ def hub(running_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hu
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     running_hub.requests()
     return running_hub
+
+
+@dataclass(frozen=True)
+class ReleaseServer:
+    """The fake GitHub with llama.cpp's releases; the engines in its archives run `command`."""
+
+    api: str
+    store: str
+    command: str
+
+    def with_faults(self, *faults: str) -> str:
+        """Return an address of the API that has them."""
+        return f"{self.api}/fault/{','.join(faults)}"
+
+    def publish(self, tag: str, *builds: str, **details: object) -> None:
+        """Make a release: see tests/fakes/releases.py."""
+        self._post("/publish", {"tag": tag, "builds": builds, "command": self.command, **details})
+
+    def forget(self) -> None:
+        """Take all releases away."""
+        self._post("/forget", {})
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Return what was asked since the last time: server, target and headers."""
+        with self._opened(f"{self.api}/requests") as told:
+            return list(json.load(told))
+
+    def _post(self, path: str, data: object) -> None:
+        with self._opened(urllib.request.Request(self.api + path, json.dumps(data).encode())):
+            pass
+
+    @staticmethod
+    def _opened(request: str | urllib.request.Request) -> AbstractContextManager[IO[bytes]]:
+        opened = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request)
+        return cast("AbstractContextManager[IO[bytes]]", opened)
+
+
+@pytest.fixture(scope="session")
+def running_releases() -> Iterator[ReleaseServer]:
+    """The fake GitHub as a program."""
+    with subprocess.Popen(
+        [sys.executable, str(FAKES / "releases.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdin
+        assert program.stdout
+        addresses = json.loads(program.stdout.readline())
+        command = shlex.join([sys.executable, "-P", str(BUILT_IN)])
+        yield ReleaseServer(addresses["api"], addresses["store"], command)
+        program.stdin.close()
+
+
+@pytest.fixture
+def releases(running_releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> ReleaseServer:
+    """The fake GitHub in place of the real one, without releases, for a user who has no token and no proxy."""
+    for name in list(os.environ):
+        if name in ("GITHUB_TOKEN", "GH_TOKEN") or name.upper().endswith("_PROXY"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("MTP_LAUNCHER_GITHUB_API", running_releases.api)
+    running_releases.forget()
+    running_releases.requests()
+    return running_releases

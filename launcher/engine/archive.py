@@ -13,6 +13,7 @@ import shutil
 import stat
 import sys
 import tarfile
+import threading
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -53,17 +54,17 @@ class _Entry:
     content: IO[bytes] | None = None
 
 
-def unpack(archive: Path, folder: Path, limits: Limits = Limits()) -> None:
+def unpack(archive: Path, folder: Path, limits: Limits = Limits(), *, cancelled: threading.Event | None = None) -> None:
     """Unpack a .zip or .tar.gz into `folder`, which must be empty or not there; a single top folder is left out.
 
-    Raises ArchiveRefused when it is damaged, would write outside of `folder`, or holds anything but files, folders
-    and links among its own files. What was written until then is left to the caller.
+    Raises ArchiveRefused when it is damaged, would write outside of `folder`, holds anything but files, folders and
+    links among its own files, or was `cancelled`. What was written until then is left to the caller.
     """
     folder.mkdir(parents=True, exist_ok=True)
     most = min(limits.bytes, max(limits.grace_bytes, archive.stat().st_size * limits.ratio))
     entries = _zip_entries if archive.suffix == ".zip" else _tar_entries
     try:
-        _Unpacking(archive, folder, limits, most).take(entries(archive))
+        _Unpacking(archive, folder, limits, most, cancelled or threading.Event()).take(entries(archive))
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
         raise ArchiveRefused(f"{archive.name} is damaged: {error}.", "Download it again.") from error
     except RuntimeError as error:  # a compression nobody uses, or a password
@@ -74,9 +75,9 @@ def unpack(archive: Path, folder: Path, limits: Limits = Limits()) -> None:
 class _Unpacking:
     """One archive on its way into a folder."""
 
-    def __init__(self, archive: Path, folder: Path, limits: Limits, most: int) -> None:
+    def __init__(self, archive: Path, folder: Path, limits: Limits, most: int, cancelled: threading.Event) -> None:
         self._archive, self._folder, self._limits = archive, folder, limits
-        self._left = most
+        self._left, self._cancelled = most, cancelled
         self._seen: dict[str, str] = {}
 
     def take(self, entries: Iterator[_Entry]) -> None:
@@ -132,7 +133,11 @@ class _Unpacking:
                 self._left -= len(data)
                 if self._left < 0:
                     raise self._refused("it unpacks to more than such an archive can hold")
+                if self._cancelled.is_set():
+                    raise self._refused("it was cancelled")
                 file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # an engine that was put in use is whole also after a power cut
         place.chmod(0o755 if entry.executable else 0o644)
 
     def _target(self, entry: _Entry, parent: PurePosixPath) -> PurePosixPath:

@@ -21,6 +21,7 @@ from launcher.engine.diagnosis import explain
 from launcher.engine.environment import engine_environment
 from launcher.engine.process import Command, start
 from launcher.engine.profile import profile_for
+from launcher.engine.staging import name_of
 from launcher.machine.host import Host, read_host
 from launcher.machine.libraries import install_line, missing_libraries
 
@@ -129,7 +130,7 @@ async def probe(engine: Path | None) -> Build:
         identity = [*_identity(_BUILT_IN_SCRIPT), built_in_version() or "", wheel]
     else:
         path = _executable(engine)
-        name, command, identity = path.name, [str(path)], _identity(path)
+        name, command, identity = name_of(path) or path.name, [str(path)], _identity(path)
     known = _load(identity)
     if known is None:
         version_text = await _ask(command, "--version")

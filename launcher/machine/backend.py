@@ -13,6 +13,10 @@ _CUDA_13_DRIVER, _CUDA_12_DRIVER = 580, 525
 _CUDA_13_CAPABILITY, _CUDA_12_CAPABILITY = (7, 5), (5, 0)
 """CUDA 13 knows no GPU before Turing; llama.cpp's CUDA 12 builds begin at Maxwell (ggml-cuda/CMakeLists.txt)."""
 
+_COMPILED = {(8, 6): (12,), (8, 7): (12,), (8, 9): (12,), (12, 0): (12, 8), (12, 1): (13,)}
+"""Compute capabilities that the builds hold code for, and since which toolkit; code for 8.6 also runs on 8.7
+(ggml-cuda/CMakeLists.txt at b11434; CUDA C++ Programming Guide, binary compatibility)."""
+
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
@@ -64,6 +68,37 @@ def _for_nvidia(gpu: Gpu) -> BackendChoice:
         better = f"With an NVIDIA driver from {_CUDA_12_DRIVER} on it could take CUDA."
         return BackendChoice("vulkan", gpu, f"{known}: CUDA 12 needs driver {_CUDA_12_DRIVER}.", better)
     return BackendChoice("vulkan", gpu, f"{known}: CUDA 12 needs compute capability 5.0.")
+
+
+def cuda_obstacle(gpu: Gpu, toolkit: Sequence[int]) -> str | None:
+    """Return why llama.cpp's build with CUDA `toolkit` (13, 4) cannot run on an NVIDIA GPU, or None.
+
+    A GPU that the build holds no code for gets it compiled by the driver, which must then be as new as the toolkit
+    (NVIDIA, CUDA compatibility, "provided PTX was compiled with an unsupported toolchain").
+    """
+    words = f"CUDA {'.'.join(map(str, toolkit))}"
+    capability, driver = gpu.compute_capability, _major(gpu.driver)
+    if capability is None or driver is None:
+        return f"{words} was passed over: the {gpu.name}'s compute capability or driver is not known."
+    least, oldest = (
+        (_CUDA_12_CAPABILITY, _CUDA_12_DRIVER) if tuple(toolkit) < (13,) else (_CUDA_13_CAPABILITY, _CUDA_13_DRIVER)
+    )
+    if capability < least:
+        return f"{words} needs compute capability {_dotted(least)}, the {gpu.name} has {_dotted(capability)}."
+    if driver < oldest:
+        return f"{words} needs driver {oldest}, the {gpu.name} has {gpu.driver}."
+    compiled = {each for each, since in _COMPILED.items() if tuple(toolkit) >= since}
+    offered = tuple(map(int, gpu.cuda_version.split("."))) if gpu.cuda_version else None
+    if capability not in compiled and offered and offered < tuple(toolkit):
+        return (
+            f"The {words} build has the driver compile its code for the {gpu.name}, "
+            f"and driver {gpu.driver} can do that up to CUDA {gpu.cuda_version} only."
+        )
+    return None
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
 
 
 def _major(version: str | None) -> int | None:

@@ -158,7 +158,7 @@ def test_links_that_lead_to_each_other_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE, b"9"])
 def test_devices_and_pipes_are_refused(kind: bytes, tmp_path: Path) -> None:
     archive = tar(tmp_path / "a.tar.gz", ("first", TEXT), special("device", kind))
-    if kind in (tarfile.CONTTYPE, b"9"):  # types that tarfile takes for files
+    if kind == tarfile.CONTTYPE:  # which tarfile takes for a file
         unpack(archive, tmp_path / "out")
         assert contents(tmp_path / "out") == {"first": TEXT, "device": b""}
         return

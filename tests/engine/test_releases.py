@@ -1,0 +1,245 @@
+"""The API of releases, asked over real sockets."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from launcher.base.errors import BadOption, RateLimited, Refused, ReleaseMissing, Unreachable
+from launcher.engine.releases import API_VARIABLE, Releases
+
+
+class ReleaseServer(Protocol):
+    api: str
+
+    def with_faults(self, *faults: str) -> str: ...
+    def publish(self, tag: str, *builds: str, **details: object) -> None: ...
+    def requests(self) -> list[dict[str, Any]]: ...
+
+
+def tags(asked: Releases) -> list[str]:
+    return [release.tag for release in asked.builds()]
+
+
+def test_builds_are_listed_newest_first_over_all_pages(releases: ReleaseServer) -> None:
+    for number in range(11400, 11423):
+        releases.publish(f"b{number}", "cpu")
+    releases.publish("v0.7.0", points_at="b11420")
+    assert tags(Releases()) == [f"b{number}" for number in range(11422, 11399, -1)]
+    targets = [asked["target"] for asked in releases.requests()]
+    assert [target.partition("?")[2] for target in targets] == [
+        "per_page=10",
+        "per_page=10&page=2",
+        "per_page=10&page=3",
+    ]
+
+
+def test_further_pages_are_asked_for_when_they_are_needed(releases: ReleaseServer) -> None:
+    for number in range(11400, 11430):
+        releases.publish(f"b{number}", "cpu")
+    assert next(Releases().builds()).tag == "b11429"
+    assert len(releases.requests()) == 1
+
+
+def test_drafts_and_other_tags_are_no_builds(releases: ReleaseServer) -> None:
+    releases.publish("b11434", "cpu")
+    for tag in ("gguf-v0.17", "b11435-test", "master-b1", "b0"):
+        releases.publish(tag, "cpu")
+    releases.publish("b11436", "cpu", published_at=None)
+    assert tags(Releases()) == ["b11434"]
+
+
+def test_a_release_tells_its_files(releases: ReleaseServer) -> None:
+    name = "llama-b11434-bin-ubuntu-x64.tar.gz"
+    changes = {"llama-b11434-bin-ubuntu-vulkan-x64.tar.gz": {"state": "starter", "digest": None}}
+    releases.publish("b11434", "cpu", "vulkan", asset=changes)
+    release = Releases().release("b11434")
+    asset = release.assets[name]
+    assert asset.uploaded
+    assert asset.sha256
+    assert len(asset.sha256) == 64
+    assert asset.url == f"{releases.api}/download/b11434/{name}"
+    assert release.ready == {name}
+    assert release.assets["llama-b11434-bin-ubuntu-vulkan-x64.tar.gz"].sha256 is None
+
+
+async def test_the_stable_release_and_a_version_point_at_a_build(releases: ReleaseServer) -> None:
+    releases.publish("b11400", "cpu")
+    releases.publish("v0.6.0", points_at="b11300")
+    releases.publish("v0.7.0", points_at="b11400")
+    releases.publish("b11434", "cpu")
+    asked = Releases()
+    assert await asked.build_tag("stable") == "b11400"
+    assert await asked.build_tag("v0.6.0") == "b11300"
+    assert await asked.build_tag("b11434") == "b11434"
+
+
+@pytest.mark.parametrize("tag", ["", "11434", "b", "b11434x", "../b1", "latest/../..", "v", "release", "b 1", "B11434"])
+async def test_what_is_no_tag_is_refused_before_anything_is_asked(releases: ReleaseServer, tag: str) -> None:
+    with pytest.raises(BadOption, match="is no release"):
+        await Releases().build_tag(tag)
+    assert releases.requests() == []
+
+
+async def test_a_stable_release_that_points_at_nothing(releases: ReleaseServer) -> None:
+    releases.publish("v0.7.0", points_at="master")
+    with pytest.raises(ReleaseMissing, match=r"points at no build: 'master'"):
+        await Releases().build_tag("stable")
+    releases.publish("v0.8.0", points_at="b1", asset={"nightly-tag.txt": {"state": "starter"}})
+    with pytest.raises(ReleaseMissing, match=r"v0\.8\.0 does not say which build it is") as caught:
+        await Releases().build_tag("stable")
+    assert "in the making" in caught.value.hint
+
+
+async def test_a_tag_that_does_not_exist(releases: ReleaseServer) -> None:
+    with pytest.raises(ReleaseMissing, match="no release b99"):
+        Releases().release("b99")
+    with pytest.raises(ReleaseMissing, match="no release v9"):
+        await Releases().build_tag("v9")
+    with pytest.raises(ReleaseMissing, match="no stable release"):
+        await Releases().build_tag("stable")
+
+
+def test_asking_again_costs_nothing_while_nothing_changes(releases: ReleaseServer) -> None:
+    releases.publish("b11434", "cpu")
+    assert tags(Releases()) == ["b11434"]
+    (first,) = releases.requests()
+    assert "if-none-match" not in first
+    assert tags(Releases()) == ["b11434"]
+    (second,) = releases.requests()
+    assert second["if-none-match"].startswith('W/"')
+    releases.publish("b11435", "cpu")
+    assert tags(Releases()) == ["b11435", "b11434"]
+
+
+def test_the_token_goes_to_the_api_only(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GH_TOKEN", "ghp_second")
+    tags(Releases())
+    assert [asked["authorization"] for asked in releases.requests()] == ["Bearer ghp_second"]
+    monkeypatch.setenv("GITHUB_TOKEN", "ghp_first")
+    tags(Releases())
+    assert [asked["authorization"] for asked in releases.requests()] == ["Bearer ghp_first"]
+
+
+async def test_the_token_goes_to_no_download(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "ghp_first")
+    releases.publish("v0.7.0", points_at="b11400")
+    assert await Releases().build_tag("stable") == "b11400"
+    downloads = [asked for asked in releases.requests() if "/repos/" not in asked["target"]]
+    assert [asked["server"] for asked in downloads] == ["api", "store"]
+    assert not any("authorization" in asked for asked in downloads)
+
+
+def test_a_wrong_token_is_named(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GH_TOKEN", "ghp_old")
+    monkeypatch.setenv(API_VARIABLE, releases.with_faults("bad-token"))
+    with pytest.raises(Refused, match=r"does not accept the token in GH_TOKEN\. Unset it: none is needed"):
+        tags(Releases())
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_without_requests_left_the_error_says_when_to_try_again(
+    releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(API_VARIABLE, releases.with_faults("limited"))
+    with pytest.raises(RateLimited, match=r"answers no more questions from this address until \d\d:\d\d") as caught:
+        tags(Releases())
+    assert caught.value.hint.startswith("Try again in 30 min, or set GITHUB_TOKEN")
+
+
+def test_a_refusal_is_respected_until_its_end_and_not_beyond(
+    releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    releases.publish("b11434", "cpu")
+    monkeypatch.setenv(API_VARIABLE, releases.with_faults("slow-down"))
+    for _ in range(2):
+        with pytest.raises(RateLimited):
+            tags(Releases(clock))
+    assert len(releases.requests()) == 1, "the second time nothing was asked"
+    clock.now += 8
+    with pytest.raises(RateLimited):
+        tags(Releases(clock))
+    assert len(releases.requests()) == 1
+    monkeypatch.setenv(API_VARIABLE, releases.api)
+    assert tags(Releases(clock)) == ["b11434"], "it is another server's refusal"
+
+
+def test_without_requests_left_the_kept_answer_is_used_and_its_age_told(
+    releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    clock = Clock()
+    releases.publish("b11434", "cpu")
+    assert tags(Releases(clock)) == ["b11434"]
+    (kept,) = (home / "cache" / "releases").glob("*.json")
+    refused = {"api": releases.api, "until_s": clock.now + 3 * 3600 + 600}
+    (kept.parent / "refused.json").write_text(json.dumps(refused))
+    clock.now += 3 * 3600
+    later = Releases(clock)
+    assert tags(later) == ["b11434"]
+    (note,) = later.notes
+    assert note.startswith("127.0.0.1 answers no more questions from this address until ")
+    assert note.endswith("What follows was told 3 hours ago.")
+
+
+@pytest.mark.parametrize("fault", ["500", "503"])
+def test_a_server_out_of_order_is_told_and_the_kept_answer_used(
+    fault: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
+    with pytest.raises(Unreachable, match=f"is out of order .HTTP status {fault}"):
+        tags(Releases())
+
+
+def test_without_a_network_the_kept_answer_is_used(
+    releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    monkeypatch.setenv(API_VARIABLE, "http://127.0.0.1:9")
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        tags(Releases())
+    monkeypatch.setenv(API_VARIABLE, releases.api)
+    releases.publish("b11434", "cpu")
+    tags(Releases())
+    (kept,) = (home / "cache" / "releases").glob("*.json")
+    moved = kept.read_text().replace(releases.api, "http://127.0.0.1:9")
+    monkeypatch.setenv(API_VARIABLE, "http://127.0.0.1:9")
+    url = json.loads(moved)["url"]
+    from launcher.engine.releases import _file
+
+    _file(url).write_text(moved)
+    offline = Releases()
+    assert tags(offline) == ["b11434"]
+    assert "cannot be reached" in offline.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "what"), [("no-json", "not JSON"), ("odd", "makes no sense"), ("418", "HTTP status 418")]
+)
+def test_answers_that_are_none(fault: str, what: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
+    with pytest.raises(Refused, match=what):
+        tags(Releases())
+
+
+def test_a_damaged_kept_answer_is_asked_anew(releases: ReleaseServer, home: Path) -> None:
+    releases.publish("b11434", "cpu")
+    tags(Releases())
+    for kept in (home / "cache" / "releases").iterdir():
+        kept.write_text("{")
+    assert tags(Releases()) == ["b11434"]
+
+
+@pytest.mark.parametrize("address", ["github", "ftp://x", "https://", "file:///etc"])
+def test_an_address_that_is_none(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(API_VARIABLE, address)
+    with pytest.raises(BadOption, match="is no web address"):
+        tags(Releases())
