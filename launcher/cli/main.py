@@ -22,7 +22,8 @@ VERBS = {
     "stop": "stop a running server",
     "plan": "say what fits this machine, or a described one, and how to run it",
     "estimate": "say what memory a model takes, before it is downloaded",
-    "models": "list the models of the catalogue, or tell all about one",
+    "pull": "get a model onto this machine, verified; interrupted, it goes on where it was",
+    "models": "list the models of the catalogue, or tell all about one; look after those on this machine",
     "doctor": "say what this machine has and what is missing",
 }
 _ANSWERING = ("plan", "estimate", "models", "doctor", "status")
