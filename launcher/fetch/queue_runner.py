@@ -15,7 +15,8 @@ from launcher.fetch.queue_events import Event, JobProgressed, Notice, changes, t
 from launcher.fetch.queue_pace import Pace, seconds_for
 from launcher.fetch.queue_store import Damage, Stamp
 
-_TICK_S, _IDLE_TICK_S = 0.25, 1.0
+_TICK_S = 0.25
+_IDLE_TICKS = 4
 _SHOWN_S = 1.0
 """How often other processes see how far a job is."""
 
@@ -119,7 +120,7 @@ class Runner:
                 if until_idle and self._last is not None and self._idle():
                     return
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._tick_s if self._ours else _IDLE_TICK_S)
+                    await asyncio.wait_for(self._wake.wait(), self._tick_s * (1 if self._ours else _IDLE_TICKS))
         finally:
             await self._leave(turning)
 

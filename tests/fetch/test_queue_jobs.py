@@ -1,0 +1,335 @@
+"""Jobs as values: what may become of them, by example and by whatever hypothesis thinks of."""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from launcher.base.errors import DiskFull, DownloadBroken, JobUnknown, Offline, Refused, Unreachable
+from launcher.base.identity import ProcessId
+from launcher.fetch.jobs import LINE, Done, Failure, Figures, Job, Jobs, Outcome, State, Stopped, Wish
+from launcher.fetch.queue_store import QueueStore
+
+US, OTHER = ProcessId(11, 1.0), ProcessId(22, 2.0)
+AWAY = Failure.of(Unreachable("The server did not answer."))
+BROKEN = Failure.of(DownloadBroken("The file is not what was promised."))
+FULL = Failure.of(DiskFull("The disk is full."))
+
+
+def some(*names: str) -> Jobs:
+    jobs = Jobs()
+    for name in names:
+        jobs, _ = jobs.add("copy", {"name": name}, name, size_bytes=100, now_s=0.0)
+    return jobs
+
+
+def claimed(jobs: Jobs, owner: ProcessId = US, *, at_once: int = 1, now_s: float = 0.0) -> Jobs:
+    return jobs.claimed(owner, {"copy"}, at_once=at_once, now_s=now_s)
+
+
+def ended(jobs: Jobs, job_id: int, outcome: Outcome, *, moved: bool = False, now_s: float = 0.0) -> Jobs:
+    return jobs.ended(job_id, outcome, Figures(40, 100), moved=moved, now_s=now_s)
+
+
+def states(jobs: Jobs) -> dict[int, State]:
+    return {job.id: job.state for job in jobs.jobs}
+
+
+def order(jobs: Jobs) -> list[int]:
+    return [job.id for job in jobs.jobs]
+
+
+def test_a_job_is_added_once() -> None:
+    jobs = some("a", "b")
+    same, told = jobs.add("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
+    assert same == jobs
+    assert not told.fresh
+    assert told.job.id == 1
+
+
+@pytest.mark.parametrize("outcome", [Done({}), BROKEN])
+def test_what_has_ended_can_be_added_again_under_its_number(outcome: Outcome) -> None:
+    jobs = ended(claimed(some("a", "b")), 1, outcome)
+    jobs, told = jobs.add("copy", {"name": "a"}, "a", size_bytes=100, now_s=9.0)
+    assert told.fresh
+    assert order(jobs) == [2, 1]
+    assert jobs.find(1).state is State.WAITING
+    assert jobs.find(1).failure is None
+
+
+def test_numbers_are_never_used_again() -> None:
+    jobs = ended(claimed(some("a")), 1, Done({})).clear()
+    jobs, told = jobs.add("copy", {"name": "b"}, "b", size_bytes=None, now_s=0.0)
+    assert told.job.id == 2
+
+
+def test_the_first_in_line_is_started_and_no_second_whoever_asks() -> None:
+    jobs = claimed(some("a", "b"))
+    assert states(jobs) == {1: State.RUNNING, 2: State.WAITING}
+    assert claimed(jobs, OTHER) == jobs
+    assert states(claimed(jobs, OTHER, at_once=2))[2] is State.RUNNING
+
+
+def test_a_kind_that_is_not_known_here_is_left_to_who_knows_it() -> None:
+    assert some("a").claimed(US, {"other"}, at_once=1, now_s=0.0) == some("a")
+
+
+def test_a_running_job_is_asked_and_what_it_is_told_apart() -> None:
+    jobs = claimed(some("a")).become(1, Wish.PAUSE)
+    assert jobs.find(1).state is State.RUNNING
+    assert jobs.find(1).obeying
+    jobs = ended(jobs, 1, Stopped())
+    assert jobs.find(1).state is State.PAUSED
+    assert jobs.find(1).done_bytes == 40
+    assert not jobs.find(1).obeying
+
+
+def test_a_wish_counts_more_than_a_failure_but_not_more_than_the_end() -> None:
+    asked = claimed(some("a")).become(1, Wish.CANCEL)
+    assert ended(asked, 1, BROKEN).find(1).state is State.CANCELLED
+    assert ended(asked, 1, FULL).hold is None
+    assert ended(asked, 1, Done({"path": "x"})).find(1).state is State.DONE
+
+
+def test_a_pause_can_be_taken_back_before_it_happened() -> None:
+    jobs = claimed(some("a")).become(1, Wish.PAUSE).become(1, Wish.RUN)
+    assert ended(jobs, 1, Stopped()).find(1).state is State.WAITING
+
+
+def test_a_failed_job_does_not_stop_the_next_and_keeps_why() -> None:
+    jobs = claimed(ended(claimed(some("a", "b")), 1, BROKEN))
+    assert states(jobs) == {1: State.FAILED, 2: State.RUNNING}
+    assert jobs.find(1).failure == BROKEN
+    again = jobs.become(1, Wish.RUN).find(1)
+    assert (again.state, again.failure) == (State.WAITING, None)
+
+
+def test_a_full_disk_holds_the_line_until_someone_goes_on() -> None:
+    jobs = ended(claimed(some("a", "b")), 1, FULL)
+    assert states(jobs) == {1: State.WAITING, 2: State.WAITING}
+    assert jobs.hold == FULL
+    assert claimed(jobs, now_s=1e9) == jobs
+    assert states(claimed(jobs.lifted()))[1] is State.RUNNING
+    assert states(claimed(jobs.become(2, Wish.RUN)))[1] is State.RUNNING
+
+
+def test_a_server_that_is_away_is_asked_later_and_later_and_the_next_job_goes_on() -> None:
+    jobs = ended(claimed(some("a", "b")), 1, AWAY, now_s=100.0)
+    assert states(claimed(jobs, now_s=100.0)) == {1: State.WAITING, 2: State.RUNNING}
+    jobs = jobs.become(2, Wish.PAUSE)
+    waits = []
+    now_s = 100.0
+    for _ in range(9):
+        at_s = jobs.find(1).retry_at_s
+        assert at_s is not None
+        waits.append(at_s - now_s)
+        assert states(claimed(jobs, now_s=at_s - 0.1))[1] is State.WAITING
+        jobs, now_s = claimed(jobs, now_s=at_s), at_s
+        assert jobs.find(1).state is State.RUNNING
+        jobs = ended(jobs, 1, AWAY, now_s=now_s)
+    assert waits == [15, 30, 60, 120, 240, 480, 600, 600, 600]
+    at_s = jobs.find(1).retry_at_s
+    assert at_s is not None
+    jobs = ended(claimed(jobs, now_s=at_s), 1, AWAY, moved=True, now_s=0.0)
+    assert jobs.find(1).retry_at_s == 15
+
+
+def test_a_clock_that_was_wrong_stops_nothing_for_long() -> None:
+    jobs = ended(claimed(some("a")), 1, AWAY, now_s=2e9)
+    assert states(claimed(jobs, now_s=1e9))[1] is State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("error", "temporary", "holds"),
+    [
+        (Unreachable("No answer."), True, False),
+        (Refused("Too many.", status=429), True, False),
+        (Refused("Down.", status=503), True, False),
+        (Refused("Not there.", status=404), False, False),
+        (DownloadBroken("Wrong."), False, False),
+        (DiskFull("Full."), False, True),
+        (Offline("Not allowed."), False, True),
+    ],
+)
+def test_which_errors_pass_and_which_hold_everything(error: DiskFull, temporary: bool, holds: bool) -> None:
+    failure = Failure.of(error)
+    assert (failure.temporary, failure.holds) == (temporary, holds)
+
+
+def test_jobs_of_a_process_that_is_gone_are_taken_back_as_they_were_asked() -> None:
+    jobs = claimed(some("a", "b", "c", "d"), at_once=3).become(2, Wish.PAUSE).become(3, Wish.DISCARD)
+    assert jobs.recovered(lambda _owner: True) == jobs
+    back = jobs.recovered(lambda _owner: False, lambda job_id: Figures(job_id, 100))
+    assert list(states(back).values()) == [State.WAITING, State.PAUSED, State.CANCELLED, State.WAITING]
+    assert back.find(1).done_bytes == 1
+    assert back.find(3).wish is Wish.DISCARD
+
+
+def test_moving() -> None:
+    jobs = some(*"abcd")
+    assert order(jobs.move(3, "first")) == [3, 1, 2, 4]
+    assert order(jobs.move(3, "up")) == [1, 3, 2, 4]
+    assert order(jobs.move(1, "up")) == [1, 2, 3, 4]
+    assert order(jobs.move(2, "down")) == [1, 3, 2, 4]
+    assert order(jobs.move(4, "down")) == [1, 2, 3, 4]
+    assert order(jobs.move(1, "last")) == [2, 3, 4, 1]
+    assert order(jobs.move(1, 3)) == [2, 3, 1, 4]
+    assert order(jobs.move(1, 99)) == [2, 3, 4, 1]
+
+
+def test_what_has_ended_does_not_count_when_moving() -> None:
+    jobs = ended(claimed(some(*"abc").become(2, Wish.CANCEL)), 1, Done({}))
+    assert [job.id for job in jobs.move(3, "first").jobs if job.state in LINE] == [3]
+    assert jobs.move(1, "last") == jobs
+
+
+def test_clearing() -> None:
+    jobs = claimed(ended(claimed(some(*"abcd")), 1, Done({})))
+    jobs = claimed(ended(jobs, 2, BROKEN)).become(4, Wish.CANCEL)
+    assert order(jobs.clear()) == [2, 3]
+    assert order(jobs.clear(failed=True)) == [3]
+
+
+def test_an_unknown_number_is_told() -> None:
+    with pytest.raises(JobUnknown, match="no download 7"):
+        some("a").become(7, Wish.RUN)
+
+
+def kept_order(before: list[int], after: list[int]) -> bool:
+    both = set(before) & set(after)
+    return [each for each in before if each in both] == [each for each in after if each in both]
+
+
+class Verbs(RuleBasedStateMachine):
+    """Any verbs in any order, two processes that work the queue and may die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs = Jobs()
+        self.now_s = 0.0
+        self.at_work: dict[int, ProcessId] = {}
+        self.known: set[int] = set()
+
+    def id_of(self, pick: int) -> int:
+        return self.jobs.jobs[pick % len(self.jobs.jobs)].id
+
+    def changed(self, after: Jobs, *, moved: int | None = None) -> None:
+        before = [each for each in order(self.jobs) if each != moved]
+        assert kept_order(before, [each for each in order(after) if each != moved])
+        self.jobs = after
+
+    @rule(name=st.sampled_from("abcdef"))
+    def add(self, name: str) -> None:
+        was = states(self.jobs)
+        after, told = self.jobs.add("copy", {"name": name}, name, size_bytes=None, now_s=self.now_s)
+        assert told.fresh == (was.get(told.job.id) not in LINE)
+        if told.fresh:
+            assert order(after)[-1] == told.job.id
+        else:
+            assert after == self.jobs
+        self.known.add(told.job.id)
+        self.changed(after, moved=told.job.id)
+
+    @precondition(lambda self: self.jobs.jobs)
+    @rule(pick=st.integers(0, 9), wish=st.sampled_from(Wish))
+    def ask(self, pick: int, wish: Wish) -> None:
+        job_id = self.id_of(pick)
+        was = self.jobs.find(job_id)
+        self.changed(self.jobs.become(job_id, wish))
+        job = self.jobs.find(job_id)
+        if was.state is State.RUNNING:
+            assert job == replace(was, wish=wish)
+        elif was.state is State.DONE:
+            assert job == was
+
+    @precondition(lambda self: self.jobs.jobs)
+    @rule(pick=st.integers(0, 9), place=st.sampled_from(["first", "up", "down", "last"]) | st.integers(0, 9))
+    def move(self, pick: int, place: int) -> None:
+        job_id = self.id_of(pick)
+        after = self.jobs.move(job_id, place)
+        assert sorted(order(after)) == sorted(order(self.jobs))
+        line = [job.id for job in after.jobs if job.state in LINE]
+        before = [job.id for job in self.jobs.jobs if job.state in LINE]
+        assert kept_order([each for each in before if each != job_id], [each for each in line if each != job_id])
+        if job_id in line and isinstance(place, int):
+            assert line.index(job_id) == min(max(place - 1, 0), len(line) - 1)
+        self.jobs = after
+
+    @rule(failed=st.booleans())
+    def clear(self, failed: bool) -> None:
+        after = self.jobs.clear(failed=failed)
+        gone = set(order(self.jobs)) - set(order(after))
+        assert all(self.jobs.find(each).state not in LINE for each in gone)
+        self.known -= gone
+        self.changed(after)
+
+    @rule(owner=st.sampled_from([US, OTHER]))
+    def claim(self, owner: ProcessId) -> None:
+        was = states(self.jobs)
+        self.changed(claimed(self.jobs, owner, now_s=self.now_s))
+        for job in self.jobs.jobs:
+            if job.state is State.RUNNING and was[job.id] is not State.RUNNING:
+                assert job.id not in self.at_work
+                self.at_work[job.id] = owner
+                first = next(each for each in self.jobs.jobs if each.due(self.now_s) or each is job)
+                assert first is job
+
+    @precondition(lambda self: self.at_work)
+    @rule(
+        outcome=st.sampled_from([Done({}), AWAY, BROKEN, FULL]) | st.builds(Stopped),
+        moved=st.booleans(),
+    )
+    def end(self, outcome: Outcome, moved: bool) -> None:
+        job_id = next(iter(self.at_work))
+        del self.at_work[job_id]
+        self.changed(ended(self.jobs, job_id, outcome, moved=moved, now_s=self.now_s))
+
+    @rule(owner=st.sampled_from([US, OTHER]))
+    def die(self, owner: ProcessId) -> None:
+        self.at_work = {job_id: by for job_id, by in self.at_work.items() if by != owner}
+        self.changed(self.jobs.recovered(lambda who: who != owner))
+
+    @rule(owner=st.sampled_from([US, OTHER]))
+    def leave(self, owner: ProcessId) -> None:
+        self.at_work = {job_id: by for job_id, by in self.at_work.items() if by != owner}
+        self.changed(self.jobs.left_by(owner))
+
+    @rule(seconds=st.floats(0, 1_000))
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @rule()
+    def lift(self) -> None:
+        self.changed(self.jobs.lifted())
+        assert self.jobs.hold is None
+
+    @invariant()
+    def no_job_is_lost(self) -> None:
+        assert len(self.jobs.jobs) == len(set(order(self.jobs)))
+        assert set(order(self.jobs)) == self.known
+
+    @invariant()
+    def one_runs_and_has_one_owner(self) -> None:
+        running = {job.id: job.owner for job in self.jobs.jobs if job.state is State.RUNNING}
+        assert running == self.at_work
+        assert len(running) <= 1
+        assert all(job.owner is None for job in self.jobs.jobs if job.state is not State.RUNNING)
+
+    def teardown(self) -> None:
+        with TemporaryDirectory() as folder:
+            store = QueueStore(Path(folder))
+            store.change(lambda _none: (self.jobs, None))
+            assert store.change(lambda jobs: (jobs, None)) == (self.jobs, None, ())
+
+
+TestVerbs = Verbs.TestCase
+TestVerbs.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+
+
+def test_a_job_without_a_known_size_keeps_what_came() -> None:
+    job = Job(1, "copy", {}, "a", 0.0).measured(Figures(7))
+    assert (job.done_bytes, job.bytes) == (7, None)

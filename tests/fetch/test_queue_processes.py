@@ -1,0 +1,150 @@
+"""One queue and several processes: killed in the middle, at work at once."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.fetch.jobs import State, Wish
+from launcher.fetch.queue import Queue
+from tests.fakes.copying import WORKS, Server, part_of
+
+DATA = bytes(range(256)) * 1_024
+PROGRAM = Path(__file__).parents[1] / "fakes" / "copying.py"
+
+
+@asynccontextmanager
+async def worker(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(PROGRAM), *options, stdout=asyncio.subprocess.PIPE, limit=2**20
+    )
+    try:
+        async with asyncio.timeout(30):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def told(process: asyncio.subprocess.Process) -> list[dict[str, Any]]:
+    """Return all that a worker tells until it ends, and see that it ended well."""
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return [json.loads(line) for line in output.splitlines()]
+
+
+async def until_told(process: asyncio.subprocess.Process, event: str, job_id: int) -> dict[str, Any]:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        heard: dict[str, Any] = json.loads(line)
+        if heard["event"] == event and heard["job"]["id"] == job_id:
+            return heard
+    raise AssertionError(f"it ended without {event}")
+
+
+def add(queue: Queue, server: Server, folder: Path, *names: str) -> None:
+    for name in names:
+        queue.add("copy", server.job(name, folder), name, size_bytes=len(server.files[name]))
+
+
+async def test_however_often_it_is_killed_the_next_one_goes_on_where_it_was(tmp_path: Path) -> None:
+    queue = Queue(WORKS)
+    kills = 6
+    async with Server(a=DATA) as server:
+        add(queue, server, tmp_path, "a")
+        for number in range(1, kills + 1):
+            at = number * len(DATA) // (kills + 1)
+            await server.allow("a", at)
+            async with worker() as process:
+                await server.reached("a", at)
+                assert queue.look().jobs.find(1).state is State.RUNNING
+                process.send_signal(signal.SIGKILL)
+                await process.wait()
+            await server.left("a")
+            assert queue.look().jobs.find(1).state is State.WAITING
+        await server.allow_all()
+        async with worker() as process:
+            await told(process)
+        assert len(server.requests) == kills + 1
+        assert server.sent_bytes == len(DATA)
+    assert (tmp_path / "a").read_bytes() == DATA
+    assert queue.look().jobs.find(1).state is State.DONE
+
+
+async def test_a_wish_outlives_a_killed_process(tmp_path: Path) -> None:
+    queue = Queue(WORKS)
+    async with Server(a=DATA) as server:
+        await server.allow("a", 10_000)
+        add(queue, server, tmp_path, "a")
+        async with worker() as process:
+            await server.reached("a", 10_000)
+            process.send_signal(signal.SIGSTOP)  # it cannot obey any more
+            assert queue.become(Wish.DISCARD, 1)[0].obeying
+            assert part_of(server.job("a", tmp_path)).exists()
+            process.kill()
+            await process.wait()
+        assert queue.look().jobs.find(1).state is State.CANCELLED
+        assert not part_of(server.job("a", tmp_path)).exists()
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+async def test_two_processes_at_once_never_run_a_job_twice(at_once: int, tmp_path: Path) -> None:
+    queue = Queue(WORKS)
+    names = "abcdef"
+    async with Server(**dict.fromkeys(names, DATA)) as server:
+        await server.allow("a", 10_000)
+        await server.allow("b", 10_000)
+        add(queue, server, tmp_path, *names)
+        async with worker("--at-once", str(at_once)) as one, worker("--at-once", str(at_once)) as other:
+            await asyncio.gather(until_told(one, "JobAdded", 6), until_told(other, "JobAdded", 6))
+            await server.allow_all()
+            heard = await asyncio.gather(told(one), told(other))
+        assert sorted(server.requests) == [(name, 0) for name in names]
+        assert server.most_open <= at_once
+        assert server.sent_bytes == len(names) * len(DATA)
+    if at_once == 1:
+        assert [name for name, _ in server.requests] == list(names)
+    for events in heard:  # whoever did it, both tell it
+        assert {each["job"]["id"] for each in events if each["event"] == "JobFinished"} == {1, 2, 3, 4, 5, 6}
+    assert all((tmp_path / name).read_bytes() == DATA for name in names)
+
+
+async def test_the_other_process_takes_over_what_a_killed_one_ran(tmp_path: Path) -> None:
+    queue = Queue(WORKS)
+    async with Server(a=DATA) as server:
+        await server.allow("a", 10_000)
+        add(queue, server, tmp_path, "a")
+        async with worker() as one:
+            await server.reached("a", 10_000)
+            async with worker() as other:
+                followed = await until_told(other, "JobProgressed", 1)  # what the first one does
+                assert followed["figures"]["done_bytes"] <= 10_000
+                assert server.requests == [("a", 0)]
+                one.kill()
+                await server.allow("a", len(DATA))
+                done = await until_told(other, "JobFinished", 1)
+                await told(other)
+    assert done["job"]["result"]["resumed_bytes"] == 10_000
+    assert (tmp_path / "a").read_bytes() == DATA
+
+
+async def test_a_process_that_is_asked_to_end_gives_its_job_back(tmp_path: Path) -> None:
+    queue = Queue(WORKS)
+    async with Server(a=DATA) as server:
+        await server.allow("a", 10_000)
+        add(queue, server, tmp_path, "a")
+        async with worker() as process:
+            await server.reached("a", 10_000)
+            process.send_signal(signal.SIGINT)
+            await process.wait()
+        await server.left("a")
+        job = queue.look().jobs.find(1)
+        assert (job.state, job.owner) == (State.WAITING, None)
+        assert job.done_bytes == 10_000

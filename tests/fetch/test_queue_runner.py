@@ -1,0 +1,367 @@
+"""A queue that is worked: real bytes over loopback, in this process."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from launcher.fetch.jobs import State, Wish
+from launcher.fetch.queue import Clock, Queue, Report, Step, Work
+from launcher.fetch.queue_events import (
+    Event,
+    Held,
+    JobAdded,
+    JobChanged,
+    JobFailed,
+    JobFinished,
+    JobProgressed,
+    JobRemoved,
+    Notice,
+    Reordered,
+)
+from launcher.fetch.queue_runner import Runner
+from tests.fakes.copying import WORKS, Server, part_of
+
+DATA = bytes(range(256)) * 256
+TICK_S = 0.01
+_E = TypeVar("_E")
+
+
+class Heard:
+    """What a listener was told, and the wait for it."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        self._news.set()
+
+    def of(self, kind: type[_E]) -> list[_E]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    async def until(self, true: Callable[[Event], bool]) -> Event:
+        async with asyncio.timeout(20):
+            while True:
+                for event in self.events:
+                    if true(event):
+                        return event
+                self._news.clear()
+                await self._news.wait()
+
+    async def progress(self, done_bytes: int) -> None:
+        await self.until(lambda event: isinstance(event, JobProgressed) and event.figures.done_bytes == done_bytes)
+
+    async def becomes(self, job_id: int, state: State, *, times: int = 1) -> None:
+        async with asyncio.timeout(20):
+            while (
+                len([each for each in self.of(JobChanged) if (each.job.id, each.job.state) == (job_id, state)]) < times
+            ):
+                self._news.clear()
+                await self._news.wait()
+
+
+@asynccontextmanager
+async def at_work(queue: Queue, heard: Heard, **options: Any) -> AsyncIterator["asyncio.Task[None]"]:  # noqa: ANN401
+    task = asyncio.create_task(Runner(queue, heard, tick_s=TICK_S, **options).run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def to_the_end(queue: Queue, heard: Heard, **options: Any) -> None:  # noqa: ANN401
+    async with asyncio.timeout(20):
+        await Runner(queue, heard, tick_s=TICK_S, **options).run(until_idle=True)
+
+
+def add(queue: Queue, server: Server, folder: Path, *names: str) -> None:
+    for name in names:
+        queue.add("copy", server.job(name, folder), name, size_bytes=len(server.files[name]))
+
+
+async def test_jobs_run_one_after_the_other_in_their_order(tmp_path: Path) -> None:
+    queue, heard = Queue(WORKS), Heard()
+    async with Server(a=DATA, b=DATA[1:], c=DATA[2:]) as server:
+        add(queue, server, tmp_path, "a", "b", "c")
+        queue.move(3, "first")
+        await to_the_end(queue, heard)
+        assert server.requests == [("c", 0), ("a", 0), ("b", 0)]
+        assert server.most_open == 1
+    assert [each.job.id for each in heard.of(JobAdded)] == [3, 1, 2]
+    assert [each.job.id for each in heard.of(JobFinished)] == [3, 1, 2]
+    for index, name in enumerate("abc"):
+        assert (tmp_path / name).read_bytes() == DATA[index:]
+    job = queue.look().jobs.find(1)
+    assert (job.state, job.done_bytes, job.owner) == (State.DONE, len(DATA), None)
+    assert job.result == {"path": str(tmp_path / "a"), "bytes": len(DATA), "resumed_bytes": 0}
+
+
+async def test_several_run_at_once_when_asked(tmp_path: Path) -> None:
+    queue, heard = Queue(WORKS), Heard()
+    async with Server(a=DATA, b=DATA, c=DATA) as server:
+        await asyncio.gather(*(server.allow(name, 100) for name in "abc"))
+        add(queue, server, tmp_path, "a", "b", "c")
+        async with at_work(queue, heard, at_once=2):
+            await asyncio.gather(server.reached("a", 100), server.reached("b", 100))
+            assert server.most_open == 2
+            await server.allow_all()
+            await heard.becomes(3, State.DONE)
+        assert server.most_open == 2
+
+
+async def test_progress_has_speed_time_left_and_totals() -> None:
+    steady_s = 0.0
+    steps: asyncio.Queue[Step | None] = asyncio.Queue()
+
+    async def steered(_arguments: dict[str, Any], report: Report) -> dict[str, Any]:
+        while (step := await steps.get()) is not None:
+            report(step)
+        return {}
+
+    works = {"steered": Work(steered, lambda _arguments: None)}
+    queue, heard = Queue(works, clock=Clock(steady_s=lambda: steady_s)), Heard()
+    queue.add("steered", {"n": 1}, "a", size_bytes=10_000)
+    queue.add("steered", {"n": 2}, "b", size_bytes=5_000)
+    async with at_work(queue, heard):
+        for seconds in range(5):
+            steps.put_nowait(Step(4_000 + 1_000 * seconds, 10_000, resumed_bytes=4_000, note="from a mirror"))
+            while not steps.empty():
+                await asyncio.sleep(0)
+            steady_s = float(seconds)
+            if seconds:  # then time has passed
+                await heard.progress(4_000 + 1_000 * seconds)
+        told = len(heard.of(JobProgressed))
+        for more in range(100):  # in no time: told once a quarter of a second at most
+            steps.put_nowait(Step(8_100 + more, 10_000, resumed_bytes=4_000))
+        steps.put_nowait(None)
+        await heard.becomes(1, State.DONE)
+        steps.put_nowait(None)
+        await heard.becomes(2, State.DONE)
+        assert len(heard.of(JobProgressed)) == told <= 10
+    last = heard.of(JobProgressed)[-1]
+    assert last.job.id == 1
+    assert (last.figures.bytes, last.figures.note) == (10_000, "from a mirror")
+    assert last.figures.bytes_per_second == pytest.approx(1_000)
+    assert last.figures.seconds_left == pytest.approx(2)
+    assert (last.totals.jobs, last.totals.left_bytes) == (2, 7_000)
+    assert last.totals.seconds_left == pytest.approx(7)
+
+
+async def test_pausing_keeps_what_came_and_resuming_goes_on_there(tmp_path: Path) -> None:
+    queue, heard = Queue(WORKS), Heard()
+    async with Server(a=DATA, b=DATA) as server:
+        await server.allow("a", 10_000)
+        add(queue, server, tmp_path, "a", "b")
+        async with at_work(queue, heard):
+            await server.reached("a", 10_000)
+            (asked,) = queue.become(Wish.PAUSE, 1)
+            assert asked.obeying
+            await heard.becomes(1, State.PAUSED)
+            await heard.becomes(2, State.DONE)
+            assert part_of(server.job("a", tmp_path)).stat().st_size == 10_000
+            await server.allow_all()
+            queue.become(Wish.RUN, 1)
+            await heard.becomes(1, State.DONE)
+        assert server.requests == [("a", 0), ("b", 0), ("a", 10_000)]
+    assert (tmp_path / "a").read_bytes() == DATA
+
+
+ASK = """
+import sys
+from launcher.fetch.jobs import Wish
+from launcher.fetch.queue import Queue
+Queue({}).become(Wish(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+async def test_another_process_pauses_what_runs_here(tmp_path: Path) -> None:
+    queue, heard = Queue(WORKS), Heard()
+    async with Server(a=DATA) as server:
+        await server.allow("a", 10_000)
+        add(queue, server, tmp_path, "a")
+        async with at_work(queue, heard):
+            await server.reached("a", 10_000)
+            asking = await asyncio.create_subprocess_exec(sys.executable, "-c", ASK, "pause", "1")
+            assert await asking.wait() == 0
+            await heard.becomes(1, State.PAUSED)
+            states = [(each.job.state, each.job.obeying) for each in heard.of(JobChanged)]
+            assert (State.RUNNING, True) in states or states[-1] == (State.PAUSED, False)
+            await server.left("a")
+
+
+async def test_cancelling_removes_the_part_only_on_request(tmp_path: Path) -> None:
+    queue, heard = Queue(WORKS), Heard()
+    async with Server(a=DATA, b=DATA) as server:
+        await server.allow("a", 10_000)
+        await server.allow("b", 10_000)
+        add(queue, server, tmp_path, "a", "b")
+        async with at_work(queue, heard):
+            await server.reached("a", 10_000)
+            queue.become(Wish.CANCEL, 1)
+            await server.reached("b", 10_000)
+            queue.become(Wish.DISCARD, 2)
+            await heard.becomes(2, State.CANCELLED)
+        assert part_of(server.job("a", tmp_path)).exists()
+        assert not part_of(server.job("b", tmp_path)).exists()
+        queue.become(Wish.DISCARD, 1)
+        assert not part_of(server.job("a", tmp_path)).exists()
+        job = queue.look().jobs.find(1)
+        assert (job.state, job.done_bytes) == (State.CANCELLED, None)
+
+
+async def test_the_end_of_the_program_leaves_jobs_that_wait_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    queue, heard = Queue(WORKS), Heard()
+    async with Server(a=DATA) as server:
+        await server.allow("a", 10_000)
+        add(queue, server, tmp_path, "a")
+        async with at_work(queue, heard) as task:
+            await server.reached("a", 10_000)
+        assert task.cancelled()
+        await server.left("a")
+        job = queue.look().jobs.find(1)
+        assert (job.state, job.wish, job.owner) == (State.WAITING, Wish.RUN, None)
+        await server.allow_all()
+        await to_the_end(Queue(WORKS), heard)
+        assert server.requests == [("a", 0), ("a", 10_000)]
+    assert (tmp_path / "a").read_bytes() == DATA
+
+
+async def test_a_server_that_is_away_is_tried_again_by_itself(tmp_path: Path) -> None:
+    now_s = 1_000.0
+    queue, heard = Queue(WORKS, clock=Clock(calendar_s=lambda: now_s)), Heard()
+    async with Server(a=DATA) as server:
+        add(queue, server, tmp_path, "a")
+    assert server._server is not None
+    await server._server.wait_closed()
+    async with at_work(queue, heard):
+        await heard.until(lambda event: isinstance(event, JobChanged) and event.job.retry_at_s is not None)
+        waits = queue.look().jobs.find(1)
+        assert (waits.state, waits.retry_at_s) == (State.WAITING, 1_015.0)
+        assert waits.failure is not None
+        assert waits.failure.title == "The server did not answer."
+        async with server:
+            now_s = 1_015.0
+            await heard.becomes(1, State.DONE)
+    assert (tmp_path / "a").read_bytes() == DATA
+
+
+async def write_to_a_full_disk(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
+    if not Path(arguments["space"]).exists():
+        Path("/dev/full").write_bytes(b"data")
+    report(Step(4, 4))
+    return {}
+
+
+async def test_a_full_disk_holds_the_queue_until_it_is_resumed(tmp_path: Path) -> None:
+    queue, heard = Queue({**WORKS, "write": Work(write_to_a_full_disk, lambda _arguments: None)}), Heard()
+    async with Server(a=DATA) as server:
+        queue.add("write", {"space": str(tmp_path / "space")}, "write")
+        add(queue, server, tmp_path, "a")
+        await to_the_end(queue, heard)
+        (held,) = heard.of(Held)
+        assert held.reason is not None
+        assert held.reason.code == "disk_full"
+        assert not server.requests
+        (tmp_path / "space").touch()
+        queue.become_all(Wish.RUN, [State.WAITING, State.PAUSED])
+        await to_the_end(queue, heard)
+    assert {job.state for job in queue.look().jobs.jobs} == {State.DONE}
+
+
+async def fail(arguments: dict[str, Any], _report: Report) -> dict[str, Any]:
+    if arguments["how"] == "cancelled":
+        raise asyncio.CancelledError
+    if arguments["how"] == "system":
+        Path(arguments["missing"]).read_bytes()
+    return {"never": arguments["not there"]}
+
+
+@pytest.mark.parametrize(
+    ("how", "told"), [("cancelled", "cancelled from within"), ("system", "No such file"), ("fault", "KeyError")]
+)
+async def test_whatever_ends_a_job_the_next_one_runs(how: str, told: str, tmp_path: Path) -> None:
+    queue, heard = Queue({**WORKS, "fail": Work(fail, lambda _arguments: None)}), Heard()
+    async with Server(a=DATA) as server:
+        queue.add("fail", {"how": how, "missing": str(tmp_path / "missing")}, "fails")
+        add(queue, server, tmp_path, "a")
+        await to_the_end(queue, heard)
+    (failed,) = heard.of(JobFailed)
+    assert told in failed.failure.title
+    assert [job.state for job in queue.look().jobs.jobs] == [State.FAILED, State.DONE]
+
+
+async def test_a_listener_hears_what_is_done_to_the_list(tmp_path: Path) -> None:
+    queue, heard = Queue(WORKS), Heard()
+    async with Server(a=DATA, b=DATA, c=DATA) as server:
+        await server.allow("a", 10_000)
+        add(queue, server, tmp_path, "a", "b", "c")
+        async with at_work(queue, heard):
+            await server.reached("a", 10_000)
+            queue.move(3, 2)
+            reordered = await heard.until(lambda event: isinstance(event, Reordered))
+            assert reordered == Reordered((1, 3, 2))
+            queue.become(Wish.CANCEL, 2)
+            await heard.becomes(2, State.CANCELLED)
+            assert queue.clear() == 1
+            gone = await heard.until(lambda event: isinstance(event, JobRemoved))
+            assert isinstance(gone, JobRemoved)
+            assert gone.job.id == 2
+
+
+async def test_a_list_that_cannot_be_written_loses_nothing(tmp_path: Path, home: Path) -> None:
+    queue, heard = Queue(WORKS), Heard()
+    async with Server(a=DATA) as server:
+        await server.allow("a", 10_000)
+        add(queue, server, tmp_path, "a")
+        file = home / "state" / "downloads" / "queue.json"
+        async with at_work(queue, heard):
+            await server.reached("a", 10_000)
+            kept = file.rename(tmp_path / "kept.json")
+            file.mkdir()
+            await heard.until(lambda event: isinstance(event, Notice))
+            await server.allow_all()
+            await server.left("a")
+            assert not heard.of(JobFinished)
+            file.rmdir()
+            kept.rename(file)
+            await heard.becomes(1, State.DONE)
+        (notice,) = heard.of(Notice)
+        assert "could not be written" in notice.text
+
+
+async def test_a_list_that_is_damaged_under_way_is_set_aside_and_said(tmp_path: Path, home: Path) -> None:
+    queue, heard = Queue(WORKS), Heard()
+    async with Server(a=DATA, b=DATA) as server:
+        await server.allow("a", 10_000)
+        add(queue, server, tmp_path, "a")
+        async with at_work(queue, heard):
+            await server.reached("a", 10_000)
+            (home / "state" / "downloads" / "queue.json").write_text("{")
+            notice = await heard.until(lambda event: isinstance(event, Notice))
+            assert isinstance(notice, Notice)
+            assert "queue.damaged-1.json" in notice.text
+            await server.left("a")
+            add(queue, server, tmp_path, "b")
+            await heard.until(lambda event: isinstance(event, JobFinished))
+        assert (tmp_path / "b").read_bytes() == DATA
+
+
+async def test_a_list_that_cannot_be_written_at_all_is_an_error(home: Path) -> None:
+    (home / "state").mkdir(parents=True)
+    (home / "state" / "downloads").write_text("in the way")
+    with pytest.raises(OSError, match="Not a directory"):
+        await Runner(Queue(WORKS), Heard(), tick_s=TICK_S).run(until_idle=True)
+
+
+def test_nothing_is_imported_that_a_terminal_does_not_need() -> None:
+    code = "import launcher.fetch.queue_runner, sys; print('httpx' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"
