@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <dlfcn.h>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,14 @@ int main(int count, char **arguments) {
         return 2;
     }
     const std::string kv = arguments[5];
-    const ggml_type type = kv == "q8_0" ? GGML_TYPE_Q8_0 : kv == "q4_0" ? GGML_TYPE_Q4_0 : GGML_TYPE_F16;
+    const std::map<std::string, ggml_type> types{
+        {"f32", GGML_TYPE_F32},   {"f16", GGML_TYPE_F16},   {"bf16", GGML_TYPE_BF16}, {"q8_0", GGML_TYPE_Q8_0},
+        {"q5_1", GGML_TYPE_Q5_1}, {"q5_0", GGML_TYPE_Q5_0}, {"q4_1", GGML_TYPE_Q4_1}, {"q4_0", GGML_TYPE_Q4_0}};
+    if (!types.count(kv)) {
+        fprintf(stderr, "KV cache type %s is not known\n", kv.c_str());
+        return 2;
+    }
+    const ggml_type type = types.at(kv);
     const int context = atoi(arguments[3]), ubatch = atoi(arguments[4]);
     const int draft = atoi(arguments[6]), slots = atoi(arguments[7]), on_host = atoi(arguments[8]);
 
