@@ -13,17 +13,7 @@ from launcher.fetch.queue_store import Damage, QueueStore
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """How far a job says it is. `resumed_bytes` of `done_bytes` were there before, and say nothing about the speed."""
-
-    done_bytes: int
-    bytes: int | None = None
-    resumed_bytes: int = 0
-    note: str = ""
-
-
-Report = Callable[[Step], None]
+Report = Callable[[Figures], None]
 
 
 @dataclass(frozen=True, slots=True)

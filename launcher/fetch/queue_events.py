@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from launcher.fetch.jobs import LINE, Failure, Figures, Job, Jobs, State
-from launcher.fetch.queue_pace import seconds_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ def totals(jobs: Jobs, figures: Mapping[int, Figures]) -> Totals:
     left_bytes = sum(known) if len(known) == len(left) else None
     speeds = [each.bytes_per_second for each in figures.values() if each.bytes_per_second is not None]
     speed = sum(speeds) if speeds else None
-    return Totals(len(open_jobs), left_bytes, speed, seconds_for(left_bytes, speed))
+    return Totals(len(open_jobs), left_bytes, speed, left_bytes / speed if left_bytes is not None and speed else None)
 
 
 def _left(job: Job, figures: Figures | None) -> int | None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from launcher.base.errors import DiskFull, LauncherError, WrittenByNewer
 from launcher.base.identity import ProcessId
 from launcher.fetch.jobs import Done, Failure, Figures, Job, Jobs, Outcome, State, Stopped, Wish
-from launcher.fetch.queue import Queue, Step, system_failure
+from launcher.fetch.queue import Queue, system_failure
 from launcher.fetch.queue_events import Event, JobProgressed, Notice, changes, totals
-from launcher.fetch.queue_pace import Pace, seconds_for
 from launcher.fetch.queue_store import Damage, Stamp
 
 _TICK_S = 0.25
@@ -30,8 +29,7 @@ class _Ours:
     job: Job
     began_bytes: int
     task: "asyncio.Task[None] | None" = None
-    step: Step | None = None
-    pace: Pace | None = None
+    figures: Figures | None = None
     stopping: bool = False
     outcome: Outcome = field(default_factory=Stopped)
 
@@ -41,25 +39,10 @@ class _Ours:
 
     @property
     def moved(self) -> bool:
-        return self.step is not None and self.step.done_bytes > self.began_bytes
+        return self.figures is not None and self.figures.done_bytes > self.began_bytes
 
-    @property
-    def figures(self) -> Figures | None:
-        if self.step is None:
-            return None
-        speed = None if self.pace is None else self.pace.bytes_per_second
-        left = None if self.step.bytes is None else self.step.bytes - self.step.done_bytes
-        return Figures(self.step.done_bytes, self.step.bytes, speed, seconds_for(left, speed), self.step.note)
-
-    def report(self, step: Step, now_s: float) -> None:
-        received = step.done_bytes - step.resumed_bytes
-        if self.pace is None:
-            self.pace = Pace(received, now_s)
-        self.step = step
-
-    def measure(self, now_s: float) -> None:
-        if self.step is not None and self.pace is not None:
-            self.pace.add(self.step.done_bytes - self.step.resumed_bytes, now_s)
+    def report(self, figures: Figures) -> None:
+        self.figures = figures
 
     def stop(self) -> None:
         if not self.stopping and self.task is not None:
@@ -108,7 +91,7 @@ class Runner:
             while True:
                 self._wake.clear()
                 ended = {job_id: each for job_id, each in self._ours.items() if each.ended}
-                turning = asyncio.ensure_future(asyncio.to_thread(self._turn, ended, self._measured()))
+                turning = asyncio.ensure_future(asyncio.to_thread(self._turn, ended, self._figures()))
                 turn = await asyncio.shield(turning)
                 if isinstance(turn, OSError):
                     if until_idle and not self._ours:
@@ -124,10 +107,7 @@ class Runner:
         finally:
             await self._leave(turning)
 
-    def _measured(self) -> dict[int, Figures]:
-        now_s = self._queue.clock.steady_s()
-        for each in self._ours.values():
-            each.measure(now_s)
+    def _figures(self) -> dict[int, Figures]:
         return {job_id: each.figures for job_id, each in self._ours.items() if each.figures is not None}
 
     def _turn(self, ended: Mapping[int, _Ours], figures: Mapping[int, Figures]) -> _Turn | OSError | None:
@@ -192,10 +172,9 @@ class Runner:
         ours.task.add_done_callback(lambda _: self._wake.set())
 
     async def _work(self, ours: _Ours) -> None:
-        job, clock = ours.job, self._queue.clock
-        work = self._queue.works[job.kind]
+        job = ours.job
         try:
-            ours.outcome = Done(await work.run(job.arguments, lambda step: ours.report(step, clock.steady_s())))
+            ours.outcome = Done(await self._queue.works[job.kind].run(job.arguments, ours.report))
         except asyncio.CancelledError:
             if not ours.stopping:
                 ours.outcome = _unexpected("it was cancelled from within")
@@ -210,13 +189,13 @@ class Runner:
         now_s = self._queue.clock.steady_s()
         if now_s - self._told_s < _TICK_S:
             return
-        self._told_s = now_s
         running = {job.id: job for job in self._jobs.jobs if job.state is State.RUNNING}
         figures = {job_id: theirs for job_id, theirs in self._theirs.items() if job_id in running}
-        figures |= {job_id: own for job_id, each in self._ours.items() if (own := each.figures) and job_id in running}
+        figures |= {job_id: ours for job_id, ours in self._figures().items() if job_id in running}
         told, self._told = self._told, figures
         for job_id, each in figures.items():
             if told.get(job_id) != each:
+                self._told_s = now_s
                 self._listen(JobProgressed(running[job_id], each, totals(self._jobs, figures)))
 
     def _complain(self, error: OSError) -> None:

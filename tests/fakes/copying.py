@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from launcher.base.errors import Unreachable
-from launcher.fetch.queue import Queue, Report, Step, Work
+from launcher.fetch.jobs import Figures
+from launcher.fetch.queue import Queue, Report, Work
 from launcher.fetch.queue_events import Event
 from launcher.fetch.queue_runner import Runner
 
@@ -124,7 +125,7 @@ async def copy(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
                 file.flush()
                 offset += len(data)
                 writer.write(b"%d\n" % offset)
-                report(Step(offset, size, resumed))
+                report(Figures(offset, size))
     finally:
         writer.close()
     if offset < size:

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from launcher.fetch.jobs import State, Wish
-from launcher.fetch.queue import Clock, Queue, Report, Step, Work
+from launcher.fetch.jobs import Figures, State, Wish
+from launcher.fetch.queue import Clock, Queue, Report, Work
 from launcher.fetch.queue_events import (
     Event,
     Held,
@@ -23,6 +23,7 @@ from launcher.fetch.queue_events import (
     JobRemoved,
     Notice,
     Reordered,
+    Totals,
 )
 from launcher.fetch.queue_runner import Runner
 from tests.fakes.copying import WORKS, Server, part_of
@@ -117,13 +118,13 @@ async def test_several_run_at_once_when_asked(tmp_path: Path) -> None:
         assert server.most_open == 2
 
 
-async def test_progress_has_speed_time_left_and_totals() -> None:
+async def test_progress_is_told_four_times_a_second_at_most_with_totals() -> None:
     steady_s = 0.0
-    steps: asyncio.Queue[Step | None] = asyncio.Queue()
+    told: asyncio.Queue[Figures | None] = asyncio.Queue()
 
     async def steered(_arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-        while (step := await steps.get()) is not None:
-            report(step)
+        while (figures := await told.get()) is not None:
+            report(figures)
         return {}
 
     works = {"steered": Work(steered, lambda _arguments: None)}
@@ -131,28 +132,21 @@ async def test_progress_has_speed_time_left_and_totals() -> None:
     queue.add("steered", {"n": 1}, "a", size_bytes=10_000)
     queue.add("steered", {"n": 2}, "b", size_bytes=5_000)
     async with at_work(queue, heard):
-        for seconds in range(5):
-            steps.put_nowait(Step(4_000 + 1_000 * seconds, 10_000, resumed_bytes=4_000, note="from a mirror"))
-            while not steps.empty():
-                await asyncio.sleep(0)
-            steady_s = float(seconds)
-            if seconds:  # then time has passed
-                await heard.progress(4_000 + 1_000 * seconds)
-        told = len(heard.of(JobProgressed))
-        for more in range(100):  # in no time: told once a quarter of a second at most
-            steps.put_nowait(Step(8_100 + more, 10_000, resumed_bytes=4_000))
-        steps.put_nowait(None)
+        for done in (4_000, 6_000, 8_000):
+            steady_s += 0.25
+            told.put_nowait(Figures(done, 10_000, 1_000.0, 2.0, "from a mirror"))
+            await heard.progress(done)
+        for done in range(8_001, 8_100):  # in no time
+            told.put_nowait(Figures(done, 10_000))
+        told.put_nowait(None)
         await heard.becomes(1, State.DONE)
-        steps.put_nowait(None)
+        told.put_nowait(None)
         await heard.becomes(2, State.DONE)
-        assert len(heard.of(JobProgressed)) == told <= 10
+    assert [each.figures.done_bytes for each in heard.of(JobProgressed)] == [4_000, 6_000, 8_000]
     last = heard.of(JobProgressed)[-1]
     assert last.job.id == 1
-    assert (last.figures.bytes, last.figures.note) == (10_000, "from a mirror")
-    assert last.figures.bytes_per_second == pytest.approx(1_000)
-    assert last.figures.seconds_left == pytest.approx(2)
-    assert (last.totals.jobs, last.totals.left_bytes) == (2, 7_000)
-    assert last.totals.seconds_left == pytest.approx(7)
+    assert last.figures == Figures(8_000, 10_000, 1_000.0, 2.0, "from a mirror")
+    assert last.totals == Totals(jobs=2, left_bytes=7_000, bytes_per_second=1_000.0, seconds_left=7.0)
 
 
 async def test_pausing_keeps_what_came_and_resuming_goes_on_there(tmp_path: Path) -> None:
@@ -256,7 +250,7 @@ async def test_a_server_that_is_away_is_tried_again_by_itself(tmp_path: Path) ->
 async def write_to_a_full_disk(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
     if not Path(arguments["space"]).exists():
         Path("/dev/full").write_bytes(b"data")
-    report(Step(4, 4))
+    report(Figures(4, 4))
     return {}
 
 
