@@ -211,10 +211,10 @@ class _Installation:
             working.exception()
             raise
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             raise DiskFull(
-                f"The disk is full: {archives[0].name} cannot be unpacked in {store_dir()}.",
+                f"{archives[0].name} cannot be unpacked in {store_dir()}: {error.strerror}.",
                 "Make room and start it again; what was downloaded is kept.",
             ) from error
 

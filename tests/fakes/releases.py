@@ -11,7 +11,7 @@ POST /publish makes a release, with archives of engines: {"tag", "builds": ["cpu
     "devices"    what the engine of a build lists: {"vulkan": ["Vulkan0: ..."]}; CUDA only with its runtime beside it
     "says"       the build number that --version tells
     "program"    the text of llama-server in place of one that runs the command {"command"}
-    "asset"      {NAME: {"state", "digest", "size", "lacking": true, "bytes": "in place of the archive's"}}
+    "asset"      {NAME: {"state", "digest", "size", "lacking": true, "hex": what it is in place of an archive}}
     "latest"     true: releases/latest is this one; a tag vX.Y.Z has the asset nightly-tag.txt with the text "points_at"
 
 An address that ends in /fault/NAME[,NAME] has these faults: limited (no requests are left), slow-down (429 with
@@ -60,7 +60,8 @@ def program(request: dict[str, Any], label: str) -> bytes:
     lines = [f'echo "  {line}"' for line in request.get("devices", {}).get(label, [])] or ['echo "  (none)"']
     listing = "; ".join(lines)
     if label.startswith("cuda"):
-        listing = f'if [ -e "$here/libcudart.so" ]; then {listing}; else echo "  (none)"; fi'
+        runtime = "cudart64.dll" if request.get("platform", "").startswith("win") else "libcudart.so"
+        listing = f'if [ -e "$here/{runtime}" ]; then {listing}; else echo "  (none)"; fi'
     says = request.get("says", request["tag"][1:])
     return PROGRAM.format(says=says, devices=listing, command=request["command"]).encode()
 
@@ -84,7 +85,9 @@ def zipball(members: dict[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
-            archive.writestr(name, content)
+            info = zipfile.ZipInfo(name)
+            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o755 << 16
+            archive.writestr(info, content)
     return packed.getvalue()
 
 
@@ -118,7 +121,7 @@ def publish(request: dict[str, Any]) -> None:
         change = changes.get(name, {})
         if change.pop("lacking", False):
             continue
-        data = str(change.pop("bytes")).encode() if "bytes" in change else made
+        data = bytes.fromhex(change.pop("hex")) if "hex" in change else made
         FILES[f"{tag}/{name}"] = data
         told = {"name": name, "size": len(data), "digest": f"sha256:{hashlib.sha256(data).hexdigest()}"}
         assets.append(told | {"state": "uploaded"} | change)

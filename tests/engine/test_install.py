@@ -1,0 +1,477 @@
+"""Installing engines from a release server over real sockets; the engines in the archives are real ones."""
+
+import asyncio
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from launcher.base.errors import (
+    ArchiveRefused,
+    DraftsInert,
+    EngineUnfit,
+    GpuUnseen,
+    KnownBad,
+    LauncherError,
+    LibraryMissing,
+    ReleaseMissing,
+    SelfTestFailed,
+)
+from launcher.engine import installed
+from launcher.engine.assets import Target
+from launcher.engine.install import InstallProgress, available, install
+from launcher.engine.installed import InstalledEngine, Manifest, put_in_place, read_store
+from launcher.engine.releases import API_VARIABLE
+from launcher.engine.staging import installing, store_dir
+from launcher.fetch.transfer import TransferSettings
+from launcher.machine.gpu import Gpu
+
+FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
+ADA = Gpu(
+    "nvidia", 0, "GeForce RTX 4090", "GPU-1", driver="580.65", compute_capability=(8, 9), memory_bytes=24_082 << 20
+)
+WITH_GPU = Target("linux", "x86_64", (2, 41), (ADA,))
+PLAIN = Target("linux", "x86_64", (2, 41))
+CUDA = "CUDA0: NVIDIA GeForce RTX 4090 (24082 MiB, 23500 MiB free)"
+VULKAN = "Vulkan0: NVIDIA GeForce RTX 4090 (24082 MiB, 23500 MiB free)"
+GPU_BUILDS = "cpu", "vulkan", "cuda-13.4", "cuda-12.8"
+QUICK = TransferSettings(attempts=2, backoff_s=0.01)
+
+
+class ReleaseServer(Protocol):
+    api: str
+    command: str
+
+    def with_faults(self, *faults: str) -> str: ...
+    def publish(self, tag: str, *builds: str, **details: object) -> None: ...
+    def requests(self) -> list[dict[str, Any]]: ...
+
+
+class Told:
+    """What an installation told."""
+
+    def __init__(self) -> None:
+        self.all: list[InstallProgress] = []
+
+    def __call__(self, progress: InstallProgress) -> None:
+        self.all.append(progress)
+
+    @property
+    def notes(self) -> str:
+        return "\n".join(progress.text for progress in self.all if progress.note)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def fake_command() -> str:
+    """The command of the fake llama-server, which starts at once and can fail on demand."""
+    return f"{sys.executable} {FAKE}"
+
+
+async def run(tag: str | None, told: Told, target: Target = PLAIN, backend: str | None = None) -> InstalledEngine:
+    return await install(tag, backend, target=target, on_progress=told, settings=QUICK)
+
+
+def nothing_is_left(home: Path) -> bool:
+    return not [path for path in store_dir().glob(".*") if path.is_dir()]
+
+
+async def test_a_cuda_build_is_installed_with_its_runtime_tested_and_put_in_use(
+    releases: ReleaseServer, told: Told, home: Path
+) -> None:
+    devices = {"cuda-13.4": [CUDA], "vulkan": [VULKAN]}
+    releases.publish("b11434", *GPU_BUILDS, devices=devices)
+    engine = await run("b11434", told, WITH_GPU)
+    assert engine.name == "b11434-cuda-13.4-x64"
+    assert sorted(path.name for path in engine.folder.iterdir()) == [
+        "LICENSE",
+        "installed.json",
+        "libcudart.so",
+        "libcudart.so.0.9",
+        "libggml.so",
+        "libggml.so.0.9",
+        "llama-server",
+    ]
+    assert read_store().current == engine.name
+    manifest = engine.manifest
+    assert manifest is not None
+    assert manifest.version == "0.6.0-dev (build 11434, commit 0123abc)"
+    assert manifest.devices == ["CUDA0: NVIDIA GeForce RTX 4090"]
+    assert 0 < manifest.accepted <= manifest.drafted
+    assert all(len(sha256) == 64 for sha256 in manifest.archives.values())
+    assert "CUDA 13.4 runs on the GeForce RTX 4090" in told.notes
+    assert not (home / "cache" / "downloads" / "engines").exists()
+    assert nothing_is_left(home)
+    done = [progress.done_bytes for progress in told.all if progress.transfer]
+    assert done == sorted(done), "the progress is of both archives together"
+
+
+async def test_without_a_gpu_the_build_for_the_processor_is_installed(releases: ReleaseServer, told: Told) -> None:
+    releases.publish("b11434", *GPU_BUILDS)
+    assert (await run("b11434", told)).name == "b11434-cpu-x64"
+    downloads = [asked["target"] for asked in releases.requests() if "/download/" in asked["target"]]
+    assert downloads == ["/download/b11434/llama-b11434-bin-ubuntu-x64.tar.gz"]
+
+
+async def test_the_stable_channel_is_the_default(releases: ReleaseServer, told: Told) -> None:
+    releases.publish("b11400", "cpu")
+    releases.publish("v0.7.0", points_at="b11400")
+    releases.publish("b11434", "cpu")
+    assert (await run(None, told)).name == "b11400-cpu-x64"
+    assert (await run("nightly", told)).name == "b11434-cpu-x64"
+    kept = await run(None, told)
+    assert kept.name == read_store().current == "b11434-cpu-x64"
+    assert "b11434-cpu-x64 is in use and newer than the stable b11400: nothing was changed." in told.notes
+    assert (await run("stable", told)).name == read_store().current == "b11400-cpu-x64"
+
+
+async def test_a_build_that_does_not_see_the_gpu_gives_way_to_the_next(releases: ReleaseServer, told: Told) -> None:
+    releases.publish("b11434", *GPU_BUILDS, devices={"vulkan": [VULKAN]})
+    engine = await run("b11434", told, WITH_GPU)
+    assert engine.name == "b11434-vulkan-x64"
+    assert "The engine does not see the GPU (GeForce RTX 4090): it would run on the processor." in told.notes
+    assert "Trying cuda-12.8." in told.notes
+    assert "Trying vulkan." in told.notes
+    assert [each.name for each in read_store().engines] == ["b11434-vulkan-x64"]
+
+
+async def test_without_its_runtime_beside_it_cuda_is_silent_and_that_is_a_failure(
+    releases: ReleaseServer, told: Told, home: Path
+) -> None:
+    empty = "cudart-llama-b11434-bin-ubuntu-cuda-13.4-x64"
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo(f"{empty}/README"))
+    change = {f"{empty}.tar.gz": {"hex": packed.getvalue().hex()}}
+    releases.publish("b11434", "cuda-13.4", devices={"cuda-13.4": [CUDA]}, asset=change)
+    with pytest.raises(GpuUnseen, match=r"does not see the GPU \(GeForce RTX 4090\): it would run on the processor"):
+        await run("b11434", told, WITH_GPU)
+    assert read_store().engines == ()
+    assert nothing_is_left(home)
+
+
+async def test_a_backend_that_was_asked_for_does_not_give_way(releases: ReleaseServer, told: Told, home: Path) -> None:
+    releases.publish("b11434", *GPU_BUILDS)
+    with pytest.raises(GpuUnseen):
+        await run("b11434", told, WITH_GPU, "vulkan")
+    assert "Nothing was changed" in told.notes
+    assert read_store().engines == ()
+
+
+async def test_a_gpu_that_the_user_hides_is_named_and_nothing_else_is_tried(
+    releases: ReleaseServer, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    releases.publish("b11434", *GPU_BUILDS, devices={"vulkan": [VULKAN]})
+    with pytest.raises(GpuUnseen, match="CUDA_VISIBLE_DEVICES= hides the GeForce RTX 4090"):
+        await run("b11434", told, WITH_GPU)
+
+
+class TestWhatIsInUseStaysInUse:
+    """A new build that fails leaves the old one in use."""
+
+    @pytest.fixture
+    def old(self) -> str:
+        with installing() as folder:
+            (folder / "0").mkdir()
+            facts = {
+                "tag": "b11400",
+                "backend": "cpu",
+                "arch": "x64",
+                "version": "v",
+                "installed_s": 0.0,
+                "archives": {},
+            }
+            name = put_in_place(folder / "0", "b11400-cpu-x64", Manifest.model_validate(facts)).name
+        assert installed.switch_after_install(name)
+        return name
+
+    async def check(
+        self, old: str, error: type[LauncherError], why: str, home: Path, backend: str | None = None
+    ) -> None:
+        with pytest.raises(error, match=why):
+            await run("b11434", Told(), backend=backend)
+        store = read_store()
+        assert (store.current, [engine.name for engine in store.engines]) == (old, [old])
+        assert nothing_is_left(home)
+
+    async def test_another_build_than_its_tag(self, releases: ReleaseServer, old: str, home: Path) -> None:
+        releases.publish("b11434", "cpu", says=11430)
+        await self.check(old, SelfTestFailed, r"The archive of b11434 holds another build: .*build 11430", home)
+
+    @pytest.mark.parametrize(
+        ("faults", "error", "why"),
+        [
+            ("not-speculative", DraftsInert, "its MTP drafts nothing"),
+            ("no-drafts", DraftsInert, "its MTP drafts nothing"),
+            ("dies-loading", LauncherError, "not enough memory"),
+            ("dies-on-chat", LauncherError, "ended with exit code 3"),
+            ("old", LauncherError, "does not know --spec-type"),
+        ],
+    )
+    async def test_an_engine_that_does_not_work(
+        self,
+        faults: str,
+        error: type[LauncherError],
+        why: str,
+        releases: ReleaseServer,
+        old: str,
+        home: Path,
+        fake_command: str,
+    ) -> None:
+        releases.publish("b11434", "cpu", command=f"env FAKE_FAULTS={faults} {fake_command}")
+        await self.check(old, error, why, home)
+
+    async def test_an_engine_whose_drafts_are_never_accepted(
+        self, releases: ReleaseServer, old: str, home: Path, tmp_path: Path
+    ) -> None:
+        inert = tmp_path / "inert.py"
+        inert.write_text(FAKE.read_text().replace('"draft_n_accepted": tokens - 1', '"draft_n_accepted": 0'))
+        releases.publish("b11434", "cpu", command=f"{sys.executable} {inert}")
+        await self.check(old, DraftsInert, "of the 8 tokens that it drafted on the demo model none was accepted", home)
+
+    async def test_a_missing_system_library_is_named_with_the_line_that_installs_it(
+        self, releases: ReleaseServer, old: str, home: Path
+    ) -> None:
+        loader = "llama-server: error while loading shared libraries: libssl.so.3: cannot open shared object file"
+        releases.publish("b11434", "cpu", program=f"#!/bin/sh\necho '{loader}' >&2\nexit 127\n")
+        await self.check(old, LibraryMissing, r"needs libssl\.so\.3.*apt-get install .*libssl3", home)
+
+    async def test_a_system_that_is_too_old(self, releases: ReleaseServer, old: str, home: Path) -> None:
+        loader = "./llama-server: /lib/libc.so.6: version `GLIBC_2.39' not found"
+        releases.publish("b11434", "cpu", program=f"#!/bin/sh\ncat >&2 <<'E'\n{loader}\nE\nexit 1\n")
+        await self.check(old, LauncherError, r"built for a newer system .GLIBC_2\.39", home)
+
+    async def test_an_archive_without_a_program(self, releases: ReleaseServer, old: str, home: Path) -> None:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+            archive.addfile(tarfile.TarInfo("llama/README"))
+        name = "llama-b11434-bin-ubuntu-x64.tar.gz"
+        releases.publish("b11434", "cpu", asset={name: {"hex": packed.getvalue().hex()}})
+        await self.check(old, SelfTestFailed, f"There is no llama-server in {name}", home)
+
+    async def test_an_archive_that_is_none(self, releases: ReleaseServer, old: str, home: Path) -> None:
+        name = "llama-b11434-bin-ubuntu-x64.tar.gz"
+        releases.publish("b11434", "cpu", asset={name: {"hex": b"no archive at all".hex()}})
+        await self.check(old, ArchiveRefused, "is damaged", home)
+
+    @pytest.mark.parametrize("fault", ["wrong-bytes", "page"])
+    async def test_a_file_that_is_another_one_is_never_run(
+        self, fault: str, releases: ReleaseServer, old: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        ran = tmp_path / "ran"
+        releases.publish("b11434", "cpu", program=f"#!/bin/sh\ntouch {ran}\n")
+        monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
+        with pytest.raises(LauncherError) as caught:
+            await run("b11434", Told())
+        assert caught.value.title
+        assert not ran.exists()
+        assert read_store().current == old
+
+    async def test_a_file_without_a_checksum_is_not_taken(self, releases: ReleaseServer, old: str, home: Path) -> None:
+        releases.publish("b11434", "cpu", asset={"llama-b11434-bin-ubuntu-x64.tar.gz": {"digest": None}})
+        await self.check(old, ReleaseMissing, "GitHub has no checksum for llama-b11434-bin-ubuntu-x64.tar.gz", home)
+
+    async def test_a_file_that_is_still_being_uploaded(self, releases: ReleaseServer, old: str, home: Path) -> None:
+        releases.publish("b11434", "cpu", asset={"llama-b11434-bin-ubuntu-x64.tar.gz": {"state": "starter"}})
+        await self.check(old, ReleaseMissing, "b11434 is still being published", home)
+
+    async def test_no_build_for_this_computer(self, releases: ReleaseServer, old: str, home: Path) -> None:
+        releases.publish("b11434", "cpu", platform="win-x64")
+        await self.check(old, EngineUnfit, "The release has no build for Linux x64", home)
+
+    async def test_a_full_disk(self, releases: ReleaseServer, old: str, home: Path) -> None:
+        """A limit on the size of files stands in for the disk's end: the same errors come from the same calls."""
+        releases.publish("b11434", "cpu", program="#!/bin/sh\n" + "#" * 300_000)
+        script = (
+            "import asyncio, resource, signal\n"
+            "from launcher.engine.assets import Target\n"
+            "from launcher.engine.install import install\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+            "asyncio.run(install('b11434', target=Target('linux', 'x86_64', (2, 41))))\n"
+        )
+        command = [sys.executable, "-c", script]
+        ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        assert "DiskFull: llama-b11434-bin-ubuntu-x64.tar.gz cannot be unpacked in " in ended.stderr
+        assert "Make room and start it again; what was downloaded is kept." in ended.stderr
+        assert read_store().current == old
+        assert nothing_is_left(home)
+
+
+async def test_a_pinned_engine_stays_in_use(releases: ReleaseServer, told: Told, fake_command: str) -> None:
+    for tag in ("b11400", "b11434"):
+        releases.publish(tag, "cpu", command=fake_command)
+    await run("b11400", told)
+    installed.pin()
+    newer = await run("b11434", told)
+    assert read_store().current == "b11400-cpu-x64"
+    assert f"b11400-cpu-x64 is pinned and stays in use; `mtp-launcher engine use {newer.name}`" in told.notes
+    assert len(read_store().engines) == 2
+
+
+async def test_what_is_installed_is_tested_again_and_not_downloaded(
+    releases: ReleaseServer, told: Told, fake_command: str
+) -> None:
+    releases.publish("b11434", "cpu", command=fake_command)
+    await run("b11434", told)
+    releases.requests()
+    installed.use("auto")
+    await run("b11434", told)
+    assert read_store().current == "b11434-cpu-x64"
+    assert "b11434-cpu-x64 is installed already." in told.notes
+    assert not [asked for asked in releases.requests() if "/download/" in asked["target"]]
+
+
+async def test_what_is_installed_and_broken_is_installed_anew(
+    releases: ReleaseServer, told: Told, fake_command: str
+) -> None:
+    releases.publish("b11434", "cpu", command=fake_command)
+    engine = await run("b11434", told)
+    engine.program.write_text("#!/bin/sh\nexit 1\n")
+    again = await run("b11434", told)
+    assert "It fails its test, so it is installed anew" in told.notes
+    assert "exec" in again.program.read_text()
+
+
+class TestKnownBadBuilds:
+    async def test_they_are_not_installed(self, releases: ReleaseServer, told: Told, fake_command: str) -> None:
+        releases.publish("b10745", "cpu", command=fake_command)
+        with pytest.raises(KnownBad, match="b10745 is known to be bad: it cannot start MTP") as caught:
+            await run("b10745", told)
+        assert "Take b10749 or newer" in caught.value.hint
+        assert caught.value.facts["source"] == "ggml-org/llama.cpp issue 28196"
+
+    async def test_but_by_their_exact_name_and_anyway(
+        self, releases: ReleaseServer, told: Told, fake_command: str
+    ) -> None:
+        releases.publish("b10745", "cpu", command=fake_command)
+        releases.publish("v0.3.0", points_at="b10745")
+        engine = await install("b10745", anyway=True, target=PLAIN, on_progress=told)
+        assert engine.number == 10_745
+        with pytest.raises(KnownBad):
+            await install("v0.3.0", anyway=True, target=PLAIN, on_progress=told)
+
+    async def test_the_nightly_channel_passes_them_over(
+        self, releases: ReleaseServer, told: Told, fake_command: str
+    ) -> None:
+        for tag in ("b10740", "b10741", "b10748"):
+            releases.publish(tag, "cpu", command=fake_command)
+        assert (await run("nightly", told)).number == 10_740
+
+
+async def test_a_release_in_the_making_is_passed_over_with_the_reason(releases: ReleaseServer) -> None:
+    releases.publish("b11400", *GPU_BUILDS)
+    releases.publish("b11401", "cpu", "vulkan")
+    lacking = "cudart-llama-b11402-bin-ubuntu-cuda-13.4-x64.tar.gz"
+    releases.publish("b11402", *GPU_BUILDS, asset={lacking: {"state": "starter"}})
+    releases.publish("b11403", "cpu", platform="win-x64")
+    found = await available(target=WITH_GPU)
+    assert [offer.release.tag for offer in found] == ["b11403", "b11402", "b11401", "b11400"]
+    assert [offer.choice.build.label if offer.choice else None for offer in found] == [None, None, None, "cuda-13.4"]
+    why = [str(offer.obstacle.title) for offer in found if offer.obstacle]
+    assert why == [
+        "The release has no build for Linux x64.",
+        "b11402 is still being published: llama-b11402-bin-ubuntu-cuda-13.4-x64.tar.gz is not there yet.",
+        "b11401 is still being published: llama-b11401-bin-ubuntu-cuda-13.4-x64.tar.gz is not there yet.",
+    ]
+    assert found[3].bytes == sum(
+        found[3].release.assets[name].bytes
+        for name in (
+            "llama-b11400-bin-ubuntu-cuda-13.4-x64.tar.gz",
+            "cudart-llama-b11400-bin-ubuntu-cuda-13.4-x64.tar.gz",
+        )
+    )
+
+
+async def test_nothing_whole_at_all(releases: ReleaseServer, told: Told) -> None:
+    releases.publish("b11434", "cpu", asset={"llama-b11434-bin-ubuntu-x64.tar.gz": {"state": "starter"}})
+    with pytest.raises(ReleaseMissing, match="No build that is whole was found"):
+        await run("nightly", told)
+
+
+async def test_cancelled_it_leaves_nothing_but_what_was_downloaded(
+    releases: ReleaseServer, told: Told, home: Path, fake_command: str
+) -> None:
+    releases.publish("b11434", "cpu", command=fake_command)
+
+    def cancel_at_the_test(progress: InstallProgress) -> None:
+        if progress.text.startswith("Running the demo"):
+            task.cancel()
+
+    task = asyncio.ensure_future(install("b11434", target=PLAIN, on_progress=cancel_at_the_test))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert nothing_is_left(home)
+    assert read_store().engines == ()
+    releases.requests()
+    await run("b11434", told)
+    asked = [each["target"] for each in releases.requests()]
+    assert not [target for target in asked if "signature" in target], "it was not downloaded again"
+
+
+@pytest.mark.parametrize("step", ["Unpacking", "Asking for its version", "Running the demo"])
+def test_killed_at_any_moment_it_leaves_the_old_engine_in_use(
+    step: str, releases: ReleaseServer, home: Path, fake_command: str
+) -> None:
+    releases.publish("b11400", "cpu", command=fake_command)
+    releases.publish("b11434", "cpu", command=fake_command)
+    script = (
+        "import asyncio, os, signal, sys\n"
+        "from launcher.engine.assets import Target\n"
+        "from launcher.engine.install import install\n"
+        "def kill(progress):\n"
+        f"    if progress.text.startswith({step!r}) and sys.argv[1] == 'b11434':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "target = Target('linux', 'x86_64', (2, 41))\n"
+        "print(asyncio.run(install(sys.argv[1], target=target, on_progress=kill)).name)\n"
+    )
+    run_it = [sys.executable, "-c", script]
+    assert subprocess.run([*run_it, "b11400"], capture_output=True, check=True).stdout == b"b11400-cpu-x64\n"
+    assert subprocess.run([*run_it, "b11434"], check=False).returncode == -signal.SIGKILL
+    store = read_store()
+    assert (store.current, len(store.engines)) == ("b11400-cpu-x64", 1)
+    assert subprocess.run([*run_it, "b11400"], capture_output=True, check=True).stdout == b"b11400-cpu-x64\n"
+    assert nothing_is_left(home), "the next installation has cleared up"
+
+
+async def test_a_windows_archive_is_flat_and_unpacked_as_it_is(
+    releases: ReleaseServer, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The zip archives are installed as on Windows; the program in them runs here."""
+    monkeypatch.setattr("launcher.engine.install.PROGRAM", "llama-server.exe")
+    monkeypatch.setattr("launcher.engine.installed.PROGRAM", "llama-server.exe")
+    releases.publish("b11434", "cuda-13.4", "cpu", platform="win-x64", devices={"cuda-13.4": [CUDA]})
+    engine = await run("b11434", told, Target("windows", "AMD64", None, (ADA,)))
+    assert engine.name == "b11434-cuda-13.4-x64"
+    assert sorted(path.name for path in engine.folder.iterdir()) == [
+        "LICENSE",
+        "cudart64.dll",
+        "ggml.dll",
+        "installed.json",
+        "llama-server.exe",
+    ]
+
+
+def test_the_manifest_can_be_read_by_people(releases: ReleaseServer, fake_command: str) -> None:
+    releases.publish("b11434", "cpu", command=fake_command)
+    engine = asyncio.run(run("b11434", Told()))
+    kept = json.loads((engine.folder / "installed.json").read_text())
+    assert kept["tag"] == "b11434"
+    assert abs(kept["installed_s"] - time.time()) < 60
+    assert os.access(engine.program, os.X_OK)
+    shutil.rmtree(engine.folder)
+    assert read_store().engines == ()
