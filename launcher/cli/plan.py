@@ -141,6 +141,9 @@ def _as_json(plan: Plan, build: Build | None, extra: list[str]) -> dict[str, Any
         "status": plan.status.value,
         "mark": plan.mark,
         "required_mib": plan.required_mib,
+        "needed_mib": plan.needed_mib,
+        "by_gpu_mib": [round(share / _MIB, 1) for share in plan.estimate.by_gpu],
+        "host_short": plan.host_short,
         "parts": parts_json(plan.estimate.parts.as_dict()),
         "host": parts_json(
             {
@@ -233,6 +236,8 @@ def _short(plan: Plan) -> str:
         words.append(f"ub {setting.ubatch}")
     if setting.n_cpu_moe:
         words.append(f"{setting.n_cpu_moe} on CPU")
+    if plan.host_short:
+        words.append("host memory short")
     return ", ".join(words)
 
 

@@ -213,6 +213,12 @@ class TestText:
             "Not planned: qwen3.8-27b Q3_K_M: its size is unknown. `mtp-launcher models qwen3.8-27b --refresh`" in said
         )
 
+    def test_a_host_that_is_short_is_seen_in_the_list_too(self) -> None:
+        described = "--gpu-memory", "12", "--host-memory", "8"
+        told = answer(*described)["plans"]
+        assert [plan["host_short"] for plan in told] == [False, True]
+        assert "host memory short" in " ".join(run(*described).stdout.partition("Other plans")[2].split())
+
     def test_help_names_every_option(self) -> None:
         told = run("--help")
         assert told.returncode == 0
@@ -313,6 +319,8 @@ class TestThisMachine:
         assert told["machine"]["gpus"] == 2
         plan = told["plans"][0]
         assert plan["parts"]["overhead"] == 660
+        assert sum(plan["by_gpu_mib"]) == pytest.approx(plan["required_mib"], abs=1.5)
+        assert plan["needed_mib"] >= plan["required_mib"]
         assert any("Of the 2 GPUs each gets whole layers by its free memory" in text for text in plan["cautions"])
         assert run(LD_LIBRARY_PATH=driver, STUB_GPUS="2").stdout.startswith("2 x NVIDIA Stub 24GB (cuda)")
 
