@@ -291,7 +291,7 @@ def _found(catalogue: Catalogue, known: dict[Path, Record]) -> Iterator[Record]:
             continue
         paths = tuple(path.with_name(name) for name in names)
         entry, its = of_catalogue(catalogue, repo, file)
-        new = _record(tuple(each for each in paths if each.is_file()) or (path,), repo, file, entry, its)
+        new = _record(paths, repo, file, entry, its)
         try:
             model = read_model(path)
         except LauncherError as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from launcher.base.errors import DiskFull, LauncherError, ModelMissing, ModelReplaced, Offline, Unreachable
 from launcher.base.paths import expanded
@@ -166,14 +167,21 @@ def _differences(known: _Known, wanted: Wanted) -> Iterator[str]:
         yield f"Nobody names a checksum of {piece.words}: only its size can be verified."
     if not told:
         return
-    what = f"{piece.words} is another file now: {' and '.join(told)}."
+    what = f"{piece.words} is another file than {{}}: {' and '.join(told)}."
     facts = {"file": piece.words, "bytes": known.bytes, "sha256": known.sha256}
     if wanted.insists == "catalogue":
-        hint = "It was uploaded again since the catalogue described it. `--revision main` takes it as it is."
-        raise ModelReplaced(what, hint, **facts)
+        hint = "It may have been uploaded again. `--revision main` takes what is there now, as it is."
+        raise ModelReplaced(what.format("the catalogue describes"), hint, **facts)
     if wanted.insists == "user":
-        raise ModelReplaced(what, "Is --sha256 that of this file? Without it, the hub's own is used.", **facts)
-    yield f"{what} What the catalogue says of it may not hold."
+        hint = "Is --sha256 that of this file? Without it, the hub's own is used."
+        raise ModelReplaced(what.format("you asked for"), hint, **facts)
+    yield f"{what.format('the catalogue describes')} What the catalogue says of it may not hold."
+
+
+def _shown(url: str) -> str:
+    """Return an address without a password or a signature."""
+    there = urlsplit(url)
+    return f"{there.scheme}://{there.netloc.rpartition('@')[2]}{there.path}"
 
 
 def _keep(record: Record, wanted: Wanted) -> tuple[Record, Checked]:
@@ -241,7 +249,7 @@ class _Work:
             repo=hub.repo if hub else None,
             revision=first.revision,
             file=hub.path if hub else None,
-            url=first.piece.url,
+            url=_shown(first.piece.url) if first.piece.url else None,
             received_s=round(time.time(), 3),
         )
 

@@ -16,7 +16,7 @@ from launcher.models.library_index import Kind
 
 _ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*)(?::(?P<quant>[\w.-]+))?", re.ASCII)
 _REPO = re.compile(
-    r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>\w[\w./-]*))?(?::(?P<quant>[\w.-]+))?", re.ASCII
+    r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>\w[\w./-]*))?(?::(?P<quant>[\w-]+))?", re.ASCII
 )
 _PAGE = re.compile(r"/(?P<repo>[^/]+/[^/]+)/(?:resolve|blob)/(?P<revision>[^/]+)/(?P<path>.+)")
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -39,7 +39,7 @@ class Piece:
     @property
     def words(self) -> str:
         """What a person calls it."""
-        return str(self.hub) if self.hub else self.name
+        return f"{self.hub.repo}:{self.hub.path}" if self.hub else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ def _from_url(url: str, sha256: str | None) -> Wanted:
 def _on_hub(text: str, revision: str | None) -> HubFile:
     """Return the file that is meant by OWNER/NAME[@REVISION]:FILE, or by a quantisation in place of FILE."""
     repository = _REPO.fullmatch(text)
-    if repository and not (repository["quant"] or "").lower().endswith(".gguf"):
+    if repository:
         if revision and repository["revision"]:
             raise BadOption("The revision is given twice.", "Leave --revision out.")
         return _by_quant(repository["repo"], repository["quant"], revision or repository["revision"])

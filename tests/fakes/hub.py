@@ -22,6 +22,7 @@ and consent (`hf_consent` has given it), `secret/...` any good token (`hf_...`),
     elsewhere       the listing goes on on the other server      no-main         a repository without a main branch
     odd-page        a listing that is none                       odd-entry       files of less than no bytes
     odd-hash        a sha256 that is none                        odd-refs        a commit that is none
+    swaps           other bytes than those of the sha256         stalls          half of the bytes, then nothing
     STATUS          that HTTP status for everything, with a Retry-After of 7
 """
 
@@ -167,7 +168,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(404, b"")
         data = b"" if "empty" in self.faults else content.read_bytes()
         etag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
-        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if "swaps" in self.faults:
+            data = bytes(byte ^ 255 for byte in data[:1]) + data[1:]
         if wanted and int(wanted[1]) and {"changes", "weak"} & self.faults:
             etag = '"another"'
         etag = f"W/{etag}" if "weak" in self.faults else etag
@@ -176,7 +179,7 @@ class Handler(BaseHTTPRequestHandler):
             headers["Content-Encoding"] = "gzip"
         if not wanted or "ignores-range" in self.faults or self.headers.get("If-Range", etag) != etag:
             return self.answer(200, data, headers)
-        first, last = int(wanted[1]), min(int(wanted[2]), len(data) - 1)
+        first, last = int(wanted[1]), min(int(wanted[2] or len(data)), len(data) - 1)
         if first >= len(data):
             return self.answer(416, b"", {"Content-Range": f"bytes */{len(data)}"})
         if "clips" in self.faults:
@@ -203,8 +206,10 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
-            half = "breaks-off" in faults and status in (200, 206)
+            half = bool({"breaks-off", "stalls"} & faults) and status in (200, 206)
             self.wfile.write(body[: len(body) // 2] if half else body)
+            if half and "stalls" in faults:
+                self.rfile.read(1)  # until the client has enough
             self.close_connection = self.close_connection or half
 
 

@@ -1,0 +1,440 @@
+"""Pulling models from the fake hub over real sockets: found, fetched, verified, checked, kept."""
+
+import asyncio
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import (
+    BadOption,
+    DownloadBroken,
+    LauncherError,
+    ModelBroken,
+    ModelHasNoHead,
+    ModelMissing,
+    ModelReplaced,
+    ModelUnexpected,
+    Offline,
+    Refused,
+    Unreachable,
+)
+from launcher.base.paths import models_dir
+from launcher.fetch.transfer import TransferSettings
+from launcher.models.catalogue import Catalogue, CompanionFile, FilePart, ModelEntry, ModelFile
+from launcher.models.catalogue_load import shipped_models
+from launcher.models.header_summary import kept_summary
+from launcher.models.library import find, find_companion, library
+from launcher.models.library_index import read_index
+from launcher.models.pull import Pulled, PullProgress, pull, unfinished_bytes
+from launcher.models.wanted import Wanted, wanted
+from tests.conftest import Hub
+from tests.models.test_gguf_split import write_split
+
+COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
+QUICK = TransferSettings(attempts=1, backoff_s=0.01, stall_s=5.0)
+FILE = "demo-F16.gguf"
+DEMO = next(model for model in shipped_models() if model.id == "demo")
+
+
+@pytest.fixture
+def repo(hub: Hub, demo_model: Path) -> Iterator[str]:
+    """A repository of the fake hub with the demo model and a vision projector that is none."""
+    folder = hub.folder / "pull" / "Demo-GGUF"
+    folder.mkdir(parents=True)
+    shutil.copy(demo_model, folder / FILE)
+    yield "pull/Demo-GGUF"
+    shutil.rmtree(folder)
+
+
+def entry(repo: str, **changes: object) -> ModelEntry:
+    """The catalogue's description of the demo model as if it were on the hub."""
+    file = ModelFile(quant="F16", file=FILE)
+    given = {"id": "mine", "repo": repo, "revision": COMMIT, "files": (file,), "geometry": DEMO.geometry}
+    return replace(DEMO, **(given | changes))  # type: ignore[arg-type]
+
+
+def catalogue(*entries: ModelEntry) -> Catalogue:
+    return Catalogue(entries)
+
+
+async def get(text: str, *entries: ModelEntry, to: Path | None = None, **how: object) -> Pulled:
+    meant = await asyncio.to_thread(wanted, text, catalogue(*entries), **how)  # type: ignore[arg-type]
+    return await pull(meant, to=to, settings=QUICK)
+
+
+def methods(hub: Hub) -> list[tuple[str, str]]:
+    """Who was asked how, in order."""
+    return [(each["server"], each["method"]) for each in hub.requests()]
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def cached(tmp_path: Path, repo: str, content: Path, *, claims: str | None = None, file: str = FILE) -> Path:
+    """Lay a file into the cache of the hub's tools, under a name that claims its hash."""
+    folder = tmp_path / "hf" / "hub" / f"models--{repo.replace('/', '--')}"
+    blob = folder / "blobs" / (claims or sha256(content))
+    path = folder / "snapshots" / COMMIT / file
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(content, blob)
+    path.symlink_to(os.path.relpath(blob, path.parent))
+    return path
+
+
+class TestAFileOfTheHub:
+    async def test_it_is_fetched_verified_and_kept_in_the_library(
+        self, repo: str, hub: Hub, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HF_TOKEN", "hf_consent")
+        pulled = await get(f"{repo}:{FILE}")
+        asked = hub.requests()
+        assert pulled.path == models_dir() / "pull" / "Demo-GGUF" / FILE
+        assert pulled.path.read_bytes() == demo_model.read_bytes()
+        assert [path.name for path in pulled.path.parent.iterdir()] == [FILE]
+        (file,) = pulled.files
+        assert (file.sha256, file.bytes) == (sha256(demo_model), demo_model.stat().st_size)
+        assert (file.origin, file.received_bytes, file.resumed_bytes) == ("downloaded", file.bytes, 0)
+        assert (pulled.checked.head, pulled.checked.problem, pulled.notes) == ("present", None, ())
+        record = pulled.record
+        assert (record.repo, record.revision, record.file, record.quant) == (repo, COMMIT, FILE, "F16")
+        assert {each["server"] for each in asked if "Authorization" in each} == {"hub"}
+        summary = kept_summary(file.sha256)
+        assert summary is not None
+        assert summary.geometry == DEMO.geometry
+
+    async def test_again_nothing_is_sent_and_nothing_is_read(self, repo: str, hub: Hub) -> None:
+        first = await get(f"{repo}:{FILE}")
+        before = read_index()[0].hashes
+        hub.requests()
+        again = await get(f"{repo}:{FILE}")
+        assert methods(hub) == [("hub", "HEAD")]
+        assert [file.origin for file in again.files] == ["here"]
+        assert again.path == first.path
+        assert read_index()[0].hashes == before
+
+    async def test_into_a_folder_of_ones_own(self, repo: str, tmp_path: Path) -> None:
+        pulled = await get(f"{repo}:{FILE}", to=tmp_path / "elsewhere")
+        assert pulled.path == tmp_path / "elsewhere" / FILE
+        assert not models_dir().exists()
+
+    async def test_the_folder_can_be_set(self, repo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MTP_LAUNCHER_MODELS", str(tmp_path / "models"))
+        assert (await get(f"{repo}:{FILE}")).path == tmp_path / "models" / repo / FILE
+
+    async def test_another_file_in_its_place_is_not_overwritten(self, repo: str) -> None:
+        there = models_dir() / repo / FILE
+        there.parent.mkdir(parents=True)
+        there.write_bytes(b"mine")
+        with pytest.raises(ModelReplaced, match="is another file than") as told:
+            await get(f"{repo}:{FILE}")
+        assert "--to" in told.value.hint
+        assert there.read_bytes() == b"mine"
+
+    async def test_wrong_bytes_are_never_used(self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("swaps"))
+        with pytest.raises(DownloadBroken):
+            await get(f"{repo}:{FILE}")
+        assert not (models_dir() / repo / FILE).exists()
+        assert read_index()[0].records == []
+
+    async def test_what_is_no_gguf_is_told(self, repo: str, hub: Hub) -> None:
+        (hub.folder / repo / "page.gguf").write_bytes(b"<html>")
+        with pytest.raises(ModelBroken):
+            await get(f"{repo}:page.gguf")
+        (record,) = read_index()[0].records
+        assert record.problem
+
+    @pytest.mark.usefixtures("hub")
+    async def test_a_gated_repository_is_told_apart(self) -> None:
+        with pytest.raises(Refused, match="is gated"):
+            await get("gated/model:x.gguf")
+        with pytest.raises(Refused, match="does not show"):
+            await get("secret/model:x.gguf")
+
+    @pytest.mark.parametrize("name", ["Q4_K_M", "f16", None])
+    async def test_a_quantisation_in_place_of_a_name(self, name: str | None, repo: str, hub: Hub) -> None:
+        text = f"{repo}:{name}" if name else repo
+        if name == "f16" or name is None:
+            assert (await get(text)).path.name == FILE if name else True
+        if name != "f16":
+            (hub.folder / repo / "demo-Q8_0.gguf").write_bytes(b"")
+            with pytest.raises(ModelMissing) as told:
+                await get(text)
+            assert FILE in told.value.hint
+            assert "demo-Q8_0.gguf" in told.value.hint
+
+
+class TestAPauseAndGoingOn:
+    async def test_what_had_arrived_is_not_sent_again(
+        self, repo: str, hub: Hub, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
+        meant = await asyncio.to_thread(wanted, f"{repo}:{FILE}", catalogue())
+        half, size = asyncio.Event(), demo_model.stat().st_size
+
+        def watch(told: PullProgress) -> None:
+            assert told.bytes == size
+            if told.done_bytes >= size // 2:
+                half.set()
+
+        work = asyncio.create_task(pull(meant, on_progress=watch, settings=TransferSettings()))
+        await asyncio.wait_for(half.wait(), 20)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        kept = unfinished_bytes(meant)
+        assert size // 2 <= kept + 2**20
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        pulled = await get(f"{repo}:{FILE}")
+        assert pulled.resumed_bytes == kept
+        assert pulled.files[0].received_bytes == size - kept
+        assert pulled.path.read_bytes() == demo_model.read_bytes()
+
+
+class TestAModelOfTheCatalogue:
+    async def test_it_is_found_by_its_id_afterwards(self, repo: str, demo_model: Path) -> None:
+        mine = entry(repo, files=(replace(entry(repo).files[0], sha256=sha256(demo_model)),))
+        pulled = await get("mine:f16", mine)
+        assert pulled.checked.problem is None
+        assert (pulled.record.model, pulled.record.quant, pulled.record.words) == ("mine", "F16", "mine:F16")
+        for quant in (None, "F16", "f16"):
+            found = find(mine, quant)
+            assert found is not None
+            assert found.path == pulled.path
+
+    async def test_another_upload_than_the_one_it_describes_is_refused(self, repo: str, hub: Hub) -> None:
+        file = replace(entry(repo).files[0], sha256="0" * 64, size_bytes=17)
+        mine = entry(repo, files=(file,))
+        with pytest.raises(
+            ModelReplaced, match=r"than the catalogue describes: [0-9,]+ bytes in place of 17 and"
+        ) as told:
+            await get("mine:F16", mine)
+        assert "--revision main" in told.value.hint
+        assert ("store", "GET") not in methods(hub)
+        pulled = await get("mine:F16", mine, revision="main")
+        assert pulled.notes == ()
+
+    async def test_by_its_own_name_another_upload_is_only_told(self, repo: str) -> None:
+        mine = entry(repo, files=(replace(entry(repo).files[0], sha256="0" * 64),))
+        pulled = await get(f"{repo}:{FILE}", mine)
+        (note,) = pulled.notes
+        assert "is another file than the catalogue describes" in note
+        assert pulled.record.model == "mine"
+
+    async def test_a_revision_that_is_gone(self, repo: str) -> None:
+        with pytest.raises(ModelMissing, match="has no revision 000") as told:
+            await get("mine:F16", entry(repo, revision="0" * 40))
+        assert "--revision main" in told.value.hint
+
+    async def test_a_draft_in_a_file_of_its_own_comes_too(self, repo: str, hub: Hub, demo_model: Path) -> None:
+        shutil.copy(demo_model, hub.folder / repo / "mtp-demo.gguf")
+        draft = CompanionFile(file="mtp-demo.gguf", size_bytes=demo_model.stat().st_size)
+        mine = entry(repo, speculation="draft-file", draft=draft)
+        pulled = await get("mine:F16", mine)
+        assert [(file.kind, file.path.name) for file in pulled.files] == [("model", FILE), ("draft", "mtp-demo.gguf")]
+        assert find_companion(mine, draft) == pulled.files[1].path
+        assert [each.record.kind for each in library(catalogue(mine)).models] == ["model", "draft"]
+
+    async def test_a_projector_that_is_none_is_told_and_none_is_pulled_unasked(self, repo: str, hub: Hub) -> None:
+        shutil.copy(hub.folder / repo / FILE, hub.folder / repo / "mmproj-F16.gguf")
+        mine = entry(repo, mmproj=(CompanionFile(file="mmproj-F16.gguf"),))
+        assert len((await get("mine:F16", mine)).files) == 1
+        pulled = await get("mine:F16", mine, vision=True)
+        assert [file.kind for file in pulled.files] == ["model", "mmproj"]
+        (note,) = pulled.notes
+        assert "not a vision projector" in note
+        with pytest.raises(BadOption, match="No vision projector"):
+            await get("mine:F16", entry(repo), vision=True)
+
+
+class TestWhatItIsIsLookedAt:
+    async def test_a_head_that_was_lost_in_another_upload(self, repo: str, hub: Hub, headless_model: Path) -> None:
+        shutil.copy(headless_model, hub.folder / repo / FILE)
+        mine = entry(repo)
+        pulled = await get("mine:F16", mine)
+        assert isinstance(pulled.checked.problem, ModelHasNoHead)
+        assert "--draft 0" in pulled.checked.problem.hint
+        assert str(pulled.path) in pulled.checked.problem.hint
+        assert pulled.path.exists()
+        found = find(mine)
+        assert found is not None
+        assert found.record.head == "none"
+        assert "should have an MTP head" in (found.record.problem or "")
+
+    async def test_a_name_that_promises_one(self, hub: Hub, repo: str, headless_model: Path) -> None:
+        shutil.copy(headless_model, hub.folder / repo / "demo-MTP-Q4_0.gguf")
+        shutil.copy(headless_model, hub.folder / repo / "demo-Q4_0.gguf")
+        assert isinstance((await get(f"{repo}:demo-MTP-Q4_0.gguf")).checked.problem, ModelHasNoHead)
+        assert (await get(f"{repo}:demo-Q4_0.gguf")).checked.problem is None
+
+    async def test_another_model_under_its_name(self, repo: str) -> None:
+        assert DEMO.geometry is not None
+        mine = entry(repo, geometry=replace(DEMO.geometry, layers=40, hidden=2_048))
+        problem = (await get("mine:F16", mine)).checked.problem
+        assert isinstance(problem, ModelUnexpected)
+        assert "layers 4 in place of 40, hidden 384 in place of 2048" in problem.title
+
+
+class TestASplitModel:
+    @pytest.fixture
+    def first(self, hub: Hub, repo: str) -> str:
+        return f"parts/{write_split(hub.folder / repo / 'parts').name}"
+
+    async def test_all_parts_come_and_are_one_model(self, repo: str, first: str, hub: Hub) -> None:
+        told: list[PullProgress] = []
+        meant = await asyncio.to_thread(wanted, f"{repo}:{first}", catalogue())
+        pulled = await pull(meant, on_progress=told.append, settings=QUICK)
+        assert [file.path.name for file in pulled.files] == [
+            f"model-0000{number}-of-00003.gguf" for number in (1, 2, 3)
+        ]
+        assert pulled.checked.head == "present"
+        assert pulled.bytes == sum(path.stat().st_size for path in (hub.folder / repo / "parts").iterdir())
+        assert {each.of for each in told} == {3}
+        assert {each.bytes for each in told} == {pulled.bytes}
+        assert told[-1].done_bytes == pulled.bytes
+        (local,) = library(catalogue()).models
+        assert len(local.record.paths) == 3
+
+    async def test_any_part_may_be_named(self, repo: str, first: str) -> None:
+        pulled = await get(f"{repo}:{first.replace('-00001-', '-00002-')}")
+        assert pulled.path.name == "model-00001-of-00003.gguf"
+        assert len(pulled.files) == 3
+
+    async def test_one_that_is_not_there(self, repo: str, first: str, hub: Hub) -> None:
+        (hub.folder / repo / first.replace("-00001-", "-00003-")).unlink()
+        hub.requests()
+        with pytest.raises(ModelMissing, match="model-00003-of-00003"):
+            await get(f"{repo}:{first}")
+        assert ("store", "GET") not in methods(hub)
+
+    async def test_one_of_another_model(self, repo: str, first: str, hub: Hub) -> None:
+        part = hub.folder / repo / first.replace("-00001-", "-00002-")
+        shutil.copy(part.with_name(part.name.replace("-00002-", "-00003-")), part)
+        with pytest.raises(ModelBroken, match="do not belong together"):
+            await get(f"{repo}:{first}")
+
+    async def test_the_catalogue_knows_its_parts(self, repo: str, first: str, hub: Hub) -> None:
+        paths = sorted((hub.folder / repo / "parts").iterdir())
+        parts = tuple(FilePart(file=f"parts/{path.name}", sha256=sha256(path)) for path in paths)
+        file = ModelFile(quant="F32", file=first, parts=parts)
+        pulled = await get("mine:F32", entry(repo, files=(file,), geometry=None))
+        assert pulled.record.sha256 == tuple(part.sha256 for part in parts)
+        wrong = (*parts[:2], replace(parts[2], sha256="0" * 64))
+        with pytest.raises(ModelReplaced, match="00003-of-00003"):
+            await get("mine:F32", entry(repo, files=(replace(file, parts=wrong),), geometry=None))
+
+
+class TestWhatOtherProgramsHaveDownloaded:
+    async def test_it_is_used_in_place(self, repo: str, hub: Hub, tmp_path: Path, demo_model: Path) -> None:
+        path = cached(tmp_path, repo, demo_model)
+        mine = entry(repo)
+        pulled = await get("mine:F16", mine)
+        assert pulled.path == path
+        assert [file.origin for file in pulled.files] == ["cache"]
+        assert methods(hub) == [("hub", "HEAD")]
+        assert not models_dir().exists()
+        found = find(mine, "F16")
+        assert found is not None
+        assert (found.path, found.place.value, found.state.value) == (path, "cache", "good")
+
+    async def test_it_is_read_once(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
+        path = cached(tmp_path, repo, demo_model)
+        await get(f"{repo}:{FILE}")
+        (kept,) = read_index()[0].hashes
+        assert (kept.path, kept.sha256) == (path, sha256(demo_model))
+        os.utime(path, ns=(0, kept.modified_ns))
+        await get(f"{repo}:{FILE}")
+        assert read_index()[0].hashes == [kept]
+
+    async def test_a_damaged_one_is_left_alone_and_not_used(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
+        bad = tmp_path / "bad"
+        bad.write_bytes(b"\0" + demo_model.read_bytes()[1:])
+        path = cached(tmp_path, repo, bad, claims=sha256(demo_model))
+        pulled = await get(f"{repo}:{FILE}")
+        assert pulled.path == models_dir() / repo / FILE
+        assert pulled.path.read_bytes() == demo_model.read_bytes()
+        assert path.read_bytes() == bad.read_bytes()
+
+    async def test_another_upload_there_is_none(self, repo: str, tmp_path: Path, headless_model: Path) -> None:
+        cached(tmp_path, repo, headless_model)
+        assert (await get(f"{repo}:{FILE}")).files[0].origin == "downloaded"
+
+    async def test_llama_cpps_flat_folder(
+        self, repo: str, tmp_path: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama"))
+        (tmp_path / "llama").mkdir()
+        path = tmp_path / "llama" / f"{repo}_{FILE}".replace("/", "_")
+        shutil.copy(demo_model, path)
+        assert (await get(f"{repo}:{FILE}")).path == path
+
+    async def test_with_a_folder_of_ones_own_it_is_fetched_there(
+        self, repo: str, tmp_path: Path, demo_model: Path
+    ) -> None:
+        cached(tmp_path, repo, demo_model)
+        pulled = await get(f"{repo}:{FILE}", to=tmp_path / "mine")
+        assert (pulled.path, pulled.files[0].origin) == (tmp_path / "mine" / FILE, "downloaded")
+
+
+class TestWithoutTheNetwork:
+    @pytest.fixture(params=["offline", "unreachable"])
+    def away(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[LauncherError]:
+        if request.param == "offline":
+            monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+            return Offline
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        return Unreachable
+
+    async def test_what_is_not_here_cannot_be_had(self, repo: str, away: type[LauncherError]) -> None:
+        with pytest.raises(away):
+            await get(f"{repo}:{FILE}")
+
+    @pytest.mark.usefixtures("away")
+    async def test_what_is_in_the_cache_can(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
+        path = cached(tmp_path, repo, demo_model)
+        assert (await get(f"{repo}:{FILE}")).path == path
+
+    async def test_what_was_pulled_can(self, repo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = await get("mine:F16", entry(repo))
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        again = await get("mine:F16", entry(repo))
+        assert (again.path, again.files[0].origin) == (first.path, "here")
+
+
+class TestAnAddress:
+    async def test_with_its_checksum_it_is_fetched(self, repo: str, hub: Hub, demo_model: Path) -> None:
+        url = f"{hub.store}/{repo}/{FILE}?signature=s3cret"
+        pulled = await get(url, sha256=sha256(demo_model).upper())
+        assert pulled.path == models_dir() / "127.0.0.1" / FILE
+        assert pulled.record.repo is None
+        with pytest.raises(DownloadBroken):
+            await get(f"{hub.store}/{repo}/{FILE}", sha256="0" * 64, to=models_dir() / "other")
+
+    async def test_no_signature_is_kept(self, repo: str, hub: Hub, demo_model: Path) -> None:
+        await get(f"{hub.store}/{repo}/{FILE}?signature=s3cret", sha256=sha256(demo_model))
+        assert all("s3cret" not in (record.url or "") for record in read_index()[0].records)
+
+    async def test_one_of_the_hubs_pages_is_the_hubs_file(self, repo: str, hub: Hub) -> None:
+        pulled = await get(f"{hub.url}/{repo}/blob/main/{FILE}?download=true")
+        assert (pulled.record.repo, pulled.record.file) == (repo, FILE)
+
+
+async def test_several_pieces_that_do_not_fit_are_refused_before_anything_is_fetched(
+    repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write_split(hub.folder / repo / "parts").name
+    meant: Wanted = await asyncio.to_thread(wanted, f"{repo}:parts/{first}", catalogue())
+    usage = shutil.disk_usage(hub.folder)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
+    hub.requests()
+    with pytest.raises(LauncherError, match=r"needs 0\.0 GB more") as told:
+        await pull(meant, settings=QUICK)
+    assert told.value.code == "disk_full"
+    assert ("store", "GET") not in methods(hub)
