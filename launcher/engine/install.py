@@ -89,6 +89,12 @@ async def available(
     return await asyncio.to_thread(lambda: offers(releases.builds(), target, backend, count))
 
 
+def discard_downloads() -> None:
+    """Delete what waits of installations that were not finished. Raises EngineBusy while one goes on."""
+    with installing():
+        shutil.rmtree(_downloads(), ignore_errors=True)
+
+
 class _Installation:
     def __init__(self, on_progress: OnProgress, releases: Releases, settings: TransferSettings) -> None:
         self._tell, self._releases, self._settings = on_progress, releases, settings
