@@ -6,6 +6,7 @@ It stands on http.client because that reads a body straight from the socket in p
 
 import base64
 import http.client
+import io
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -42,6 +43,7 @@ class RangeStream:
         self._socket: socket.socket | None = None
         self._answer: http.client.HTTPResponse | None = None
         self._left: int | None = None
+        self._primed = False  # once read: what came with the headers is out of the buffer, larger reads bypass it
         self._aborted = False
         self.host = host_of(url)
         """The server that answered, which may be another than was asked."""
@@ -59,9 +61,10 @@ class RangeStream:
         url = self._url
         for _ in range(_REDIRECTS):
             answer = self._get(url, headers)
-            target = urljoin(url, answer.headers.get("Location", ""))
-            if answer.status not in (301, 302, 303, 307, 308) or target == url:
+            location = answer.headers.get("Location")
+            if location is None or answer.status not in (301, 302, 303, 307, 308):
                 return self._begin(answer)
+            target = urljoin(url, location)
             self.close()
             if url.startswith("https:") and not target.startswith("https:"):
                 raise Refused(f"{self.host} leads to an address without encryption.", "Use another server.")
@@ -90,8 +93,10 @@ class RangeStream:
                 data = answer.read1(len(view))
                 view[: len(data)] = data
                 return len(data)
-            wanted = len(view) if self._left is None else min(len(view), self._left)
+            most = len(view) if self._primed else io.DEFAULT_BUFFER_SIZE
+            wanted = min(most, len(view) if self._left is None else self._left)
             n_bytes: int = answer.fp.readinto1(view[:wanted]) if wanted else 0
+            self._primed = True
         except TimeoutError as error:
             raise Unreachable(
                 f"{self.host} has sent nothing for {self._silence_s:g} s.", "Is this computer still online?"

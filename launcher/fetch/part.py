@@ -5,6 +5,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -202,9 +203,11 @@ class Part:
             self._journal.close()
             self._changed.notify_all()
 
-    def remove_journal(self) -> None:
-        """Delete the journal, once the file is finished or given up."""
-        self._journal_path.unlink(missing_ok=True)
+    def remove(self) -> None:
+        """Delete both files, closed before: nothing has arrived."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+            self._journal_path.unlink(missing_ok=True)
 
     def _done(self) -> int:
         return n_bytes(Span(each.begin, each.position) for each in self._segments)

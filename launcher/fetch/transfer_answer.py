@@ -28,6 +28,8 @@ class Next(Enum):
     ALONE = "alone"
     """This server sends no ranges: one connection, from the first byte."""
     NEVER = "never"
+    WRONG = "wrong"
+    """What arrived is not the file."""
 
 
 class Trouble(Exception):
@@ -84,7 +86,7 @@ def judge(answer: Head, begin: int, known: Identity, *, host: str, asked_host: s
         size = _size(told["size"] if told else "", known)
         if size == 0 and known.bytes in (None, 0):
             return Accepted(0, etag, ranges=True)
-        shrunk = Refused(f"{host} says that {name} ends before byte {begin:,}.", _ELSEWHERE, status=416)
+        shrunk = Refused(f"{host} refuses to send {name} from byte {begin:,} on.", _ELSEWHERE, status=416)
         raise Trouble(shrunk, Next.ANEW if begin else Next.NEVER)
     raise _refused(answer, host, asked_host)
 

@@ -1,6 +1,7 @@
 """A transfer at work: it starts and ends connections, waits, watches the disk, verifies, and tells how far it is."""
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ from launcher.base.threads import in_thread
 from launcher.fetch.journal import Identity
 from launcher.fetch.part import Follower, Part
 from launcher.fetch.ranges import Span
-from launcher.fetch.transfer_answer import Accepted, Next, Trouble
+from launcher.fetch.transfer_answer import Next, Trouble
 from launcher.fetch.transfer_files import disk_full, free_bytes, keep_aside, put_in_place, writing_failed
 from launcher.fetch.transfer_pace import Bucket, Growth, Speed, backoff_s
 from launcher.fetch.transfer_types import Fetched, Phase, Progress, Source, TransferSettings
@@ -92,6 +93,8 @@ class Transfer:
             for worker in self._workers:
                 worker.abort()
             part.close()
+            if not part.done_bytes and part.size != 0:
+                part.remove()
 
     async def _receive(self) -> None:
         """Fetch what is missing, with as many connections as are worth their while."""
@@ -155,6 +158,9 @@ class Transfer:
         if trouble.then is Next.ANEW:
             self._start_anew(trouble)
             return None
+        if trouble.then is Next.WRONG:
+            self._part.close()
+            raise keep_aside(self._target, trouble.error.title)
         if trouble.then is Next.WITHOUT_CONDITION and self._with_condition:
             self._with_condition = False
             return None
@@ -168,6 +174,8 @@ class Transfer:
             return None
         elif trouble.then in (Next.NEVER, Next.WITHOUT_CONDITION):
             raise self._told(trouble.error)
+        elif not self._resumable(self._part.identity.etag):
+            self._start_anew(trouble)
         return trouble
 
     def _start_anew(self, trouble: Trouble) -> None:
@@ -219,7 +227,8 @@ class Transfer:
         if trouble.wait_s is not None:
             seconds = max(seconds, min(trouble.wait_s, settings.longest_pause_s))
         again = f"The next try is in {_duration(seconds)}."
-        self._tell(Phase.WAITING, part.done_bytes, part.size, part.resumed_bytes, note=f"{trouble} {again}", force=True)
+        note = f"{trouble.error.title} {again}"
+        self._tell(Phase.WAITING, part.done_bytes, part.size, part.resumed_bytes, note=note, force=True)
         await self._pause_for(seconds)
 
     def _told(self, error: LauncherError) -> LauncherError:
@@ -238,13 +247,19 @@ class Transfer:
             self._check_room()
         accepted = [each.accepted for each in workers if each.accepted is not None]
         large = (part.size or 0) - done > self._settings.least_parallel_bytes
-        if large and self._bucket is None and accepted and all(map(self._may_grow, accepted)):
+        if (
+            large
+            and self._bucket is None
+            and accepted
+            and all(each.ranges and self._resumable(each.etag) for each in accepted)
+        ):
             busy = sum(each.received_bytes > 0 for each in workers)
             self._growth.observe(now_s, part.received_bytes, settled=busy >= self._growth.wanted)
         self._tell(Phase.RECEIVING if accepted else Phase.CONNECTING, done, part.size, part.resumed_bytes)
 
-    def _may_grow(self, accepted: Accepted) -> bool:
-        return accepted.ranges and (self._source.sha256 is not None or (accepted.etag or "").startswith('"'))
+    def _resumable(self, etag: str | None) -> bool:
+        """Return whether parts that came one by one can be known to be of one file: a weak ETag does not tell that."""
+        return self._source.sha256 is not None or (etag or "").startswith('"')
 
     def _check_room(self) -> None:
         """Raise DiskFull when what is missing has no room besides the reserve."""
@@ -261,8 +276,7 @@ class Transfer:
             return False
         if source.sha256 and known.sha256:
             return source.sha256.lower() == known.sha256  # from whichever mirror
-        same_place = known.url == _without_secrets(source.url)
-        return same_place and bool(source.sha256 or (known.etag or "").startswith('"'))
+        return known.url == _without_secrets(source.url) and self._resumable(known.etag)
 
     def _tell(
         self, phase: Phase, done: int, size: int | None, resumed: int, *, note: str = "", force: bool = False
@@ -288,5 +302,5 @@ def _without_secrets(url: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    whole = max(1, round(seconds))
+    whole = max(1, math.ceil(seconds))
     return f"{whole} s" if whole < 120 else f"{round(whole / 60)} minutes"

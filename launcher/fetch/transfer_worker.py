@@ -3,7 +3,7 @@
 import threading
 from dataclasses import dataclass
 
-from launcher.base.errors import LauncherError, Refused, Unreachable
+from launcher.base.errors import DownloadBroken, LauncherError, Unreachable
 from launcher.base.http_stream import RangeStream
 from launcher.base.threads import in_thread
 from launcher.fetch.part import UNKNOWN, Part, Segment
@@ -87,10 +87,8 @@ class Worker:
             self.received_bytes += n_bytes
             if self._bucket is not None:
                 self._stopped.wait(self._bucket.take(n_bytes))
-        if not told.ranges and segment.position == told.size and self._stream.readinto(view[:1]):
+        if known.sha256 is None and segment.position == told.size and self._stream.readinto(view[:1]):
             raise Trouble(
-                Refused(
-                    f"{self._stream.host} sends more than the {told.size:,} bytes of {ask.name}.", "Try again later."
-                ),
-                Next.NEVER,
+                DownloadBroken(f"{self._stream.host} sends more than the {told.size:,} bytes of {ask.name}."),
+                Next.WRONG,
             )

@@ -1,0 +1,37 @@
+"""Command line: `python -m tools.fault_matrix` prints the table, `--write` puts it into docs/downloads.md."""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from tools.fault_matrix.run import outcomes, table
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "downloads.md"
+BEGIN, END = "<!-- the table is made by `python -m tools.fault_matrix --write` -->\n", "<!-- end of the table -->\n"
+
+
+def made() -> str:
+    """Meet all faults, and return the table."""
+    with tempfile.TemporaryDirectory(prefix="mtp-faults-") as folder:
+        return table(outcomes(Path(folder))) + "\n"
+
+
+def written() -> str:
+    """Return the table as it stands in the document."""
+    return DOCUMENT.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
+
+
+def main() -> None:
+    """Make the table."""
+    parser = argparse.ArgumentParser(prog="python -m tools.fault_matrix", description="What comes of each fault.")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/downloads.md")
+    new = made()
+    if parser.parse_args().write:
+        before, _, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
+        DOCUMENT.write_text(before + BEGIN + new + END + rest.partition(END)[2], "utf-8")
+    else:
+        print(new, end="")
+
+
+if __name__ == "__main__":
+    main()

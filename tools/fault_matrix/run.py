@@ -1,0 +1,121 @@
+"""Meets each fault, and tells what came of it."""
+
+import asyncio
+import hashlib
+import random
+import re
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher.base.errors import LauncherError
+from launcher.fetch.transfer import Phase, Progress, Source, TransferSettings, fetch, unfinished
+from launcher.fetch.transfer_files import free_bytes
+from tools.fault_matrix.cases import CASES, SIZE, Case
+from tools.fault_matrix.server import FileServer, serving
+
+_NAME = "model.gguf"
+SETTINGS = TransferSettings(stall_s=0.3, attempts=3, reserve_bytes=0, settle_s=0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A line of the table: how it ended, what the server sent for nothing, and what the user reads."""
+
+    words: str
+    outcome: str
+    lost: str
+    message: str
+
+
+def content() -> bytes:
+    """Return what the file holds: the same at every run."""
+    return random.Random(1).randbytes(SIZE)
+
+
+def outcomes(folder: Path) -> Iterator[Outcome]:
+    """Run all cases in an empty folder."""
+    served = folder / "served"
+    served.mkdir()
+    (served / _NAME).write_bytes(content())
+    with serving(served) as server:
+        for index, case in enumerate(CASES):
+            place = folder / str(index)
+            place.mkdir()
+            yield asyncio.run(_meet(case, server, str(index), place / _NAME))
+
+
+async def _meet(case: Case, server: FileServer, run: str, target: Path) -> Outcome:
+    notes: list[str] = []
+
+    def watch(progress: Progress) -> None:
+        if progress.phase is Phase.WAITING:
+            notes.append(progress.note)
+
+    async def pause(_seconds: float) -> None:
+        """Wait for nothing: the note tells how long it would be."""
+
+    known = SIZE if case.with_size else None
+    sha256 = hashlib.sha256(content()).hexdigest() if case.with_hash else None
+    settings, limit, before = SETTINGS, None, 0
+    if case.room is not None and case.room > 0:
+        settings = replace(settings, reserve_bytes=free_bytes(target.parent) - case.room)
+    elif case.room is not None:
+        limit = -case.room
+    if case.first:
+        source = Source(server.url(f"{run}-first", case.first, _NAME), known, sha256)
+        try:
+            await fetch(source, target, settings=replace(settings, attempts=1), pause=pause)
+        except LauncherError:
+            before = unfinished(target) or 0
+    message = ""
+    try:
+        with _largest_file(limit):
+            source = Source(_address(case, server, run), known, sha256)
+            fetched = await fetch(source, target, settings=settings, on_progress=watch, pause=pause)
+        right = fetched.sha256 == hashlib.sha256(content()).hexdigest()
+        outcome = "the right file" if right else "the file as the server has it now"
+        needed, message = fetched.bytes, notes[0] if notes else ""
+    except LauncherError as error:
+        waiting = unfinished(target) or 0
+        aside = target.with_name(f"{_NAME}.bad").exists()
+        outcome = (
+            "an error; kept aside as .bad" if aside else f"an error; {waiting:,} bytes wait" if waiting else "an error"
+        )
+        needed, message = waiting, str(error)
+    sent = server.told(run).sent_bytes + before
+    lost = sent - needed
+    on_the_way = f"less than {-(-lost // SIZE) * SIZE:,}"  # when a connection was closed
+    told = on_the_way if case.vague else f"{lost:,}" if lost else "none"
+    message = re.sub(r"\d+\.\d GB", "N GB", message.replace(str(target.parent), "FOLDER"))
+    return Outcome(case.words, outcome, told, message)
+
+
+def _address(case: Case, server: FileServer, run: str) -> str:
+    url = server.url(run, case.faults, _NAME)
+    if case.way == "closed":
+        with socket.create_server(("127.0.0.1", 0)) as listener:  # a port that nothing listens on once it is closed
+            return f"http://127.0.0.1:{listener.getsockname()[1]}/{_NAME}"
+    return url.replace("http:", "https:") if case.way == "tls" else url
+
+
+@contextmanager
+def _largest_file(n_bytes: int | None) -> Iterator[None]:
+    """Let no file of this process grow beyond that, as a disk that is full does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        if n_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def table(rows: Iterator[Outcome]) -> str:
+    """Return the outcomes as a markdown table."""
+    lines = ["| fault | outcome | bytes sent for nothing | message |", "|---|---|---|---|"]
+    lines += [f"| {row.words} | {row.outcome} | {row.lost} | {row.message} |" for row in rows]
+    return "\n".join(lines)

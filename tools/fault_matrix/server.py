@@ -1,0 +1,54 @@
+"""The fake file server of the tests, as a program beside this one."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_PROGRAM = Path(__file__).parents[2] / "tests" / "fakes" / "files.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the server saw of one run: requests with their headers, and how many bytes of bodies it has sent."""
+
+    requests: list[dict[str, Any]]
+    sent_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileServer:
+    """Its two addresses, and the folder whose files it has."""
+
+    origin: str
+    store: str
+    folder: Path
+
+    def url(self, run: str, faults: str, file: str) -> str:
+        """Return the address of a file with these faults, counted for `run`."""
+        return f"{self.origin}/{run}/{faults}/{file}"
+
+    def told(self, run: str) -> Told:
+        """Ask it what it saw."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{self.origin}/told/{run}") as answer:
+            return Told(**json.load(answer))
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[FileServer]:
+    """Run it for as long as the block lasts."""
+    command = [sys.executable, str(_PROGRAM), str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        try:
+            addresses = json.loads(program.stdout.readline())
+            yield FileServer(addresses["origin"], addresses["store"], folder)
+        finally:
+            program.stdin.close()
