@@ -250,8 +250,7 @@ async def choose_file(
         if file is None:
             quants = ", ".join(each.quant for each in entry.files)
             raise BadOption(f"Nothing tells which file of {entry.id} suits.", f"Name one: {entry.id}: {quants}.")
-        why = "you named it" if named else "it is the only one" if len(entry.files) == 1 else "the catalogue prefers it"
-        return Choice(file, None, f"{why}; whether it fits is not known before its header is read")
+        return Choice(file, None, "whether it fits is not known before its header is read")
     plan = plans[0]
     if plan.status is Status.TOO_BIG and named is None:
         smallest = min(plans, key=lambda each: each.required_mib)

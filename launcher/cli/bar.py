@@ -8,6 +8,8 @@ import time
 
 _LINE_S, _FRAME_S = 5.0, 0.2
 _LEAST_BAR, _MOST_BAR = 10, 40
+_USUAL_TAIL = len("100 %  12.34 GB of 12.34 GB  123.4 MB/s  12 min left")
+"""What the figures take, so that the bar keeps its length while they change."""
 
 
 class Bar:
@@ -38,7 +40,7 @@ class Bar:
             print(f"{what}: {tail}", file=sys.stderr, flush=True)
             return
         columns = shutil.get_terminal_size().columns - 1
-        room = columns - len(what) - len(tail) - 4
+        room = columns - len(what) - max(len(tail), _USUAL_TAIL) - 4
         if total and room >= _LEAST_BAR:
             length = min(room, _MOST_BAR)
             full = min(length * done // total, length)
@@ -70,21 +72,21 @@ def figures(
     if speed:
         parts.append(f"{size(int(speed))}/s")
     if left_s is not None and total and done < total:
-        parts.append(f"{duration(left_s)} left")
+        parts.append(f"{duration(round(left_s))} left")
     return "  ".join(parts)
 
 
 def size(n_bytes: int) -> str:
-    """Return bytes in the decimal unit that suits them, as downloads are named: 15.35 GB, 812 MB, 9 kB."""
-    for unit, digits, factor in (("GB", 2, 10**9), ("MB", 0, 10**6), ("kB", 0, 10**3)):
+    """Return bytes in the decimal unit that suits them, as downloads are named: 15.35 GB, 812.1 MB, 9 kB."""
+    for unit, digits, factor in (("GB", 2, 10**9), ("MB", 1, 10**6), ("kB", 0, 10**3)):
         if n_bytes >= factor:
             return f"{n_bytes / factor:.{digits}f} {unit}"
     return f"{n_bytes} bytes"
 
 
 def duration(seconds: float) -> str:
-    """Return a time in words: 45 s, 12 min, 3 h 20 min."""
+    """Return a time in words: 4.5 s, 45 s, 12 min, 3 h 20 min."""
     if seconds < 90:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.1f} s" if seconds < 9.95 and seconds % 1 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.bar import Bar, duration, size
+from launcher.cli.layout import filled
 from launcher.cli.output import finite, print_json, rounded
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from launcher.planner import Choice
 
 _EVENT_S = 0.5
+_BESIDE = {"draft": "its draft", "mmproj": "its vision projector", "model": "the model"}
 _MB = 10**6
 
 
@@ -56,7 +59,7 @@ async def run(options: argparse.Namespace) -> int:
     meant = await asyncio.to_thread(
         wanted, text, catalogue, sha256=options.sha256, revision=options.revision, vision=options.vision
     )
-    _begin(meant, choice, as_json=options.json)
+    _begin(meant, choice, options)
     settings = TransferSettings(bytes_per_second=options.limit) if options.limit else None
     show = _JsonLines() if options.json else _Lines()
     try:
@@ -67,7 +70,7 @@ async def run(options: argparse.Namespace) -> int:
         raise
     finally:
         show.close()
-    show.done(pulled, meant)
+    show.done(pulled, meant.words)
     if pulled.checked.problem is not None:
         raise pulled.checked.problem
     return 0
@@ -86,23 +89,28 @@ async def _choose(options: argparse.Namespace, catalogue: Catalogue) -> tuple[st
     return f"{entry.id}:{choice.file.quant}", choice
 
 
-def _begin(meant: Wanted, choice: Choice | None, *, as_json: bool) -> None:
+def _begin(meant: Wanted, choice: Choice | None, options: argparse.Namespace) -> None:
     from launcher.models.plan import Status
 
     plan = choice.plan if choice else None
-    if as_json:
+    if options.json:
         told: dict[str, Any] = {"event": "start", "what": meant.words, "bytes": meant.bytes}
         told["files"] = [piece.words for item in meant.items for piece in item.pieces]
         told["status"] = plan.status.value if plan else None
         told["required_mib"], told["free_mib"] = (plan.required_mib, plan.free_mib) if plan else (None, None)
         print_json(told | {"why": choice.why if choice else None})
         return
-    sized = f", {size(meant.bytes)}" if meant.bytes else ""
-    print(f"{meant.words}{sized}", file=sys.stderr)
+    first = meant.items[0].pieces[0]
+    origin = f", from {first.hub.repo}" if first.hub and meant.words != first.words else ""
+    print(f"{meant.words}{f', {size(meant.bytes)}' if meant.bytes else ''}{origin}", file=sys.stderr)
     if choice:
-        print(f"  {choice.why}", file=sys.stderr)
+        chosen = "chosen for this machine: " if options.what.find(":") < 0 else ""
+        print(filled(f"{chosen}{choice.why}", "  "), file=sys.stderr)
+    beside = [f"{_BESIDE[item.kind]} {item.pieces[0].name}" for item in meant.items[1:]]
+    if beside:
+        print(filled(f"with {' and '.join(beside)}", "  "), file=sys.stderr)
     if plan and plan.status is Status.TOO_BIG:
-        print("  It cannot run on this machine as it is now. It is downloaded because you named it.", file=sys.stderr)
+        print("  It cannot run on this machine as it is now. You named it, so it is downloaded.", file=sys.stderr)
 
 
 class _Lines:
@@ -135,7 +143,7 @@ class _Lines:
         kept = f"{size(done)}{f' of {size(total)}' if total else ''}"
         print(f"Paused: {kept} are kept. The same command goes on from there.", file=sys.stderr)
 
-    def done(self, pulled: Pulled, meant: Wanted) -> None:
+    def done(self, pulled: Pulled, _words: str) -> None:
         origins = {file.origin for file in pulled.files}
         received = sum(file.received_bytes for file in pulled.files)
         if origins == {"here"}:
@@ -144,16 +152,18 @@ class _Lines:
             print("It is in the cache of the hub's tools already: verified, and used there.", file=sys.stderr)
         else:
             speed = f" at {size(int(received / pulled.seconds))}/s" if received and pulled.seconds > 0 else ""
-            print(f"Received {size(received)} in {duration(pulled.seconds)}{speed}, and verified.", file=sys.stderr)
+            kept = f" beside {size(pulled.resumed_bytes)} from before" if pulled.resumed_bytes else ""
+            told = f"Received {size(received)}{kept} in {duration(pulled.seconds)}{speed}, and verified."
+            print(told, file=sys.stderr)
         for note in pulled.notes:
             print(f"Note: {note}", file=sys.stderr)
         for file in pulled.files:
             print(file.path)
         if pulled.checked.problem is None and pulled.record.kind == "model":
             head = "with an MTP head" if pulled.checked.head == "present" else "without an MTP head"
-            known = meant.entry is not None and pulled.record.model
-            what = pulled.record.words if known else f"--model {pulled.path}"
-            print(f"{pulled.checked.name}, {head}. Start it: mtp-launcher serve {what}", file=sys.stderr)
+            what = pulled.record.words
+            start = f"mtp-launcher serve {shlex.quote(what)}"
+            print(f"{pulled.checked.name}, {head}. Start it: {start}", file=sys.stderr)
 
 
 class _JsonLines:
@@ -192,7 +202,7 @@ class _JsonLines:
     def paused(self, done: int, total: int | None) -> None:
         print_json({"event": "paused", "done_bytes": done, "bytes": total})
 
-    def done(self, pulled: Pulled, meant: Wanted) -> None:
+    def done(self, pulled: Pulled, words: str) -> None:
         files = [
             {
                 "path": str(file.path),
@@ -211,7 +221,7 @@ class _JsonLines:
                 "sha256": pulled.files[0].sha256,
                 "seconds": rounded(pulled.seconds, 3),
                 "resumed_bytes": pulled.resumed_bytes,
-                "what": meant.words,
+                "what": words,
                 "files": files,
                 "mtp_head": pulled.checked.head,
                 "notes": pulled.notes,

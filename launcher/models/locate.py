@@ -46,7 +46,7 @@ def locate(text: str, catalogue: Catalogue) -> Named | None:
     try:
         named = named_model(text, catalogue)
     except ModelUnknown as error:
-        if text.lower().endswith(".gguf") or not error.facts.get("near", True):
+        if not error.facts.get("near", True):
             return None
         raise
     if named is None:

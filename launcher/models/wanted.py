@@ -7,8 +7,8 @@ from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from launcher.base.errors import BadOption, ModelMissing, ModelUnknown
-from launcher.base.paths import models_dir
-from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, endpoint, list_files
+from launcher.base.paths import expanded, models_dir
+from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, endpoint, is_hub_file, list_files
 from launcher.fetch.names import local_name, local_path
 from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelFile
 from launcher.models.library import of_catalogue, quant_of, split_names
@@ -88,8 +88,12 @@ def wanted(
         if page is None:
             return _from_url(text, sha256)
         text = str(page)
-    if _ID.fullmatch(text):
+    if _ID.fullmatch(text) and not _is_file(text):
         return _from_catalogue(text, catalogue, sha256, revision, vision=vision)
+    if expanded(text).exists():
+        raise BadOption(
+            f"{text} is on this machine: there is nothing to pull.", f"Serve it: `mtp-launcher serve {text}`."
+        )
     file = _on_hub(text, revision)
     entry, its = of_catalogue(catalogue, file.repo, file.path)
     items = [Item("model", _parts(file, its, None if revision or file.revision != "main" else its))]
@@ -113,7 +117,7 @@ def named_model(text: str, catalogue: Catalogue) -> tuple[ModelEntry, ModelFile 
     Raises ModelUnknown when it is one and the catalogue has no such model or file.
     """
     found = _ID.fullmatch(text)
-    if found is None:
+    if found is None or _is_file(text):
         return None
     entry = catalogue.find(found["id"])
     if found["quant"] is None:
@@ -132,7 +136,9 @@ def _from_catalogue(
     if file is None:
         raise BadOption(f"{text} does not say which file.", f"Write {text}:QUANT.")
     if entry.repo is None:
-        raise BadOption(f"{entry.id} is not on the hub: there is nothing to pull.", f"Its file is {file.file}.")
+        raise BadOption(
+            f"{entry.id} is not on the hub: there is nothing to pull.", f"Serve it: `mtp-launcher serve {entry.id}`."
+        )
     if sha256 is not None:
         raise BadOption("--sha256 goes with an address.", f"The hub tells that of {text}.")
     chosen = revision or entry.revision or "main"
@@ -212,6 +218,11 @@ def _on_hub(text: str, revision: str | None) -> HubFile:
         if revision and repository["revision"]:
             raise BadOption("The revision is given twice.", "Leave --revision out.")
         return _by_quant(repository["repo"], repository["quant"], revision or repository["revision"])
+    if not is_hub_file(text):
+        raise BadOption(
+            f"{text} is nothing that can be pulled.",
+            "Write ID[:QUANT] for a model of the catalogue, OWNER/NAME:FILE.gguf, or an address with --sha256.",
+        )
     file = HubFile.parse(text)
     if revision and file.revision != "main":
         raise BadOption("The revision is given twice.", "Leave --revision out.")
@@ -238,8 +249,12 @@ def _by_quant(repo: str, quant: str | None, revision: str | None) -> HubFile:
     raise ModelMissing(f"{repo} {why}.", f"Write {repo}:FILE with one of {shown}.", repo=repo, files=choices)
 
 
+def _is_file(text: str) -> bool:
+    return text.lower().endswith(".gguf")
+
+
 def _check_gguf(name: str) -> None:
-    if not name.lower().endswith(".gguf"):
+    if not _is_file(name):
         raise BadOption(f"{PurePosixPath(name).name} is no GGUF file.", "llama-server runs .gguf files only.")
 
 

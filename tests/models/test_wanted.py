@@ -85,10 +85,10 @@ class TestAModelOfTheCatalogue:
     def test_a_name_for_a_model_or_its_file(self) -> None:
         assert named_model("qwen3.6-35b-a3b-mtp", CATALOGUE) == (MTP, None)
         assert named_model("qwen3.6-35b-a3b-mtp:UD-Q3_K_XL", CATALOGUE) == (MTP, XL)
-        for text in ("a/b:c.gguf", "/models/x.gguf", "https://x/y.gguf", ""):
+        for text in ("x.gguf", "a/b:c.gguf", "/models/x.gguf", "https://x/y.gguf", ""):
             assert named_model(text, CATALOGUE) is None
         with pytest.raises(ModelUnknown):
-            named_model("x.gguf", CATALOGUE)
+            named_model("x", CATALOGUE)
 
 
 class TestAFileOfTheHub:
