@@ -16,7 +16,16 @@ from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt
 
-from launcher.base.errors import DiskFull, DownloadBusy, JobUnknown, LauncherError, Offline, Refused, Unreachable
+from launcher.base.errors import (
+    DiskFull,
+    DownloadBusy,
+    EngineBusy,
+    JobUnknown,
+    LauncherError,
+    Offline,
+    Refused,
+    Unreachable,
+)
 from launcher.base.identity import ProcessId
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 600.0
@@ -71,7 +80,9 @@ class Failure:
     @classmethod
     def of(cls, error: LauncherError) -> Self:
         """Keep an error."""
-        later = isinstance(error, Unreachable | DownloadBusy) or (isinstance(error, Refused) and error.status in _LATER)
+        later = isinstance(error, Unreachable | DownloadBusy | EngineBusy) or (
+            isinstance(error, Refused) and error.status in _LATER
+        )
         return cls(error.code, error.title, error.hint, later)
 
     @property
