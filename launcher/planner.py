@@ -7,15 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.base.errors import (
-    BadOption,
-    GeometryUnknown,
-    GpuAsleep,
-    LauncherError,
-    ModelHasNoHead,
-    ModelMissing,
-    NothingFits,
-)
+from launcher.base.errors import BadOption, GeometryUnknown, GpuAsleep, LauncherError, ModelHasNoHead, ModelMissing
 from launcher.base.paths import expanded
 from launcher.models.plan import Plan, Wish, check_wish
 from launcher.models.situation import Situation, described, situation_of
@@ -26,7 +18,8 @@ if TYPE_CHECKING:
     from launcher.engine.launch import Launch
     from launcher.engine.twin import TwinPart
     from launcher.machine.machine import Machine
-    from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+    from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry
+    from launcher.models.choice import Choice
     from launcher.models.compute import Backend
     from launcher.models.gguf_header import GgufModel
     from launcher.models.memory import Estimate, Setting
@@ -141,29 +134,46 @@ def arguments(plan: Plan, build: Build | None, extra: Sequence[str] = ()) -> lis
     command = list(build.command) if build else ["llama-server"]
     flags = build.flags if build else LLAMA_SERVER_FLAGS
     way = SPECULATION[plan.entry.speculation or "mtp"]
-    draft_file = plan.entry.draft.file if way.needs_draft_file and plan.entry.draft else None
+    draft = plan.entry.draft if way.needs_draft_file else None
     projector = plan.entry.projector if plan.setting.mmproj_bytes else None
     settings = memory_arguments(
         plan.setting,
         flags,
         spec_type=way.spec_type,
-        draft_file=draft_file,
-        mmproj_file=projector.file if projector else None,
+        draft_file=_beside(plan, draft),
+        mmproj_file=_beside(plan, projector),
     )
-    return [*command, "--model", plan.file.file, *settings, *extra]
+    here = downloaded(plan)
+    return [*command, "--model", str(here) if here else plan.file.file, *settings, *extra]
+
+
+def _beside(plan: Plan, companion: CompanionFile | None) -> str | None:
+    """Where a draft or a projector is, or its name while it has to be pulled."""
+    from launcher.models.library import find_companion
+
+    return str(find_companion(plan.entry, companion) or companion.file) if companion else None
+
+
+def downloaded(plan: Plan) -> Path | None:
+    """Return where a plan's file is on this machine, its first part if it has several; None when it is not here."""
+    from launcher.models.library import find
+
+    try:
+        local = find(plan.entry, plan.file.quant)
+    except OSError:
+        return None
+    return local.path if local else None
 
 
 async def installed_build() -> Build | None:
-    """Return the llama-server on PATH, asked what it can do; None when there is none that answers."""
-    from launcher.engine.build import find_on_path
-
-    path = find_on_path()
-    if path is None:
-        return None
-    from launcher.engine.build import probe
+    """Return the engine in use, or the llama-server on PATH, asked what it can do; None when none answers."""
+    from launcher.engine.build import find_on_path, probe
+    from launcher.engine.installed import current, is_built_in_chosen
 
     try:
-        return await probe(path)
+        chosen = current()
+        program = chosen.program if chosen else None if is_built_in_chosen() else find_on_path()
+        return await probe(program) if program else None
     except LauncherError:
         return None
 
@@ -217,56 +227,20 @@ class Source:
     parts: tuple[TwinPart, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A model's file for this machine; `plan` says how it would run, None when that cannot be said, `why` in a line."""
-
-    file: ModelFile
-    plan: Plan | None
-    why: str
-
-
 async def choose_file(
     catalogue: Catalogue, entry: ModelEntry, quant: str | None = None, *, vision: bool = False
 ) -> Choice:
-    """Return the file of a model that suits this machine best, or, where the user has named one, how that suits it.
+    """Return the file of a model that suits this machine best, or how the one suits it that the user has named.
 
-    Raises NothingFits, GpuAsleep when that keeps the choice open, BadOption when nothing tells which file to take, and
-    ModelUnknown for a quantisation that the model has not.
+    A sleeping GPU is not woken for that. Raises what `models.choice.choose_file` raises.
     """
-    from launcher.models.plan import Status, make_plans
+    from launcher.models import choice
 
-    wish = Wish(model=entry.id, quant=quant, vision=vision and entry.projector is not None)
     try:
-        plans = make_plans(catalogue, await situation(MachineWish()), wish)
-    except GpuAsleep as error:
-        if quant is None and len(entry.files) > 1:
-            raise GpuAsleep(error.title, f"Name the file: {entry.id}:QUANT, or wake the GPU first.") from error
-        plans = ()
-    named = entry.file(quant) if quant else None
-    if not plans:
-        preset = next((entry.file(each.quant) for each in entry.presets), None)
-        file = named or (entry.files[0] if len(entry.files) == 1 else preset)
-        if file is None:
-            quants = ", ".join(each.quant for each in entry.files)
-            raise BadOption(f"Nothing tells which file of {entry.id} suits.", f"Name one: {entry.id}: {quants}.")
-        return Choice(file, None, "whether it fits is not known before its header is read")
-    plan = plans[0]
-    if plan.status is Status.TOO_BIG and named is None:
-        smallest = min(plans, key=lambda each: each.required_mib)
-        raise NothingFits(
-            f"No file of {entry.id} fits: the smallest, {smallest.file.quant}, takes {smallest.required_mib:,} MiB of"
-            f" {smallest.free_mib:,} that are free.",
-            f"`mtp-launcher plan` names models that fit. To get it all the same, name the file:"
-            f" {entry.id}:{smallest.file.quant}.",
-        )
-    setting = plan.setting
-    drafts = f"draft {setting.draft}" if setting.draft else "no MTP"
-    why = (
-        f"{plan.status.value}: {plan.required_mib:,} of {plan.free_mib:,} MiB free with context {setting.context:,},"
-        f" KV {setting.kv}, {drafts}"
-    )
-    return Choice(plan.file, plan, why)
+        here = await situation(MachineWish())
+    except GpuAsleep:
+        here = None
+    return choice.choose_file(catalogue, entry, quant, here, vision=vision)
 
 
 def read_source(target: str) -> Source:

@@ -118,6 +118,7 @@ def _machine_json(situation: Situation) -> dict[str, Any]:
 
 
 def _as_json(plan: Plan, build: Build | None, extra: list[str]) -> dict[str, Any]:
+    from launcher import planner
     from launcher.models.speed import describe, rate
 
     setting, host = plan.setting, plan.estimate.host
@@ -130,6 +131,7 @@ def _as_json(plan: Plan, build: Build | None, extra: list[str]) -> dict[str, Any
         "file": plan.file.file,
         "bytes": plan.file.size_bytes,
         "sha256": plan.file.sha256,
+        "path": planner.downloaded(plan),
         "mmproj": plan.entry.projector.file if plan.entry.projector and setting.mmproj_bytes else None,
         "ctx": setting.context,
         "kv": setting.kv,
@@ -181,13 +183,16 @@ def _command(plan: Plan, build: Build | None, extra: list[str]) -> tuple[list[st
 
 
 def _print_others(plans: Sequence[Plan]) -> None:
+    from launcher import planner
+
     if not plans:
         return
     print("\nOther plans")
     rows = []
     for plan in plans:
         size, memory = size_text(plan.file.size_bytes), f"{plan.required_mib:,} MiB"
-        rows.append((plan.status.value, plan.entry.id, plan.file.quant, size, _short(plan), memory))
+        here = "here" if planner.downloaded(plan) else ""
+        rows.append((plan.status.value, plan.entry.id, plan.file.quant, size, _short(plan), memory, here))
     print_table(rows, right={3, 5})
     print(filled("`--model ID --quant Q` tells all about one of them, `--json` about all."))
 
@@ -249,6 +254,7 @@ def size_text(size_bytes: int | None) -> str:
 
 
 def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdict | LauncherError | None) -> None:
+    from launcher import planner
     from launcher.models.speed import describe
 
     setting = plan.setting
@@ -281,7 +287,10 @@ def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdic
         limits = f"{plan.limit_t_s:,.0f} tokens/s without drafts, {plan.limit_full_t_s:,.0f} when the context is full"
         _row("limit", f"{limits}, by the GPU's memory bandwidth: not a forecast")
     if plan.entry.repo:
+        here = planner.downloaded(plan)
+        get = f"mtp-launcher pull {plan.entry.id}:{plan.file.quant}"
         _row("file", f"{plan.entry.repo}:{plan.file.file}")
+        _row("", f"on this machine: {here}" if here else f"`{get}` gets it")
     if setting.mmproj_bytes and (projector := plan.entry.projector) and (repo := projector.repo or plan.entry.repo):
         _row("", f"{repo}:{projector.file}")
     _row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))

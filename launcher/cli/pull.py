@@ -16,9 +16,9 @@ from launcher.cli.output import finite, print_json, rounded
 
 if TYPE_CHECKING:
     from launcher.models.catalogue import Catalogue
+    from launcher.models.choice import Choice
     from launcher.models.pull import Pulled, PullProgress
     from launcher.models.wanted import Wanted
-    from launcher.planner import Choice
 
 _EVENT_S = 0.5
 _BESIDE = {"draft": "its draft", "mmproj": "its vision projector", "model": "the model"}
