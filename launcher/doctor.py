@@ -2,16 +2,17 @@
 
 import asyncio
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.base.errors import LauncherError
+from launcher.base.errors import EngineMissing, LauncherError
 from launcher.base.paths import cache_dir, expanded, state_dir
 from launcher.engine.build import Build, Device, find_on_path, list_devices, probe
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.environment import system_settings
+from launcher.engine.installed import InstalledEngine, current
+from launcher.engine.known_bad import build_number, fault_of
 from launcher.machine.advice import advise
 from launcher.machine.backend import BackendChoice, choose_backend
 from launcher.machine.disks import Disk, read_disks
@@ -24,10 +25,8 @@ from launcher.machine.reading import Reading
 from launcher.machine.wsl import WslSettings, read_settings
 
 _PURPOSES = ("engine", "window", "xcb", "wayland")
-_BUILD = re.compile(r"\bbuild (\d+)|^(\d+) \(")
-"""The two forms in which llama-server has told its build: `0.7.0 (build 11669, ...)`, before that `6123 (...)`."""
-_FIRST_GOOD, _MTP_BROKEN_SINCE = 10749, 10741
-"""Builds b10741 to b10748 cannot start draft-mtp (ggml-org/llama.cpp issue 28196)."""
+_FIRST_GOOD = 10749
+"""The oldest build that this program was made with."""
 _ASLEEP = "A GPU sleeps, and listing its devices would wake it."
 
 
@@ -86,6 +85,9 @@ async def diagnose(*, models: Path | None = None, wake: bool = False) -> Diagnos
     on_path = find_on_path()
     asleep = any(gpu.asleep for gpu in machine.gpus)
     places: list[tuple[str, Path | None]] = [("built-in", None)]
+    chosen, gone = _chosen()
+    if chosen is not None:
+        places.append((chosen.name, chosen.program))
     if on_path is not None:
         places.append((str(on_path), on_path))
     looks = [_look(place, engine, _ASLEEP if asleep and engine else None) for place, engine in places]
@@ -97,6 +99,7 @@ async def diagnose(*, models: Path | None = None, wake: bool = False) -> Diagnos
     missing = tuple(library for purpose in _PURPOSES for library in missing_libraries(purpose))
     findings = [
         *_demo_findings(engines[0]),
+        *gone,
         *(finding for engine in engines[1:] for finding in _engine_findings(engine, machine)),
         *(Finding(each.title, each.hint) for each in advise(machine, settings, [disks["models"]])),
         *_window_findings(machine, missing),
@@ -120,11 +123,12 @@ def hub_cache(environ: Mapping[str, str] | None = None) -> Path:
     return expanded("~/.cache/huggingface/hub")
 
 
-def build_number(version: str) -> int | None:
-    """Return the number of llama.cpp's build in what `--version` says; None when it was built without one."""
-    found = _BUILD.search(version)
-    number = int(found[1] or found[2]) if found else 0
-    return number or None
+def _chosen() -> tuple[InstalledEngine | None, list[Finding]]:
+    """Return the engine of the store that is in use, or what is wrong with that choice."""
+    try:
+        return current(), []
+    except EngineMissing as error:
+        return None, [Finding(error.title, error.hint, "serve")]
 
 
 async def _look(place: str, engine: Path | None, devices_absent: str | None) -> EngineFound:
@@ -163,11 +167,13 @@ def _engine_findings(engine: EngineFound, machine: Machine) -> list[Finding]:
             Finding(f"{engine.place}: {each.title}", each.hint) for each in disagreements(machine.gpus, engine.devices)
         ]
     number = build_number(engine.build.version) if engine.build else None
-    if number is not None and number < _FIRST_GOOD:
-        broken = number >= _MTP_BROKEN_SINCE
-        what = "which cannot start draft-mtp" if broken else "which is older than what this program was made with"
-        hint = f"Take a build from b{_FIRST_GOOD} on."
-        findings.append(Finding(f"{engine.place} is b{number}, {what}.", hint, "MTP" if broken else None))
+    fault = fault_of(number)
+    if fault is not None:
+        title = f"{engine.place} is b{number}, which is known to be bad: {fault.reason}."
+        findings.append(Finding(title, f"Take a build from b{fault.mended} on ({fault.source}).", "MTP"))
+    elif number is not None and number < _FIRST_GOOD:
+        title = f"{engine.place} is b{number}, which is older than what this program was made with."
+        findings.append(Finding(title, f"Take a build from b{_FIRST_GOOD} on."))
     return findings
 
 

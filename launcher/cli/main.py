@@ -23,7 +23,9 @@ VERBS = {
     "plan": "say what fits this machine, or a described one, and how to run it",
     "estimate": "say what memory a model takes, before it is downloaded",
     "pull": "get a model onto this machine, verified; interrupted, it goes on where it was",
+    "downloads": "look after the queue of downloads, and work it",
     "models": "list the models of the catalogue, or tell all about one; look after those on this machine",
+    "engine": "list, install, test and switch engines (official builds of llama.cpp, and your own)",
     "doctor": "say what this machine has and what is missing",
 }
 _ANSWERING = ("plan", "estimate", "models", "doctor", "status")

@@ -26,7 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='a model that was pulled, a .gguf file, or "demo" for the demo model',
     )
     model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same")
-    parser.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server (default: chosen, see README)")
+    parser.add_argument(
+        "--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine (default: the one in use)"
+    )
     parser.add_argument(
         "--ctx", type=tokens, metavar="N", help="context in tokens: 131072, 128K (default 8192, or less if trained so)"
     )

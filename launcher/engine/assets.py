@@ -133,7 +133,8 @@ def choose(target: Target, names: Collection[str], backend: str | None = None) -
     wanted = [build for build in builds if build.is_called(backend)] if backend else list(_by_preference(builds, gpu))
     if not wanted:
         others = ", ".join(sorted(build.label for build in builds))
-        raise EngineUnfit(f"The release has no {backend} build for {target}.", f"It has: {others}.")
+        what = f"{backend} build" if backend else "build without a GPU's backend"
+        raise EngineUnfit(f"The release has no {what} for {target}.", f"It has: {others}.")
     passed: list[str] = []
     found: list[Choice] = []
     for build in sorted(wanted, key=lambda build: build.toolkit or (), reverse=True) if backend else wanted:
@@ -145,7 +146,7 @@ def choose(target: Target, names: Collection[str], backend: str | None = None) -
             passed = []
     if not found:
         raise EngineUnfit(
-            f"No {f'{backend} build' if backend else 'build'} of the release runs here. {' '.join(passed)}",
+            f"None of the release's {f'{backend} ' if backend else ''}builds runs here. {' '.join(passed)}",
             "Leave --backend out to take what suits." if backend else "Build llama.cpp yourself: `engine add PATH`.",
         )
     return tuple(found)

@@ -50,7 +50,8 @@ class Device:
 class Build:
     """A build that answered its probe: the command that starts it, its version, the flags and KV cache types it knows.
 
-    `environment` holds the variables that the profile of its fork asks for.
+    `environment` holds the variables that the profile of its fork asks for. `offers_mtp` is whether its --help names
+    draft-mtp, MTP's kind of speculation.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Build:
     flags: frozenset[str]
     kv_types: frozenset[str] = frozenset()
     environment: Mapping[str, str] = field(default_factory=dict)
+    offers_mtp: bool = False
 
     def require(self, *flags: str) -> None:
         """Raise EngineUnsuitable unless the build knows all `flags`."""
@@ -80,6 +82,7 @@ class _Probe(BaseModel):
     version: str
     flags: list[str]
     kv_types: list[str]
+    offers_mtp: bool
 
 
 def built_in_version() -> str | None:
@@ -145,7 +148,13 @@ async def probe(engine: Path | None) -> Build:
             )
         kv_types = _KV_TYPES.search(help_text)
         offered = re.split(r"[,\s]+", (kv_types[1] or kv_types[2]).strip()) if kv_types else []
-        known = _Probe(identity=identity, version=found[1].strip(), flags=flags, kv_types=offered)
+        known = _Probe(
+            identity=identity,
+            version=found[1].strip(),
+            flags=flags,
+            kv_types=offered,
+            offers_mtp="draft-mtp" in help_text,
+        )
         _keep(known)
     profile = profile_for(known.kv_types)
     return Build(
@@ -155,6 +164,7 @@ async def probe(engine: Path | None) -> Build:
         flags=frozenset(known.flags),
         kv_types=frozenset(known.kv_types),
         environment=profile.environment if profile else {},
+        offers_mtp=known.offers_mtp,
     )
 
 

@@ -133,6 +133,16 @@ def is_built_in_chosen() -> bool:
     return read_store().current == BUILT_IN_NAME
 
 
+def installed_as(engine: Path) -> InstalledEngine | None:
+    """Return the engine of the store that a user means by a bare name; None for what is a path."""
+    if len(engine.parts) != 1 or engine.exists():
+        return None
+    try:
+        return read_store().find(str(engine))
+    except EngineMissing:
+        return None
+
+
 def use(name: str) -> Store:
     """Put an engine in use: one of the store, "auto" or "built-in". A pin ends. Raises EngineMissing."""
     with _changing() as state:
@@ -185,7 +195,7 @@ def add(path: Path, name: str | None = None) -> InstalledEngine:
 
     Raises EngineMissing when there is none, BadOption for a name that is taken or cannot be one.
     """
-    program = _program_in(expanded(path).absolute())
+    program = program_in(expanded(path).absolute())
     chosen = name or _usual_name(program)
     if not _NAME.fullmatch(chosen) or chosen in (AUTOMATIC, BUILT_IN_NAME):
         raise BadOption(f"{chosen!r} cannot be an engine's name.", "Use letters, digits, dots and dashes: --name N.")
@@ -259,7 +269,8 @@ def _found() -> list[InstalledEngine]:
     return sorted(engines, key=lambda engine: (-(engine.number or 0), engine.name))
 
 
-def _program_in(path: Path) -> Path:
+def program_in(path: Path) -> Path:
+    """Return the llama-server that a path means: itself, or one in that folder. Raises EngineMissing."""
     for inside in _INSIDE if path.is_dir() else ():
         if (path / inside / PROGRAM).is_file():
             return path / inside / PROGRAM

@@ -12,6 +12,8 @@ from launcher.engine.arguments import USUAL_BATCH
 from launcher.engine.build import BUILT_IN, Build, find_on_path, list_devices, probe
 from launcher.engine.endpoint import HOST, Endpoint
 from launcher.engine.environment import engine_environment
+from launcher.engine.installed import current, installed_as, is_built_in_chosen
+from launcher.engine.known_bad import build_number, fault_of
 from launcher.engine.process import Command
 from launcher.machine.engine_view import is_gpu
 from launcher.models.gguf import GgufModel, check_complete, read_model
@@ -128,10 +130,19 @@ def _kept_header(model: Path, _size: int, _modified_ns: int) -> GgufModel:
 
 
 async def choose_build(options: ServeOptions) -> Build:
-    """Return the build to use: the one named, else a llama-server on PATH that sees a GPU, else the built-in one."""
+    """Return the build to use: the one named, the one put in use, a llama-server on PATH that sees a GPU, the built-in.
+
+    An installed one may be named by its name. Raises EngineMissing when the one in use is gone.
+    """
     if options.engine is not None:
-        return await probe(options.engine)
-    on_path = None if options.built_in else find_on_path()
+        named = await asyncio.to_thread(installed_as, options.engine)
+        return await probe(named.program if named else options.engine)
+    if options.built_in or is_built_in_chosen():
+        return await probe(None)
+    chosen = current()
+    if chosen is not None:
+        return await probe(chosen.program)
+    on_path = find_on_path()
     if on_path is not None:
         with suppress(LauncherError):  # one that does not work is doctor's business, not this start's
             build = await probe(on_path)
@@ -154,7 +165,13 @@ async def plan(options: ServeOptions, endpoint: Endpoint) -> Launch:
     environment = engine_environment(api_key=endpoint.api_key, reports_loading=True) | dict(build.environment)
     folder = options.model.absolute().parent
     command = Command((*build.command, *arguments), environment, folder)
-    return Launch(command, build, header, context, options, beyond_training(header.trained_context, context))
+    notes = [beyond_training(header.trained_context, context), _known_fault(build) if options.draft else ""]
+    return Launch(command, build, header, context, options, " ".join(filter(None, notes)))
+
+
+def _known_fault(build: Build) -> str:
+    fault = fault_of(build_number(build.version))
+    return f"This build is known to be bad: {fault.reason}. Take b{fault.mended} or newer." if fault else ""
 
 
 def name_of(options: ServeOptions) -> str:

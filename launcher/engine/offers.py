@@ -99,10 +99,11 @@ async def offered(
 
 
 def _unless_still_coming(offer: Offer, older: Sequence[Offer]) -> Offer:
-    if offer.choice is None:
-        return offer
+    """Return an offer; one that lacks what an older one has as one that offers nothing yet."""
     for other in older:
-        if other.choice is not None and _rank(other.choice) < _rank(offer.choice):
+        if other.choice is not None and (offer.choice is None or _rank(other.choice) < _rank(offer.choice)):
+            if isinstance(offer.obstacle, ReleaseMissing):
+                return offer
             missing = other.choice.build.name.replace(other.release.tag, offer.release.tag)
             return Offer(offer.release, None, _unfinished(offer.release.tag, [missing]), offer.fault)
     return offer

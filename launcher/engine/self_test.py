@@ -1,5 +1,7 @@
 """Proof that an engine is what it was taken for: its version, its GPU, and accepted drafts on the demo model."""
 
+import asyncio
+import os
 import re
 import secrets
 import socket
@@ -10,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.errors import DraftsInert, GpuUnseen, LauncherError, LibraryMissing, SelfTestFailed
-from launcher.base.paths import state_dir
+from launcher.base.paths import expanded, state_dir
 from launcher.base.units import percent
-from launcher.engine.build import Build, Device, list_devices, probe
+from launcher.engine.build import Build, Device, find_on_path, list_devices, probe
 from launcher.engine.client import ChatRequest, Timings
 from launcher.engine.demo import demo_preset, unpack_demo_model
 from launcher.engine.endpoint import HOST, Endpoint
+from launcher.engine.installed import AUTOMATIC, BUILT_IN_NAME, read_store
 from launcher.engine.known_bad import build_number
 from launcher.engine.launch import ServeOptions
 from launcher.engine.logs import LogBook
@@ -23,6 +26,7 @@ from launcher.engine.supervisor import Supervisor
 from launcher.machine.engine_view import disagreements, is_gpu
 from launcher.machine.gpu import Gpu
 from launcher.machine.libraries import install_line, known_libraries, missing_libraries
+from launcher.machine.machine import read_machine
 
 _DEVICES = {
     "cuda": ("CUDA",),
@@ -97,6 +101,30 @@ async def self_test(
         time.monotonic() - began_s,
         notes,
     )
+
+
+async def check_engine(name: str | None = None, *, on_step: OnStep = lambda _: None) -> tuple[str, Passed]:
+    """Test an engine of the store, one at a path, "built-in", or by default what is in use; return its name, too.
+
+    An official build for a GPU must list this computer's. Raises EngineMissing and what `self_test` raises.
+    """
+    store = read_store()
+    wanted = name or store.current
+    if wanted == AUTOMATIC:
+        wanted = str(find_on_path() or BUILT_IN_NAME)
+    if wanted == BUILT_IN_NAME:
+        return wanted, await self_test(None, on_step=on_step)
+    if os.sep in wanted:
+        return wanted, await self_test(expanded(wanted), on_step=on_step)
+    engine = store.find(wanted)
+    if engine.manifest is None:
+        return engine.name, await self_test(engine.program, on_step=on_step)
+    backend = engine.manifest.backend.partition("-")[0]
+    gpus = (await asyncio.to_thread(lambda: read_machine(wake=True))).gpus if backend != "cpu" else ()
+    passed = await self_test(
+        engine.program, number=engine.number, backend=backend, gpu=next(iter(gpus), None), on_step=on_step
+    )
+    return engine.name, passed
 
 
 def _check_gpu(devices: Sequence[Device], backend: str | None, gpu: Gpu | None) -> tuple[str, ...]:

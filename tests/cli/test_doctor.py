@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from launcher.doctor import build_number, hub_cache
+from launcher.doctor import hub_cache
+from launcher.engine.known_bad import build_number
 from tests.conftest import FAKES
 
 COMMAND = [sys.executable, "-m", "launcher", "doctor"]
@@ -171,7 +172,11 @@ def test_an_engine_that_sees_something_else_is_told(
 @pytest.mark.parametrize(
     ("version", "title", "blocks"),
     [
-        ("0.5.0 (build 10745, commit x)", "b10745, which cannot start draft-mtp.", "MTP"),
+        (
+            "0.5.0 (build 10745, commit x)",
+            "b10745, which is known to be bad: it cannot start MTP (--spec-type draft-mtp ends it).",
+            "MTP",
+        ),
         ("0.5.0 (build 10740, commit x)", "b10740, which is older than what this program was made with.", None),
         ("6123 (abcdef0)", "b6123, which is older than what this program was made with.", None),
         ("0.5.0 (build 10749, commit x)", None, None),

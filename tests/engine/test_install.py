@@ -384,7 +384,7 @@ async def test_a_release_in_the_making_is_passed_over_with_the_reason(releases: 
     assert [offer.choice.build.label if offer.choice else None for offer in found] == [None, None, None, "cuda-13.4"]
     why = [str(offer.obstacle.title) for offer in found if offer.obstacle]
     assert why == [
-        "The release has no build for Linux x64.",
+        "b11403 is still being published: llama-b11403-bin-ubuntu-cuda-13.4-x64.tar.gz is not there yet.",
         "b11402 is still being published: llama-b11402-bin-ubuntu-cuda-13.4-x64.tar.gz is not there yet.",
         "b11401 is still being published: llama-b11401-bin-ubuntu-cuda-13.4-x64.tar.gz is not there yet.",
     ]
