@@ -1,0 +1,166 @@
+"""Models and engines through the queue, from the fake servers."""
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import BadOption, ModelUnknown
+from launcher.base.paths import models_dir
+from launcher.downloads import add_engine, add_pull, queue
+from launcher.engine.installed import read_store
+from launcher.fetch.jobs import State, Wish
+from launcher.fetch.queue_events import Event, JobProgressed
+from launcher.fetch.queue_runner import Runner
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.library import library
+from tests.conftest import Hub, ReleaseServer
+from tests.models.test_gguf_split import write_split
+from tools.fault_matrix.server import FileServer, serving
+
+FILE = "demo-F16.gguf"
+HALF = 4_000_000
+
+
+@pytest.fixture
+def repo(hub: Hub, demo_model: Path) -> Iterator[str]:
+    """A repository of the fake hub with the demo model."""
+    folder = hub.folder / "queued" / "Demo-GGUF"
+    folder.mkdir(parents=True)
+    shutil.copy(demo_model, folder / FILE)
+    yield "queued/Demo-GGUF"
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterator[FileServer]:
+    """The fake file server with the demo model."""
+    with serving(tmp_path_factory.mktemp("served")) as server:
+        shutil.copy(demo_model, server.folder / "demo.gguf")
+        yield server
+
+
+async def work(on_event: Callable[[Event], None] = lambda _event: None) -> None:
+    async with asyncio.timeout(60):
+        await Runner(queue(), on_event, tick_s=0.02).run(until_idle=True)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+async def test_a_model_is_pulled_into_the_library(repo: str, demo_model: Path) -> None:
+    added = await add_pull(f"{repo}:{FILE}")
+    assert added.fresh
+    assert added.job.title == f"{repo}:{FILE}"
+    assert not (await add_pull(f"{repo}:{FILE}")).fresh
+    progress: list[JobProgressed] = []
+    await work(lambda event: progress.append(event) if isinstance(event, JobProgressed) else None)
+    (job,) = queue().look().jobs.jobs
+    target = models_dir() / repo / FILE
+    assert job.state is State.DONE
+    assert job.result is not None
+    assert (job.result["path"], job.result["sha256"]) == (str(target), sha256(demo_model))
+    assert job.done_bytes == job.bytes == target.stat().st_size
+    assert progress
+    assert [local.path for local in library(load_catalogue()).models] == [target]
+
+
+async def test_one_that_is_not_there_fails_and_the_next_is_pulled(repo: str, hub: Hub) -> None:
+    await add_pull(f"{repo}:missing.gguf")
+    await add_pull(f"{repo}:{FILE}")
+    await work()
+    missing, there = queue().look().jobs.jobs
+    assert (missing.state, there.state) == (State.FAILED, State.DONE)
+    assert missing.failure is not None
+    assert missing.failure.code == "model_missing"
+    assert "missing.gguf" in missing.failure.title
+
+
+async def test_what_cannot_be_meant_is_not_added() -> None:
+    with pytest.raises(ModelUnknown):
+        await add_pull("no-such-model")
+    with pytest.raises(BadOption):
+        await add_pull("https://files.invalid/a.gguf")
+    assert not queue().look().jobs.jobs
+
+
+async def test_the_quantisation_is_chosen_when_it_is_added() -> None:
+    added = await add_pull("qwen3.6-35b-a3b-mtp:UD-Q3_K_XL")
+    assert added.job.title == "qwen3.6-35b-a3b-mtp:UD-Q3_K_XL"
+    assert added.job.bytes is not None
+    assert added.job.bytes > 10e9
+
+
+async def test_paused_in_the_middle_it_goes_on_there_and_discarded_it_leaves_nothing(
+    server: FileServer, demo_model: Path, tmp_path: Path
+) -> None:
+    url = server.url("middle", f"stalls={HALF}*2", "demo.gguf")
+    await add_pull(url, sha256=sha256(demo_model), to=tmp_path)
+
+    def pause(event: Event) -> None:
+        if isinstance(event, JobProgressed) and event.figures.done_bytes >= HALF:
+            queue().become(Wish.PAUSE, 1)
+
+    await work(pause)
+    paused = queue().look().jobs.find(1)
+    assert (paused.state, paused.done_bytes) == (State.PAUSED, HALF)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("demo")) == [
+        "demo.gguf.part",
+        "demo.gguf.part.journal",
+    ]
+    queue().become(Wish.DISCARD, 1)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("demo")]
+    await add_pull(url, sha256=sha256(demo_model), to=tmp_path)
+    await work(pause)
+    queue().become(Wish.RUN, 1)
+    await work()
+    done = queue().look().jobs.find(1)
+    assert done.state is State.DONE
+    assert done.result is not None
+    assert done.result["resumed_bytes"] == HALF
+    assert sha256(tmp_path / "demo.gguf") == sha256(demo_model)
+
+
+async def test_discarding_a_model_in_parts_takes_its_finished_parts_too(hub: Hub) -> None:
+    folder, here = hub.folder / "queued" / "Split-GGUF", models_dir() / "queued" / "Split-GGUF"
+    first = write_split(folder)
+    whole = sorted(folder.iterdir())
+    await add_pull(f"queued/Split-GGUF:{first.name}")
+    here.mkdir(parents=True)
+    for part in whole[:-1]:  # as if the program had ended before the last one
+        shutil.copy(part, here)
+    queue().become(Wish.DISCARD, 1)
+    assert not list(here.glob("*.gguf"))
+    queue().become(Wish.RUN, 1)
+    await work()
+    assert queue().look().jobs.find(1).state is State.DONE
+    queue().become(Wish.DISCARD, 1)  # it is done: what is whole stays
+    assert len(list(here.glob("*.gguf"))) == len(whole)
+    shutil.rmtree(folder)
+
+
+async def test_an_engine_is_installed(releases: ReleaseServer) -> None:
+    releases.publish("b11434", "cpu")
+    await add_engine("b11434", "cpu")
+    await work()
+    (job,) = queue().look().jobs.jobs
+    assert job.failure is None
+    assert job.state is State.DONE
+    assert job.result is not None
+    assert job.result["engine"] == read_store().current == "b11434-cpu-x64"
+    assert Path(job.result["path"]).is_file()
+
+
+async def test_an_engine_that_is_not_offered_fails(releases: ReleaseServer) -> None:
+    await add_engine("b1")
+    await work()
+    (job,) = queue().look().jobs.jobs
+    assert job.state is State.FAILED
+    assert job.failure is not None
+    assert "b1" in job.failure.title
+    queue().become(Wish.DISCARD, 1)
+    assert queue().look().jobs.find(1).state is State.CANCELLED
