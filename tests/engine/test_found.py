@@ -1,0 +1,120 @@
+"""All engines of a computer."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.engine import installed
+from launcher.engine.found import FoundEngine, find_engines, programs
+from launcher.engine.installed import PROGRAM
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A computer without engines."""
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("launcher.engine.found._LINUX", ())
+
+
+async def names() -> dict[str, FoundEngine]:
+    return {engine.name: engine for engine in (await find_engines())[0]}
+
+
+def put(program: Path, folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return Path(shutil.copy(program, folder / PROGRAM))
+
+
+async def test_there_is_always_the_built_in_engine() -> None:
+    (engine,) = (await names()).values()
+    assert (engine.name, engine.origin, engine.backends, engine.mtp) == ("built-in", "built-in", ("cpu",), True)
+
+
+async def test_engines_on_path_in_usual_places_and_the_users_own_are_found_once(
+    fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_path = put(fake_engine, tmp_path / "a")
+    again = tmp_path / "b"
+    again.mkdir()
+    (again / PROGRAM).symlink_to(on_path)
+    monkeypatch.setenv("PATH", os.pathsep.join(["", str(tmp_path / "a"), str(again), "relative", str(tmp_path / "no")]))
+    built = put(fake_engine, tmp_path / "user" / "llama.cpp" / "build" / "bin")
+    own = put(fake_engine, tmp_path / "fork")
+    installed.add(own)
+    installed.pin("fork")
+    found = await names()
+    assert {name: engine.origin for name, engine in found.items()} == {
+        "fork": "yours",
+        str(on_path): "PATH",
+        str(built): "found",
+        "built-in": "built-in",
+    }
+    assert found["fork"].current
+    assert found["fork"].pinned
+    assert not found["built-in"].current
+
+
+async def test_a_program_that_does_not_work_is_told_and_crashes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    broken = tmp_path / "a" / PROGRAM
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'a'}:/usr/bin:/bin")
+    engine = (await names())[str(broken)]
+    assert engine.build is None
+    assert engine.error is not None
+    assert "exit code 3" in engine.error.title
+    assert engine.mtp is None
+
+
+async def test_a_program_is_asked_once(fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tmp_path / "asked"
+    program = put(fake_engine, tmp_path / "a")
+    program.write_text(program.read_text().replace("exec", f"echo >> {asked}\nexec"))
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    await names()
+    times = asked.read_text()
+    await names()
+    assert asked.read_text() == times
+
+
+async def test_backends_are_told_by_the_plug_ins_beside_the_program(
+    fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = put(fake_engine, tmp_path / "a")
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    assert (await names())[str(program)].backends is None, "they may be inside the program"
+    for name in ("libggml-cuda.so", "libggml-vulkan.so.0.9", "ggml-hip.dll", "libggml-cpu-x64.so", "libggml-base.so"):
+        (program.parent / name).touch()
+    assert (await names())[str(program)].backends == ("cuda", "rocm", "vulkan")
+
+
+async def test_a_build_that_is_known_to_be_bad_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    program = tmp_path / "a" / PROGRAM
+    text = "#!/bin/sh\necho 'version: 0.5.0 (build 10745, commit x)'\necho '--model --spec-type draft-simple'\n"
+    program.write_text(text)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    engine = (await names())[str(program)]
+    assert engine.fault is not None
+    assert engine.fault.reason.startswith("it cannot start MTP")
+    assert engine.mtp is False
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sets Windows's places on another system")
+def test_the_places_of_windows_follow_its_variables(
+    fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    package = "Microsoft/WinGet/Packages/ggml.llamacpp_Microsoft.Winget.Source_8wekyb3d8bbwe"
+    winget = put(fake_engine, tmp_path / "local" / package)
+    scoop = put(fake_engine, tmp_path / "user" / "scoop" / "apps" / "llama.cpp" / "current")
+    environ = {"LOCALAPPDATA": str(tmp_path / "local"), "USERPROFILE": str(tmp_path / "user")}
+    assert list(programs(environ)) == [("found", winget), ("found", scoop)]

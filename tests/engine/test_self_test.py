@@ -1,0 +1,160 @@
+"""Self-tests of engines."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import DraftsInert, EngineMissing, GpuUnseen, LauncherError, LibraryMissing, SelfTestFailed
+from launcher.engine import installed
+from launcher.engine.self_test import check_engine, self_test
+from launcher.machine.gpu import Gpu
+
+ADA = Gpu("nvidia", 0, "GeForce RTX 4090", "GPU-1", compute_capability=(8, 9), memory_bytes=24_082 << 20)
+RADEON = Gpu("amd", 0, "Radeon RX 7900 XTX", "0000:03:00.0", memory_bytes=24_560 << 20)
+CUDA = "CUDA0: NVIDIA GeForce RTX 4090 (24082 MiB, 23500 MiB free)"
+SOFTWARE = "Vulkan0: llvmpipe (LLVM 15.0.6, 256 bits) (16000 MiB, 16000 MiB free)"
+INTEL = "Vulkan0: Intel(R) Iris(R) Xe Graphics (16000 MiB, 16000 MiB free)"
+
+
+def listing(*devices: str) -> str:
+    return "\n".join(["Available devices:", *(f"  {device}" for device in devices or ["(none)"])])
+
+
+async def test_the_built_in_engine_passes_and_tells_what_it_did() -> None:
+    steps: list[str] = []
+    passed = await self_test(None, on_step=steps.append)
+    assert passed.build.name == "built-in"
+    assert 0 < passed.accepted <= passed.drafted
+    assert passed.drafts.startswith(f"{passed.accepted} of {passed.drafted} drafted tokens accepted (")
+    assert steps == ["Asking for its version and flags", "Asking for its GPUs", "Running the demo model with MTP"]
+
+
+async def test_another_build_than_expected(fake_engine: Path) -> None:
+    assert (await self_test(fake_engine, number=1)).drafted
+    with pytest.raises(SelfTestFailed, match=r"The archive of b11434 holds another build: it says 0\.0\.0"):
+        await self_test(fake_engine, number=11_434)
+
+
+@pytest.mark.parametrize(
+    ("devices", "backend", "gpu", "why"),
+    [
+        ((), "cuda", ADA, r"does not see the GPU \(GeForce RTX 4090\): it would run on the processor"),
+        ((), "cuda", None, "does not see the GPU: it would run on the processor"),
+        ((SOFTWARE,), "vulkan", None, "does not see the GPU"),
+        ((CUDA.replace("CUDA0", "Vulkan0"),), "cuda", ADA, "does not see the GPU"),
+        ((INTEL,), "vulkan", ADA, "does not see the GPU"),
+        (("RPC0: far away (24082 MiB, 23500 MiB free)",), "cuda", ADA, "does not see the GPU"),
+    ],
+)
+async def test_a_gpu_that_is_not_listed_is_a_failure(
+    devices: tuple[str, ...],
+    backend: str,
+    gpu: Gpu | None,
+    why: str,
+    fake_engine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKE_DEVICES", listing(*devices))
+    with pytest.raises(GpuUnseen, match=why) as caught:
+        await self_test(fake_engine, backend=backend, gpu=gpu)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "gpu"),
+    [
+        (CUDA, "cuda", ADA),
+        (CUDA, "cuda", None),
+        (CUDA.replace("CUDA0", "Vulkan0"), "vulkan", ADA),
+        ("Vulkan0: AMD Radeon RX 7900 XTX (RADV NAVI31) (24560 MiB, 24000 MiB free)", "vulkan", RADEON),
+        ("ROCm0: AMD Radeon RX 7900 XTX (24560 MiB, 24000 MiB free)", "rocm", RADEON),
+        (INTEL, "vulkan", None),
+        ("(none)", "cpu", None),
+        ("(none)", None, ADA),
+    ],
+)
+async def test_a_gpu_that_is_listed_is_enough(
+    device: str, backend: str | None, gpu: Gpu | None, fake_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_DEVICES", listing(device))
+    assert (await self_test(fake_engine, backend=backend, gpu=gpu)).notes == ()
+
+
+async def test_a_hidden_gpu_is_told_by_the_variable(fake_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(GpuUnseen, match="CUDA_VISIBLE_DEVICES= hides the GeForce RTX 4090") as caught:
+        await self_test(fake_engine, backend="cuda", gpu=ADA)
+    assert caught.value.facts["hidden"]
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("FAKE_DEVICES", listing(INTEL))
+    passed = await self_test(fake_engine, backend="vulkan", gpu=ADA)
+    assert passed.notes == (
+        "GGML_VK_VISIBLE_DEVICES=1 hides the GeForce RTX 4090 from the engine. Another one was tested.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "install"),
+    [
+        ("libgomp.so.1: cannot open shared object file", "libgomp1"),
+        ("libcrypto.so.3: cannot open shared object file", "libssl3"),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="Debian's packages")
+async def test_a_missing_library_is_named_with_its_package(line: str, install: str, tmp_path: Path) -> None:
+    program = tmp_path / "llama-server"
+    program.write_text(f"#!/bin/sh\necho 'error while loading shared libraries: {line}' >&2\nexit 127\n")
+    program.chmod(0o755)
+    with pytest.raises(LibraryMissing, match=line.partition(":")[0]) as caught:
+        await self_test(program)
+    assert caught.value.hint == f"Install it: sudo apt-get install --no-install-recommends {install}"
+
+
+async def test_a_library_that_is_not_known_keeps_the_ordinary_hint(tmp_path: Path) -> None:
+    program = tmp_path / "llama-server"
+    program.write_text("#!/bin/sh\necho 'error while loading shared libraries: libx.so.9: no' >&2\nexit 127\n")
+    program.chmod(0o755)
+    with pytest.raises(LibraryMissing, match=r"needs libx\.so\.9") as caught:
+        await self_test(program)
+    assert caught.value.hint == "Install it, or unpack the engine again."
+
+
+@pytest.mark.parametrize("fault", ["no-drafts", "not-speculative"])
+async def test_inert_drafts_are_a_failure(fault: str, fake_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_FAULTS", fault)
+    with pytest.raises(DraftsInert):
+        await self_test(fake_engine)
+
+
+@pytest.mark.parametrize("fault", ["dies-loading", "dies-on-chat", "old"])
+async def test_an_engine_that_dies_is_a_failure(fault: str, fake_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_FAULTS", fault)
+    with pytest.raises(LauncherError):
+        await self_test(fake_engine)
+
+
+async def test_an_engine_is_tested_by_its_name(fake_engine: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "fork"
+    folder.mkdir()
+    shutil.copy(fake_engine, folder / installed.PROGRAM)
+    installed.add(folder)
+    assert (await check_engine("fork"))[0] == "fork"
+    assert (await check_engine(str(fake_engine)))[0] == str(fake_engine)
+    installed.use("fork")
+    assert (await check_engine())[0] == "fork"
+    installed.use("built-in")
+    assert (await check_engine())[0] == "built-in"
+    with pytest.raises(EngineMissing, match="No engine is called nothing"):
+        await check_engine("nothing")
+
+
+async def test_the_usual_choice_is_tested_where_nothing_was_chosen(
+    fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "path"
+    folder.mkdir()
+    shutil.copy(fake_engine, folder / "llama-server")
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    assert (await check_engine())[0] == str(folder / "llama-server")
