@@ -191,15 +191,15 @@ def _tell_verified(local: LocalModel, each: Verified) -> None:
     again = "`mtp-launcher models remove` it and pull it again."
     if local.place is Place.CACHE:
         again = "It lies in a cache of other programs: delete it there and pull it again."
+    found, wanted = (each.sha256 or "")[:12], (each.expected or "")[:12]
     words = {
-        Outcome.GOOD: "good",
-        Outcome.CHANGED: f"NOT the file that it should be: its SHA-256 is {(each.sha256 or '')[:12]}…,"
-        f" not {(each.expected or '')[:12]}…. {again}",
-        Outcome.MISSING: "is not there any more.",
-        Outcome.UNKNOWN: f"read, but nobody says what it should be. Its SHA-256 {(each.sha256 or '')[:12]}… is"
-        " kept, and the next time compared.",
+        Outcome.CHANGED: f"It is not the file that it should be: its SHA-256 is {found}…, not {wanted}…. {again}",
+        Outcome.MISSING: f"It is not there any more. {again}",
+        Outcome.UNKNOWN: f"Nobody says what it should be. Its SHA-256, {found}…, is kept and compared the next time.",
     }
-    print(filled(f"{each.path}: {words[each.outcome]}"))
+    print(f"{each.outcome.value:<8} {each.path}")
+    if each.outcome in words:
+        print(filled(words[each.outcome], " " * 9))
 
 
 async def _remove(models: Sequence[LocalModel], *, yes: bool, as_json: bool) -> int:

@@ -1,0 +1,307 @@
+"""`mtp-launcher pull` and what follows it, as a user types them, against the fake hub."""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import pty
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.models.catalogue_load import shipped_models
+from tests.conftest import Hub
+
+REPO, FILE = "cli/Demo-GGUF", "demo-F16.gguf"
+DEMO = next(model for model in shipped_models() if model.id == "demo")
+
+pytestmark = pytest.mark.usefixtures("no_engine_here")
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "launcher", *map(str, arguments)]
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, encoding="utf-8", timeout=60, check=False
+    )
+
+
+def lines(*arguments: str | Path, code: int = 0) -> list[dict[str, Any]]:
+    told = run(*arguments, "--json")
+    assert told.returncode == code, told.stderr + told.stdout
+    assert told.stderr == ""
+    return [json.loads(line) for line in told.stdout.splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def repository(hub: Hub, demo_model: Path) -> Iterator[Path]:
+    """A repository with the demo model."""
+    folder = hub.folder / REPO
+    folder.mkdir(parents=True)
+    shutil.copy(demo_model, folder / FILE)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def target(home: Path) -> Path:
+    """Where it goes."""
+    return home / "data" / "models" / REPO / FILE
+
+
+@pytest.fixture
+def mine(home: Path) -> str:
+    """A model of the user's own catalogue that is on the hub: the demo's shape, one preset."""
+    folder = home / "config" / "models"
+    folder.mkdir(parents=True)
+    assert DEMO.geometry
+    shape = "\n".join(f"{name} = {json.dumps(value)}" for name, value in asdict(DEMO.geometry).items() if value)
+    file = f"{{ quant = 'F16', file = '{FILE}', size_bytes = {DEMO.files[0].size_bytes} }}"
+    about = f"id = 'mine'\nname = 'Mine'\nrepo = '{REPO}'\nspeculation = 'mtp'\nfiles = [{file}]"
+    preset = "[[models.presets]]\nquant = 'F16'\nctx = 4096\nkv = 'f16'\ndraft = 2"
+    zeros = "\n".join(f"{name} = 0" for name in ("ffn",))
+    (folder / "mine.toml").write_text(f"[[models]]\n{about}\n[models.geometry]\n{shape}\n{zeros}\n{preset}\n")
+    return "mine"
+
+
+class TestWhatIsSaid:
+    def test_the_path_alone_is_the_output(self, target: Path) -> None:
+        told = run("pull", f"{REPO}:{FILE}")
+        assert told.returncode == 0, told.stderr
+        assert told.stdout == f"{target}\n"
+        first, *_, last = told.stderr.splitlines()
+        assert first == f"{REPO}:{FILE}"
+        assert "Received 8.6 MB in " in told.stderr
+        assert last == f"MTP demo, with an MTP head. Start it: mtp-launcher serve {REPO}:{FILE}"
+        assert "\r" not in told.stderr
+        again = run("pull", f"{REPO}:{FILE}")
+        assert (again.returncode, again.stdout) == (0, told.stdout)
+        assert "It is here already, and verified." in again.stderr
+
+    def test_the_file_that_suits_this_machine(self, mine: str, target: Path) -> None:
+        told = run("pull", mine)
+        assert told.returncode == 0, told.stderr
+        assert told.stdout == f"{target}\n"
+        first, second, *_ = told.stderr.splitlines()
+        assert first == f"mine:F16, 8.6 MB, from {REPO}"
+        assert second.startswith("  chosen for this machine: FITS, ")
+        assert told.stderr.splitlines()[-1].endswith("Start it: mtp-launcher serve mine:F16")
+
+    def test_for_programs(self, target: Path, demo_model: Path) -> None:
+        start, *events, done = lines("pull", f"{REPO}:{FILE}")
+        assert (start["event"], start["files"]) == ("start", [f"{REPO}:{FILE}"])
+        assert {event["event"] for event in events} == {"progress"}
+        size = demo_model.stat().st_size
+        assert all(0 <= event["done_bytes"] <= event["bytes"] == size for event in events)
+        assert done["event"] == "done"
+        assert (done["path"], done["bytes"]) == (str(target), size)
+        assert done["sha256"] == hashlib.sha256(demo_model.read_bytes()).hexdigest()
+        assert done["resumed_bytes"] == 0
+        assert done["seconds"] > 0
+        assert done["mtp_head"] == "present"
+
+    def test_a_head_that_was_lost(self, mine: str, headless_model: Path, repository: Path, home: Path) -> None:
+        shutil.copy(headless_model, repository / FILE)
+        toml = home / "config" / "models" / "mine.toml"
+        size = headless_model.stat().st_size
+        toml.write_text(toml.read_text().replace(str(DEMO.files[0].size_bytes), str(size)))
+        *_, done, error = lines("pull", f"{mine}:F16", code=1)
+        assert (done["event"], done["mtp_head"]) == ("done", "none")
+        assert error["error"]["code"] == "model_has_no_mtp_head"
+        (local,) = lines("models", "list")[0]["models"]
+        assert "should have an MTP head" in local["problem"]
+        refused = run("serve", mine)
+        assert refused.returncode == 1
+        assert "has no MTP head" in refused.stderr
+
+    @pytest.mark.parametrize(
+        ("what", "code"),
+        [
+            ("nobody/knows:x.gguf", "refused"),
+            (f"{REPO}:none.gguf", "model_missing"),
+            ("no-such-id", "model_unknown"),
+            ("https://models.example/x.gguf", "bad_option"),
+            ("x.gguf", "bad_option"),
+        ],
+    )
+    def test_an_error_is_the_last_line(self, what: str, code: str) -> None:
+        error = lines("pull", what, code=1)[-1]["error"]
+        assert error["code"] == code
+        assert error["hint"].endswith(".")
+
+    @pytest.mark.parametrize("arguments", [[], ["a/b:x.gguf", "--limit", "0"], ["a/b:x.gguf", "--limit", "nan"]])
+    def test_a_wrong_command_line(self, arguments: list[str]) -> None:
+        assert run("pull", *arguments).returncode == 2
+
+
+class TestAnInterruption:
+    @pytest.fixture(autouse=True)
+    def half_of_it(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
+
+    def test_it_pauses_and_says_how_to_go_on(
+        self, hub: Hub, target: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with subprocess.Popen(
+            command("pull", f"{REPO}:{FILE}", "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as program:
+            assert program.stdout
+            assert program.stderr
+            while json.loads(program.stdout.readline())["event"] != "progress":
+                pass
+            program.send_signal(signal.SIGINT)
+            rest = program.stdout.read().splitlines()
+            assert program.stderr.read() == ""
+        assert program.returncode == 130
+        paused = json.loads(rest[-1])
+        assert paused["event"] == "paused"
+        assert not target.exists()
+        assert target.with_name(FILE + ".part").exists()
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        told = run("pull", f"{REPO}:{FILE}")
+        assert told.returncode == 0, told.stderr
+        assert target.read_bytes() == demo_model.read_bytes()
+
+    def test_on_a_terminal_there_is_a_bar_as_wide_as_that(self, demo_model: Path) -> None:
+        parent, child = pty.openpty()
+        fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 72, 0, 0))
+        with subprocess.Popen(
+            command("pull", f"{REPO}:{FILE}"), stdout=subprocess.PIPE, stderr=child, start_new_session=True, text=True
+        ) as program:
+            os.close(child)
+            seen = _until(parent, b"4.3 MB of 8.6 MB")
+            program.send_signal(signal.SIGINT)
+            seen += _until(parent, None)
+            assert program.stdout
+            assert program.stdout.read() == ""
+        os.close(parent)
+        assert program.returncode == 130
+        assert demo_model.stat().st_size // 10**5 == 86
+        told = seen.decode()
+        bars = [line for line in told.replace("\n", "\r").split("\r") if line.startswith("Downloading [")]
+        assert bars
+        assert max(map(len, bars)) < 72
+        assert "Paused: 4." in told
+        assert "The same command goes on from there." in told
+        assert "Traceback" not in told
+
+
+def _until(terminal: int, wanted: bytes | None) -> bytes:
+    """Read what is printed until it holds `wanted`, or to its end."""
+    seen = b""
+    while wanted is None or wanted not in seen:
+        try:
+            part = os.read(terminal, 65_536)
+        except OSError as error:
+            if error.errno == errno.EIO:  # its other side is closed
+                return seen
+            raise
+        if not part:
+            return seen
+        seen += part
+    return seen
+
+
+class TestAfterwards:
+    def test_it_is_planned_estimated_served_and_not_removed_meanwhile(self, mine: str, target: Path) -> None:
+        missing = run("serve", mine)
+        assert missing.returncode == 1
+        assert "Get it first: `mtp-launcher pull mine`." in missing.stderr
+        assert "`mtp-launcher pull mine:F16` gets it" in run("plan", "--model", mine).stdout
+        run("pull", mine)
+        planned = " ".join(run("plan", "--model", mine).stdout.split())
+        assert f"on this machine: {target}" in planned
+        assert f"--model {target}" in planned
+        assert lines("plan", "--model", mine)[0]["plans"][0]["path"] == str(target)
+        assert lines("estimate", "mine:F16")[0]["mtp_head"] == "present"
+        with subprocess.Popen(command("serve", "mine:f16", "--json"), stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout
+            assert json.loads(server.stdout.readline())["state"] == "ready"
+            refused = lines("models", "remove", mine, "--yes", code=1)[-1]["error"]
+            assert refused["code"] == "model_in_use"
+            assert "mtp-launcher stop" in refused["hint"]
+            assert target.exists()
+            server.send_signal(signal.SIGINT)
+            assert server.wait(30) == 0
+        (removed,) = lines("models", "remove", mine, "--yes")
+        assert removed["freed_bytes"] == DEMO.files[0].size_bytes
+        assert not target.exists()
+
+    def test_the_list(self, target: Path) -> None:
+        assert "No models are on this machine." in run("models", "list").stdout
+        assert lines("models", "list") == [{"models": []}]
+        run("pull", f"{REPO}:{FILE}")
+        told = run("models", "list")
+        assert (told.returncode, told.stderr) == (0, "")
+        assert "8.6 MB" in told.stdout
+        assert str(target) in told.stdout
+        (local,) = lines("models", "list")[0]["models"]
+        assert (local["name"], local["state"], local["place"]) == (f"{REPO}:{FILE}", "good", "ours")
+        assert (local["mtp_head"], local["quant"]) == ("present", "F16")
+
+    def test_verifying(self, target: Path) -> None:
+        assert run("models", "verify").returncode == 0
+        run("pull", f"{REPO}:{FILE}")
+        told = run("models", "verify", f"{REPO}:{FILE}")
+        assert (told.returncode, told.stdout) == (0, f"good     {target}\n")
+        with target.open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"\x55")
+        bad = run("models", "verify")
+        assert bad.returncode == 1
+        assert bad.stdout.startswith(f"changed  {target}\n")
+        *_, done = lines("models", "verify", "all", code=1)
+        assert [each["outcome"] for each in done["verified"]] == ["changed"]
+        target.unlink()
+        assert lines("models", "verify", code=1)[-1]["verified"][0]["outcome"] == "missing"
+
+    def test_removing_is_asked_about(self, target: Path) -> None:
+        run("pull", f"{REPO}:{FILE}")
+        refused = run("models", "remove", f"{REPO}:{FILE}")
+        assert refused.returncode == 1
+        assert "--yes" in refused.stderr
+        assert target.exists()
+        for answer, code in ((b"\n", 1), (b"n\n", 1), (b"y\n", 0)):
+            assert self.answered(f"{REPO}:{FILE}", answer) == code
+            assert target.exists() is bool(code)
+
+    @staticmethod
+    def answered(what: str, answer: bytes) -> int:
+        parent, child = pty.openpty()
+        with subprocess.Popen(
+            command("models", "remove", what), stdin=child, stderr=child, stdout=subprocess.DEVNULL
+        ) as program:
+            os.close(child)
+            _until(parent, b"[y/N]")
+            os.write(parent, answer)
+            _until(parent, None)
+        os.close(parent)
+        return program.returncode
+
+    def test_a_cache_of_other_programs_is_theirs(self, tmp_path: Path, demo_model: Path) -> None:
+        path = tmp_path / "hf" / "hub" / "models--cli--Demo-GGUF" / "snapshots" / ("a" * 40) / FILE
+        path.parent.mkdir(parents=True)
+        shutil.copy(demo_model, path)
+        (local,) = lines("models", "list")[0]["models"]
+        assert local["place"] == "cache"
+        refused = lines("models", "remove", f"{REPO}:{FILE}", "--yes", code=1)[-1]["error"]
+        assert "cache of other programs" in refused["message"]
+        assert path.exists()
+
+    @pytest.mark.parametrize(
+        "arguments", [["remove"], ["remove", "other", "--yes"], ["verify", "other"], ["demo", "x"]]
+    )
+    def test_what_is_not_there(self, arguments: list[str]) -> None:
+        assert run("models", *arguments).returncode == 1

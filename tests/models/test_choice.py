@@ -1,0 +1,64 @@
+"""Which file of a model is got when the user leaves that open."""
+
+from dataclasses import replace
+
+import pytest
+
+from launcher.base.errors import BadOption, ModelUnknown, NothingFits
+from launcher.models.catalogue import Catalogue
+from launcher.models.catalogue_load import shipped_models
+from launcher.models.choice import choose_file
+from launcher.models.plan import Status
+from launcher.models.situation import described
+
+CATALOGUE = Catalogue(tuple(shipped_models()))
+MTP = CATALOGUE.find("qwen3.6-35b-a3b-mtp")
+CARD = described(24.0, headless=True)
+SMALL = described(2.0, host_gib=4.0)
+
+
+def test_the_one_that_the_plan_takes_and_how_it_fits() -> None:
+    choice = choose_file(CATALOGUE, MTP, None, CARD)
+    assert choice.file.quant == "UD-Q3_K_XL"
+    assert choice.plan is not None
+    assert choice.why.startswith("FITS, 20,")
+    assert "context 262,144, KV q8_0, draft 2" in choice.why
+
+
+def test_one_that_is_named_is_kept_although_it_is_too_big() -> None:
+    choice = choose_file(CATALOGUE, MTP, "q8_0", SMALL)
+    assert choice.file.quant == "Q8_0"
+    assert choice.plan is not None
+    assert choice.plan.status is Status.TOO_BIG
+
+
+def test_where_nothing_fits_none_is_chosen() -> None:
+    with pytest.raises(NothingFits) as told:
+        choose_file(CATALOGUE, MTP, None, SMALL)
+    assert f"{MTP.id}:UD-" in told.value.hint
+    assert told.value.facts["free_mib"] == SMALL.free_mib
+
+
+def test_an_only_file_needs_no_plan() -> None:
+    choice = choose_file(CATALOGUE, CATALOGUE.find("gemma-4-31b"), None, CARD)
+    assert (choice.file.quant, choice.plan) == ("IQ4_XS", None)
+    assert "not known" in choice.why
+
+
+def test_without_a_shape_the_first_preset_tells() -> None:
+    shapeless = replace(MTP, geometry=None)
+    assert choose_file(Catalogue((shapeless,)), shapeless, None, CARD).file.quant == MTP.presets[0].quant
+
+
+def test_nothing_tells() -> None:
+    bare = replace(MTP, geometry=None, presets=())
+    for model, situation in ((bare, CARD), (MTP, None)):
+        with pytest.raises(BadOption, match="Nothing tells which file") as told:
+            choose_file(Catalogue((model,)), model, None, situation)
+        assert "UD-Q3_K_XL" in told.value.hint
+    assert choose_file(CATALOGUE, MTP, "UD-Q3_K_XL", None).file.quant == "UD-Q3_K_XL"
+
+
+def test_one_that_is_not_there() -> None:
+    with pytest.raises(ModelUnknown):
+        choose_file(CATALOGUE, MTP, "Q9", CARD)
