@@ -24,7 +24,9 @@ from launcher.engine.logs import LogBook
 from launcher.engine.registry import Entry, Registration
 from launcher.engine.state import Event, State, Status
 from launcher.engine.supervisor import Supervisor
+from launcher.models.catalogue import SPECULATION, ModelEntry
 from launcher.models.catalogue_load import load_catalogue
+from launcher.models.library import find_companion
 from launcher.models.locate import locate
 from launcher.monitor.meter import Acceptance, ReplyMeter, total
 from launcher.monitor.monitor import Monitor, Sampled
@@ -244,8 +246,8 @@ def options_for(model: str, options: Callable[[Path], ServeOptions], *, draft: i
     if model != DEMO:
         named = locate(model, load_catalogue())
         chosen = options(named.path if named else expanded(model))
-        if draft is None and named and named.entry and named.file and not named.entry.has_head(named.file):
-            draft = 0
+        if named and named.entry and named.file and not named.entry.has_head(named.file):
+            chosen = _with_draft_file(chosen, named.entry)
         return chosen if draft is None else replace(chosen, draft=draft)
     preset = demo_preset()
     chosen = options(unpack_demo_model())
@@ -257,6 +259,15 @@ def options_for(model: str, options: Callable[[Path], ServeOptions], *, draft: i
         alias=DEMO,
         built_in=chosen.engine is None,
     )
+
+
+def _with_draft_file(options: ServeOptions, entry: ModelEntry) -> ServeOptions:
+    """Return the options for a model without a head inside: with the draft that goes with it, if that is here."""
+    way = SPECULATION[entry.speculation] if entry.speculation else None
+    draft = find_companion(entry, entry.draft) if way and way.needs_draft_file and entry.draft else None
+    if draft is None or way is None:
+        return replace(options, draft=0)
+    return replace(options, draft_file=draft, spec_type=way.spec_type)
 
 
 async def _read(deltas: AsyncIterator[Delta], began_s: float, meter: ReplyMeter, on_delta: OnDelta | None) -> Reply:

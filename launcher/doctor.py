@@ -1,13 +1,12 @@
 """What this machine has, what the program needs, and how to get what is missing."""
 
 import asyncio
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.errors import EngineMissing, LauncherError
-from launcher.base.paths import cache_dir, expanded, state_dir
+from launcher.base.paths import cache_dir, models_dir, state_dir
 from launcher.engine.build import Build, Device, find_on_path, list_devices, probe
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.environment import system_settings
@@ -75,11 +74,11 @@ class Diagnosis:
 async def diagnose(*, models: Path | None = None, wake: bool = False) -> Diagnosis:
     """Look at everything. Nothing that is missing makes it fail.
 
-    `models` is where model files are kept, by default the cache of the Hugging Face hub. A GPU that sleeps is only
+    `models` is where model files are kept, by default the folder that they are pulled into. A GPU that sleeps is only
     looked at with `wake`.
     """
     machine = read_machine(wake=wake)
-    folders = {"program": cache_dir(), "logs": state_dir(), "models": models or hub_cache()}
+    folders = {"program": cache_dir(), "logs": state_dir(), "models": models or models_dir()}
     disks = dict(zip(folders, read_disks(folders.values()), strict=True))
     settings = read_settings() if machine.host.wsl else ()
     on_path = find_on_path()
@@ -106,21 +105,6 @@ async def diagnose(*, models: Path | None = None, wake: bool = False) -> Diagnos
     ]
     backend = choose_backend(machine.gpus)
     return Diagnosis(machine, inspected, disks, settings, backend, engines, missing, tuple(findings))
-
-
-def hub_cache(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder in which llama.cpp and huggingface_hub keep downloaded models: the first variable set wins."""
-    environ = os.environ if environ is None else environ
-    for variable, below in (
-        ("LLAMA_CACHE", ""),
-        ("HF_HUB_CACHE", ""),
-        ("HUGGINGFACE_HUB_CACHE", ""),
-        ("HF_HOME", "hub"),
-        ("XDG_CACHE_HOME", "huggingface/hub"),
-    ):
-        if environ.get(variable):
-            return expanded(Path(environ[variable], below))
-    return expanded("~/.cache/huggingface/hub")
 
 
 def _chosen() -> tuple[InstalledEngine | None, list[Finding]]:

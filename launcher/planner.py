@@ -192,7 +192,7 @@ def learn_from_load(launch: Launch, engine_pid: int, log: Sequence[str]) -> None
     from launcher.models.weights import weights_of
 
     options, backend = launch.options, backend_of_log(log)
-    if options.extra or backend == "cpu":
+    if options.extra or options.draft_file or backend == "cpu":
         return
     gpus = find_gpus().gpus
     taken = {

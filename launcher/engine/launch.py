@@ -50,7 +50,8 @@ _ALIASES = {
 class ServeOptions:
     """What to serve, and how. `engine` None leaves the choice to us, `context` None to DEFAULT_CONTEXT.
 
-    `draft` is the draft length in tokens; 0 is MTP off. `threads`, `kv`, `ubatch` and `n_cpu_moe` None leave it to the
+    `draft` is the draft length in tokens; 0 is MTP off. `draft_file` is the draft where it lies in a file of its own,
+    `spec_type` how that is used. `threads`, `kv`, `ubatch` and `n_cpu_moe` None leave it to the
     engine. `extra` are arguments of the user's own, put last as they are.
     """
 
@@ -66,6 +67,8 @@ class ServeOptions:
     ubatch: int | None = None
     n_cpu_moe: int | None = None
     extra: tuple[str, ...] = ()
+    draft_file: Path | None = None
+    spec_type: str = "draft-mtp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ def check_model(options: ServeOptions) -> GgufModel:
     """
     header = _header_of(options.model)
     check_complete(*header.parts)
-    if options.draft and not header.has_mtp_head:
+    if options.draft and options.draft_file is None and not header.has_mtp_head:
         why = "its metadata promises one, but the tensors are not there" if header.promised_heads else "no MTP tensors"
         raise ModelHasNoHead(
             f"{options.model.name} has no MTP head ({why}).",
@@ -189,7 +192,9 @@ def _arguments(options: ServeOptions, endpoint: Endpoint, build: Build, context:
         "--ctx-size": str(context),
     }
     if options.draft:
-        needed |= {"--spec-type": "draft-mtp", "--spec-draft-n-max": str(options.draft)}
+        needed |= {"--spec-type": options.spec_type, "--spec-draft-n-max": str(options.draft)}
+    if options.draft and options.draft_file:
+        needed |= {"--spec-draft-model": str(options.draft_file.absolute())}
     if options.threads:
         needed |= {"--threads": str(options.threads)}
     if options.kv:

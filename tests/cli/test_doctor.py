@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from launcher.doctor import hub_cache
 from launcher.engine.known_bad import build_number
 from tests.conftest import FAKES
 
@@ -197,20 +196,6 @@ def test_the_models_folder_is_the_one_that_was_named(tmp_path: Path) -> None:
     assert told["disks"]["models"]["folder"] == str(tmp_path / "models")
     assert told["disks"]["models"]["free_bytes"] > 0
     assert f"models: {tmp_path / 'models'}" in run("--models", str(tmp_path / "models"))
-
-
-@pytest.mark.parametrize(
-    ("environment", "folder"),
-    [
-        ({"LLAMA_CACHE": "/a", "HF_HOME": "/b"}, "/a"),
-        ({"HF_HUB_CACHE": "/c", "HUGGINGFACE_HUB_CACHE": "/d"}, "/c"),
-        ({"HF_HOME": "/b", "XDG_CACHE_HOME": "/e"}, "/b/hub"),
-        ({"LLAMA_CACHE": "", "XDG_CACHE_HOME": "/e"}, "/e/huggingface/hub"),
-        ({}, str(Path.home() / ".cache/huggingface/hub")),
-    ],
-)
-def test_downloaded_models_lie_where_the_first_variable_says(environment: dict[str, str], folder: str) -> None:
-    assert hub_cache(environment) == Path(folder)
 
 
 @pytest.mark.parametrize(
