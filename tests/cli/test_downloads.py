@@ -1,0 +1,247 @@
+"""`mtp-launcher downloads` as a user types it, in processes of its own, from a fake file server."""
+
+import asyncio
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.downloads import add_pull, queue
+from tools.fault_matrix.server import FileServer, serving
+
+COMMAND = [sys.executable, "-m", "launcher", "downloads"]
+HALF = 4_000_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterator[FileServer]:
+    """The fake file server with the demo model under three names."""
+    with serving(tmp_path_factory.mktemp("served")) as server:
+        for name in "abc":
+            shutil.copy(demo_model, server.folder / f"{name}.gguf")
+        yield server
+
+
+@pytest.fixture
+def checksum(demo_model: Path) -> str:
+    return hashlib.sha256(demo_model.read_bytes()).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    told = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in told.stderr
+    return told
+
+
+def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
+    told = run(*arguments, "--json")
+    assert told.returncode == 0, told.stdout + told.stderr
+    return json.loads(told.stdout)
+
+
+def add(url: str, checksum: str) -> int:
+    return asyncio.run(add_pull(url, sha256=checksum)).job.id
+
+
+def states() -> list[tuple[int, str]]:
+    return [(job.id, job.state.value) for job in queue().look().jobs.jobs]
+
+
+@contextmanager
+def working(*options: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that works the queue and tells it as JSON."""
+    with subprocess.Popen([*COMMAND, "run", "--json", *options], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def until(process: subprocess.Popen[str], event: str, **what: object) -> dict[str, Any]:
+    """Read what it tells up to that event."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        told: dict[str, Any] = json.loads(line)
+        if told["event"] == event and all(told[name] == value for name, value in what.items()):
+            return told
+    raise AssertionError(f"it ended without {event}")
+
+
+def test_the_empty_list() -> None:
+    assert "no downloads" in run().stdout
+    assert answer() == answer("list") == {"jobs": [], "held": None, "notices": []}
+    nothing = run("run")
+    assert (nothing.returncode, nothing.stderr) == (0, "Nothing waits to be downloaded.\n")
+
+
+def test_added_listed_moved_and_downloaded_in_that_order(server: FileServer, checksum: str, home: Path) -> None:
+    (added,) = answer("add", server.url("order", "none", "a.gguf"), "--sha256", checksum)["added"]
+    assert (added["id"], added["fresh"], added["state"]) == (1, True, "waiting")
+    add(server.url("order", "none", "b.gguf"), checksum)
+    told = run("add", server.url("order", "none", "c.gguf"), "--sha256", checksum)
+    assert "c.gguf: added as number 3." in told.stdout
+    again = run("add", server.url("order", "none", "a.gguf"), "--sha256", checksum)
+    assert "a.gguf: there already: waiting." in again.stdout
+    assert [job["id"] for job in answer("move", "3", "first")["jobs"]] == [3, 1, 2]
+    assert "Nothing downloads now. `mtp-launcher downloads run` does." in run().stdout
+    worked = run("run")
+    assert worked.returncode == 0, worked.stderr
+    files = [Path(line) for line in worked.stdout.splitlines()]
+    assert [path.name for path in files] == ["c.gguf", "a.gguf", "b.gguf"]
+    assert all(hashlib.sha256(path.read_bytes()).hexdigest() == checksum for path in files)
+    assert worked.stderr.count("done, and verified.") == 3
+    listed = run().stdout
+    assert listed.count("done") == 3
+    assert run("clear").stdout == "Took 3 out of the list.\n"
+    assert states() == []
+
+
+def test_another_command_pauses_what_runs_and_it_goes_on_there(server: FileServer, checksum: str) -> None:
+    number = add(server.url("pause", f"stalls={HALF}*1", "a.gguf"), checksum)
+    with working() as process:
+        until(process, "progress", done_bytes=HALF)
+        (seen,) = answer("list")["jobs"]
+        assert (seen["state"], seen["asked"]) == ("running", "run")
+        told = run("pause", str(number))
+        assert "pausing" in told.stdout or "paused" in told.stdout
+        until(process, "changed", state="paused")
+        assert until(process, "end")["failed"] == 0
+        assert process.wait(20) == 0
+    assert "paused, 4.0 MB are kept" in run("pause", "all").stdout
+    assert states() == [(number, "paused")]
+    assert run("run").stderr == "Nothing waits to be downloaded.\n"
+    assert "waiting" in run("resume", "all").stdout
+    with working() as process:
+        done = until(process, "done")
+        assert process.wait(20) == 0
+    assert done["result"]["resumed_bytes"] == HALF
+    assert server.told("pause").sent_bytes == done["bytes"]
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_however_the_program_ends_the_next_one_goes_on(end: signal.Signals, server: FileServer, checksum: str) -> None:
+    number = add(server.url(f"end{end}", f"stalls={HALF}*1", "a.gguf"), checksum)
+    with working() as process:
+        until(process, "progress", done_bytes=HALF)
+        process.send_signal(end)
+        code = process.wait(20)
+    assert code == {signal.SIGKILL: -signal.SIGKILL, signal.SIGINT: 130, signal.SIGTERM: 143}[end]
+    (job,) = answer("list")["jobs"]
+    assert (job["id"], job["state"], job["error"]) == (number, "waiting", None)
+    with working() as process:
+        assert until(process, "done")["result"]["resumed_bytes"] == HALF
+        assert process.wait(20) == 0
+    assert server.told(f"end{end}").sent_bytes == server.folder.joinpath("a.gguf").stat().st_size
+
+
+def test_two_commands_work_one_queue(server: FileServer, checksum: str) -> None:
+    for name in "abc":
+        add(server.url("two", "none", f"{name}.gguf"), checksum)
+    with working() as one, working() as other:
+        ends = [until(process, "end") for process in (one, other)]
+        assert [process.wait(20) for process in (one, other)] == [0, 0]
+    assert [state for _, state in states()] == ["done"] * 3
+    assert all(end["failed"] == 0 for end in ends)
+    assert server.told("two").sent_bytes == 3 * server.folder.joinpath("a.gguf").stat().st_size
+
+
+def test_a_failed_one_is_told_and_tried_again_and_the_next_is_done(server: FileServer, checksum: str) -> None:
+    add(server.url("fails", "404*1", "a.gguf"), checksum)
+    add(server.url("fails", "none", "b.gguf"), checksum)
+    worked = run("run")
+    assert worked.returncode == 1
+    assert "a.gguf: failed. " in worked.stderr
+    assert "1 done, 1 failed" in worked.stderr
+    failed, done = answer("list")["jobs"]
+    assert (failed["state"], done["state"]) == ("failed", "done")
+    assert failed["error"]["message"] in " ".join(run().stdout.split())
+    assert run("clear").stdout == "Took 1 out of the list.\n"
+    assert "waiting" in run("retry", "all").stdout
+    assert run("run").returncode == 0
+
+
+def test_cancelled_it_is_kept_and_discarded_it_is_gone(server: FileServer, checksum: str, home: Path) -> None:
+    number = add(server.url("cancel", f"stalls={HALF}", "a.gguf"), checksum)
+    with working() as process:
+        until(process, "progress", done_bytes=HALF)
+        assert answer("cancel", str(number))["jobs"][0]["asked"] == "cancel"
+        until(process, "changed", state="cancelled")
+    parts = list(home.rglob("a.gguf.part"))
+    assert [part.stat().st_size >= HALF for part in parts] == [True]
+    assert run("cancel", "--discard", str(number)).stdout.endswith("cancelled.\n")
+    assert not list(home.rglob("a.gguf.part*"))
+
+
+def test_a_full_disk_holds_the_queue_and_running_it_again_goes_on(
+    server: FileServer, checksum: str, home: Path
+) -> None:
+    add(server.url("full", "none", "a.gguf"), checksum)
+    file = home / "state" / "downloads" / "queue.json"
+    whole = json.loads(file.read_bytes())
+    whole["hold"] = {"code": "disk_full", "title": "The disk is full.", "hint": "Make room.", "temporary": False}
+    file.write_text(json.dumps(whole))
+    assert "No download begins: The disk is full." in run().stdout
+    assert answer("list")["held"]["code"] == "disk_full"
+    assert run("run").returncode == 0
+    assert answer("list")["held"] is None
+
+
+def test_a_disk_that_is_full_is_an_error_with_what_to_do(server: FileServer, checksum: str) -> None:
+    add(server.url("limit", "none", "a.gguf"), checksum)
+    limited = f"ulimit -f {HALF // 1024}; exec {sys.executable} -m launcher downloads run"
+    told = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 1
+    assert "Traceback" not in told.stderr
+    assert "Error: " in told.stderr
+
+
+def test_a_damaged_list_is_set_aside_and_said(home: Path, server: FileServer, checksum: str) -> None:
+    add(server.url("damaged", "none", "a.gguf"), checksum)
+    file = home / "state" / "downloads" / "queue.json"
+    file.write_text("{")
+    told = run()
+    assert told.returncode == 0
+    assert "could not be read and was set aside as" in told.stderr
+    assert "no downloads" in told.stdout
+    assert (file.parent / "queue.damaged-1.json").read_text() == "{"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (["pause", "7"], 1, "There is no download 7."),
+        (["pause", "x"], 1, "x is no download's number."),
+        (["add"], 1, "What is to be downloaded?"),
+        (["add", "https://a.invalid/a.gguf"], 1, "Nobody says what a.invalid should send."),
+        (["add", "demo", "--backend", "cuda"], 1, "--backend goes with --engine."),
+        (["move", "1", "sideways"], 2, "sideways is no place"),
+        (["move", "0", "first"], 2, "0 is no number from 1 on"),
+        (["run", "--at-once", "none"], 2, "none is no number from 1 on"),
+        (["fly"], 2, "invalid choice"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(arguments: list[str], code: int, why: str) -> None:
+    told = run(*arguments)
+    assert told.returncode == code
+    assert why in told.stderr
+
+
+def test_nothing_to_do_is_no_error() -> None:
+    for verb in ("pause", "resume", "cancel", "retry"):
+        assert run(verb, "all").stdout == f"There is nothing to {verb}.\n"
+    assert run("clear").stdout == "There was nothing to take out.\n"
