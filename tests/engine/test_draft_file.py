@@ -1,0 +1,86 @@
+"""Models of the catalogue that are served by their id: with the draft that belongs to them, or without one."""
+
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from launcher.app import options_for
+from launcher.base.errors import EngineUnsuitable, ModelHasNoHead, ModelMissing
+from launcher.base.paths import models_dir
+from launcher.engine import launch
+from launcher.engine.build import probe
+from launcher.engine.endpoint import Endpoint
+from launcher.engine.launch import ServeOptions, check_model
+
+ENDPOINT = Endpoint(20_001, "key")
+REPO = "owner/Drafted-GGUF"
+MODELS = f"""
+[[models]]
+id = "drafted"
+name = "With a head in a file of its own"
+repo = "{REPO}"
+speculation = "draft-file"
+draft = {{ file = "mtp-model.gguf" }}
+files = [{{ quant = "F16", file = "model.gguf" }}]
+
+[[models]]
+id = "headless"
+name = "Without a head"
+repo = "{REPO}"
+files = [{{ quant = "F16", file = "model.gguf" }}]
+"""
+
+
+@pytest.fixture
+def model(home: Path, headless_model: Path) -> Path:
+    """A model without a head in the folder for models, and two entries in the user's own catalogue for it."""
+    folder = home / "config" / "models"
+    folder.mkdir(parents=True)
+    (folder / "mine.toml").write_text(MODELS)
+    path = models_dir() / REPO / "model.gguf"
+    path.parent.mkdir(parents=True)
+    shutil.copy(headless_model, path)
+    return path
+
+
+def options(name: str, draft: int | None = None) -> ServeOptions:
+    return options_for(name, lambda path: ServeOptions(model=path, built_in=True), draft=draft)
+
+
+async def test_the_draft_is_passed_in_the_engines_own_words(model: Path) -> None:
+    beside = model.with_name("mtp-model.gguf")
+    shutil.copy(model, beside)
+    chosen = options("drafted:f16", draft=3)
+    assert (chosen.model, chosen.draft_file, chosen.draft) == (model, beside, 3)
+    check_model(chosen)
+    build = await probe(None)
+    build = replace(build, flags=build.flags | {"--spec-draft-model"})
+    given = dict(pairwise(launch._arguments(chosen, ENDPOINT, build, 4_096)))
+    assert given["--spec-type"] == "draft-mtp"
+    assert given["--spec-draft-model"] == str(beside)
+    assert given["--spec-draft-n-max"] == "3"
+
+
+async def test_an_engine_that_cannot_take_one_is_told(model: Path) -> None:
+    shutil.copy(model, model.with_name("mtp-model.gguf"))
+    with pytest.raises(EngineUnsuitable, match="--spec-draft-model"):
+        await launch.plan(options("drafted"), ENDPOINT)
+
+
+@pytest.mark.parametrize("name", ["drafted", "headless"])
+def test_without_a_draft_it_is_served_without(model: Path, name: str) -> None:
+    chosen = options(name)
+    assert (chosen.draft, chosen.draft_file) == (0, None)
+    check_model(chosen)
+    with pytest.raises(ModelHasNoHead):
+        check_model(options(name, draft=2))
+
+
+def test_what_is_not_here_has_to_be_pulled(model: Path) -> None:
+    model.unlink()
+    with pytest.raises(ModelMissing) as told:
+        options("headless:F16")
+    assert "`mtp-launcher pull headless:F16`" in told.value.hint
