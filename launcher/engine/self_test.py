@@ -27,6 +27,7 @@ from launcher.machine.engine_view import disagreements, is_gpu
 from launcher.machine.gpu import Gpu
 from launcher.machine.libraries import install_line, known_libraries, missing_libraries
 from launcher.machine.machine import read_machine
+from launcher.machine.visibility import hidden_by
 
 _DEVICES = {
     "cuda": ("CUDA",),
@@ -132,14 +133,15 @@ def _check_gpu(devices: Sequence[Device], backend: str | None, gpu: Gpu | None) 
     if backend is None or backend == "cpu":
         return ()
     own = [device for device in devices if is_gpu(device) and device.name.startswith(_DEVICES.get(backend, ""))]
-    missed = [each for each in disagreements([gpu], own) if each.kind in ("missing", "hidden")] if gpu else []
-    hidden = [each for each in missed if each.kind == "hidden"]
-    if own and hidden:
-        return (f"{hidden[0].title} Another one was tested.",)
+    missed = gpu is not None and any(each.kind in ("missing", "hidden") for each in disagreements([gpu], own))
     if own and not missed:
         return ()
-    if hidden:
-        raise GpuUnseen(hidden[0].title, hidden[0].hint, hidden=True)
+    variable = hidden_by([gpu], backend, os.environ).get(gpu.id) if gpu is not None else None
+    if gpu is not None and variable is not None:
+        hidden = f"{variable}={os.environ[variable]} hides the {gpu.name} from the engine."
+        if own:
+            return (f"{hidden} Another one was tested.",)
+        raise GpuUnseen(hidden, f"Unset {variable}, or name this GPU in it.", hidden=True)
     if backend == "vulkan" and any(library.soname.startswith("libvulkan") for library in missing_libraries("official")):
         raise GpuUnseen(
             "The engine does not see the GPU: the Vulkan loader (libvulkan.so.1) is not installed.",

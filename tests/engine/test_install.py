@@ -11,7 +11,6 @@ import sys
 import tarfile
 import time
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 
@@ -34,6 +33,7 @@ from launcher.engine.releases import API_VARIABLE
 from launcher.engine.staging import installing, store_dir
 from launcher.fetch.transfer import TransferSettings
 from launcher.machine.gpu import Gpu
+from tests.conftest import ReleaseServer
 
 FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
 ADA = Gpu(
@@ -45,15 +45,6 @@ CUDA = "CUDA0: NVIDIA GeForce RTX 4090 (24082 MiB, 23500 MiB free)"
 VULKAN = "Vulkan0: NVIDIA GeForce RTX 4090 (24082 MiB, 23500 MiB free)"
 GPU_BUILDS = "cpu", "vulkan", "cuda-13.4", "cuda-12.8"
 QUICK = TransferSettings(attempts=2, backoff_s=0.01)
-
-
-class ReleaseServer(Protocol):
-    api: str
-    command: str
-
-    def with_faults(self, *faults: str) -> str: ...
-    def publish(self, tag: str, *builds: str, **details: object) -> None: ...
-    def requests(self) -> list[dict[str, Any]]: ...
 
 
 class Told:

@@ -3,20 +3,12 @@
 import json
 import time
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 
 from launcher.base.errors import BadOption, RateLimited, Refused, ReleaseMissing, Unreachable
 from launcher.engine.releases import API_VARIABLE, Releases
-
-
-class ReleaseServer(Protocol):
-    api: str
-
-    def with_faults(self, *faults: str) -> str: ...
-    def publish(self, tag: str, *builds: str, **details: object) -> None: ...
-    def requests(self) -> list[dict[str, Any]]: ...
+from tests.conftest import ReleaseServer
 
 
 def tags(asked: Releases) -> list[str]:

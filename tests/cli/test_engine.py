@@ -1,0 +1,190 @@
+"""`mtp-launcher engine` and `serve` with what it installed, as a user types them, against the fake GitHub."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.engine.installed import PROGRAM
+from tests.conftest import FAKES, ReleaseServer
+
+pytestmark = pytest.mark.usefixtures("no_engine_here")
+FAKE = f"{sys.executable} {FAKES / 'llama_server.py'}"
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "launcher", *map(str, arguments)]
+
+
+def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    told = subprocess.run(command(*arguments), capture_output=True, text=True, encoding="utf-8", check=False)
+    assert told.returncode == code, told.stdout + told.stderr
+    return told
+
+
+def told(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
+    """Run it with --json and return the last object."""
+    lines = run(*arguments, "--json", code=code).stdout.splitlines()
+    return dict(json.loads(lines[-1]))
+
+
+@pytest.fixture(autouse=True)
+def published(releases: ReleaseServer) -> None:
+    """Two builds, the older one stable."""
+    builds = "cpu", "vulkan", "cuda-13.4"
+    releases.publish("b11400", *builds, command=FAKE)
+    releases.publish("v0.7.0", points_at="b11400")
+    releases.publish("b11434", *builds, command=FAKE)
+
+
+def test_a_users_day_with_engines() -> None:
+    assert told("engine", "list")["current"] == "auto"
+    first = told("engine", "install")
+    assert (first["event"], first["name"], first["current"]) == ("done", "b11400-cpu-x64", True)
+    assert told("engine", "install", "nightly")["name"] == "b11434-cpu-x64"
+    assert told("engine", "rollback") == {"current": "b11400-cpu-x64", "previous": "b11434-cpu-x64", "pinned": False}
+    assert told("engine", "pin")["pinned"]
+    kept = told("engine", "install", "b11434")
+    assert kept["current"] is False
+    listed = told("engine")
+    assert [(each["name"], each["current"]) for each in listed["engines"]][:2] == [
+        ("b11434-cpu-x64", False),
+        ("b11400-cpu-x64", True),
+    ]
+    assert told("engine", "remove", "b11400", code=1)["error"]["code"] == "engine_kept"
+    assert told("engine", "use", "b11434")["pinned"] is False
+    assert told("engine", "remove", "b11400")["removed"] == "b11400-cpu-x64"
+    assert told("engine", "test")["draft_n_accepted"] > 0
+    assert told("engine", "use", "auto")["current"] == "auto"
+
+
+def test_what_a_person_reads() -> None:
+    installed = run("engine", "install")
+    assert installed.stdout.startswith("b11400-cpu-x64 is in use now: `mtp-launcher serve` takes it. Its test: ")
+    steps = installed.stderr.splitlines()
+    assert steps[0] == "Looking at this computer and the releases ..."
+    assert steps[1] == "  No GPU was found, so the engine computes on the processor."
+    assert steps[2] == "Downloading llama-b11400-bin-ubuntu-x64.tar.gz ..."
+    assert steps[-1] == "Running the demo model with MTP ..."
+    listed = run("engine", "list").stdout
+    assert "*  b11400-cpu-x64  installed  cpu" in listed
+    assert "In use: b11400-cpu-x64." in listed
+    assert "`mtp-launcher engine rollback` goes back to the usual choice (auto)." in listed
+    available = run("engine", "available").stdout
+    assert "b11400  2026-11-01  cpu" in available
+    assert "stable, installed" in available
+    assert "Stable: `mtp-launcher engine install` takes b11400" in available
+    assert run("engine", "pin").stdout == "In use: b11400-cpu-x64, pinned. Before: the usual choice (auto).\n"
+    back = run("engine", "rollback").stdout.splitlines()
+    assert back[0].startswith("In use: the usual choice (auto)")
+    assert back[1].startswith("b11400-cpu-x64 was pinned and is not any more")
+
+
+def test_progress_as_json_is_one_object_a_line() -> None:
+    lines = [json.loads(line) for line in run("engine", "install", "--json").stdout.splitlines()]
+    assert {line["event"] for line in lines} == {"step", "note", "progress", "done"}
+    assert lines[-1]["event"] == "done"
+    assert len(next(iter(lines[-1]["archives"].values()))) == 64
+
+
+def test_serve_takes_the_engine_in_use(demo_model: Path, releases: ReleaseServer) -> None:
+    releases.publish("b11450", "cpu")
+    run("engine", "install", "b11450")
+    with subprocess.Popen(
+        command("serve", "--model", demo_model), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout
+        head = [server.stdout.readline() for _ in range(2)][1]
+        told_busy = told("engine", "use", "auto")
+        removal = told("engine", "remove", "b11450", code=1)
+        server.send_signal(signal.SIGINT)
+        server.communicate()
+    assert "b11450-cpu-x64 engine 0.6.0-dev (build 11450" in head
+    assert told_busy["current"] == "auto"
+    assert removal["error"]["code"] == "engine_busy"
+    assert told("engine", "remove", "b11450")["freed_bytes"] > 0
+
+
+def test_an_installed_engine_serves_by_its_name(demo_model: Path, releases: ReleaseServer) -> None:
+    run("engine", "install", "b11434")
+    run("engine", "use", "auto")
+    with subprocess.Popen(
+        command("serve", "--model", demo_model, "--engine", "b11434"), stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout
+        lines = [server.stdout.readline() for _ in range(2)]
+        server.send_signal(signal.SIGINT)
+        server.communicate()
+    assert "b11434-cpu-x64 engine" in lines[1]
+
+
+def test_an_engine_in_use_that_is_gone_stops_serve_with_words(home: Path, demo_model: Path) -> None:
+    run("engine", "install")
+    shutil.rmtree(home / "data" / "engines" / "b11400-cpu-x64")
+    error = told("serve", "--model", demo_model, code=1)["error"]
+    assert error["message"] == "The engine in use, b11400-cpu-x64, is not there any more."
+    assert "engine rollback" in error["hint"]
+    assert "It is not there any more" in run("engine", "list").stdout
+    assert "b11400-cpu-x64, is not there any more" in run("doctor").stdout
+
+
+def test_an_engine_of_the_users_own(fake_engine: Path, tmp_path: Path) -> None:
+    fork = tmp_path / "my-fork" / "build" / "bin"
+    fork.mkdir(parents=True)
+    shutil.copy(fake_engine, fork / PROGRAM)
+    assert run("engine", "add", tmp_path / "my-fork").stdout.startswith(f"my-fork: {fork / PROGRAM}\n")
+    assert run("engine", "use", "my-fork").stdout == "In use: my-fork. Before: the usual choice (auto).\n"
+    assert "my-fork works." in run("engine", "test").stdout
+    run("engine", "use", "built-in")
+    assert run("engine", "remove", "my-fork").stdout == (f"my-fork is forgotten. Its files stay: {fork / PROGRAM}\n")
+
+
+def test_what_is_no_engine_is_not_taken_in(tmp_path: Path) -> None:
+    assert told("engine", "add", "/bin/true", code=1)["error"]["code"] == "engine_unsuitable"
+    assert told("engine", "add", tmp_path, code=1)["error"]["code"] == "engine_missing"
+
+
+def test_a_known_bad_build(releases: ReleaseServer) -> None:
+    releases.publish("b10745", "cpu", command=FAKE)
+    error = told("engine", "install", "b10745", code=1)["error"]
+    assert error["code"] == "known_bad"
+    assert "--anyway" in error["hint"]
+    run("engine", "install", "b10745", "--anyway")
+    listed = run("engine", "list").stdout
+    assert "b10745-cpu-x64: known to be bad: it cannot start MTP" in listed
+    assert "known to be bad: it cannot start MTP" in run("engine", "available").stdout
+    assert "b10745-cpu-x64 is b10745, which is known to be bad" in run("doctor").stdout
+
+
+def test_interrupted_it_says_that_nothing_was_changed(releases: ReleaseServer) -> None:
+    releases.publish("b11450", "cpu", command=f"env FAKE_FAULTS=slow-load FAKE_RELEASE=/nowhere {FAKE}")
+    with subprocess.Popen(
+        command("engine", "install", "b11450"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as installing:
+        assert installing.stderr
+        seen = ""
+        while "Running the demo model" not in seen:
+            seen = installing.stderr.readline()
+        installing.send_signal(signal.SIGINT)
+        _, rest = installing.communicate()
+    assert installing.returncode == 130
+    assert "Interrupted: nothing was changed." in rest
+    assert "Traceback" not in rest
+    assert [each["name"] for each in told("engine")["engines"]] == ["built-in"]
+
+
+@pytest.mark.parametrize("wrong", [["nonsense"], ["use"], ["remove"], ["add"], ["install", "a", "b"]])
+def test_a_wrong_command_line(wrong: list[str]) -> None:
+    assert "usage: mtp-launcher" in run("engine", *wrong, code=2).stderr
+
+
+def test_a_release_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MTP_LAUNCHER_GITHUB_API", "http://127.0.0.1:9")
+    error = told("engine", "install", code=1)["error"]
+    assert error["code"] == "unreachable"
+    assert told("engine", "list")["engines"], "the list needs no network"
