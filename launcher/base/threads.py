@@ -17,6 +17,8 @@ def in_thread(work: Callable[[], T], name: str) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
+    future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may be left to ask for it
+
     def settle(result: T | None, error: Exception | None) -> None:
         if future.done():
             return

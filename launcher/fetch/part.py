@@ -23,7 +23,8 @@ UNKNOWN = 2**62
 class Segment:
     """A stretch of the file that one connection fills: from `begin`, by now up to `position`, in the end up to `end`.
 
-    `line` is its line in the journal, `synced` how far it is on the disk for certain. It is guarded by the part's lock.
+    `line` is its line in the journal, `synced` how far it is on the disk for certain, `asked` the end that a server
+    was asked for. It is guarded by the part's lock.
     """
 
     begin: int
@@ -31,6 +32,7 @@ class Segment:
     end: int
     synced: int
     line: int
+    asked: int
     idle: bool = False
 
 
@@ -71,7 +73,9 @@ class Part:
             self.path.unlink(missing_ok=True)
         self._file = FileIO(os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644), "r+")
         try:
-            self._segments = [Segment(begin, end, end, end, i, idle=True) for i, (begin, end) in enumerate(finished)]
+            self._segments = [
+                Segment(begin, end, end, end, i, end, idle=True) for i, (begin, end) in enumerate(finished)
+            ]
             self._write_journal()
         except BaseException:
             self._file.close()
@@ -101,8 +105,7 @@ class Part:
     def gaps(self) -> list[Span]:
         """Return what is neither there nor being fetched."""
         with self._changed:
-            taken = [Span(each.begin, each.position if each.idle else each.end) for each in self._segments]
-            return gaps(taken, UNKNOWN if self.size is None else self.size)
+            return self._gaps()
 
     def running(self) -> list[Span]:
         """Return what is still to come on the connections that there are."""
@@ -127,9 +130,10 @@ class Part:
         with self._changed:
             for each in self._segments:
                 if each.idle and each.position == span.begin > each.begin:
-                    each.end, each.idle = span.end, False
+                    each.end = each.asked = span.end
+                    each.idle = False
                     return each
-            segment = Segment(span.begin, span.begin, span.end, span.begin, len(self._segments))
+            segment = Segment(span.begin, span.begin, span.end, span.begin, len(self._segments), span.end)
             self._segments.append(segment)
             self._note(segment)
             return segment
@@ -146,6 +150,14 @@ class Part:
             for each in self._segments:
                 if not each.idle and each.position < span.begin < each.end:
                     each.end = span.begin
+
+    def rejoin(self) -> None:
+        """Let running segments go on into the gaps behind them, as far as their servers were asked for that."""
+        with self._changed:
+            behind = {gap.begin: gap.end for gap in self._gaps()}
+            for each in self._segments:
+                if not each.idle:
+                    each.end = max(each.end, min(behind.get(each.end, 0), each.asked))
 
     def write(self, segment: Segment, data: memoryview) -> bool:
         """Write what follows in a segment, no further than its end, and note it. Return False when nobody wants it."""
@@ -208,6 +220,10 @@ class Part:
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
             self._journal_path.unlink(missing_ok=True)
+
+    def _gaps(self) -> list[Span]:
+        taken = [Span(each.begin, each.position if each.idle else each.end) for each in self._segments]
+        return gaps(taken, UNKNOWN if self.size is None else self.size)
 
     def _done(self) -> int:
         return n_bytes(Span(each.begin, each.position) for each in self._segments)

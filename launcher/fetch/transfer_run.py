@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from launcher.base.errors import DownloadBroken, LauncherError
+from launcher.base.errors import DownloadBroken, LauncherError, Unreachable
 from launcher.base.net import host_of
 from launcher.base.threads import in_thread
 from launcher.fetch.journal import Identity
@@ -111,7 +111,7 @@ class Transfer:
                     continue
                 self._workers.remove(worker)
                 self._mixed |= worker.mixed
-                trouble = self._ended(worker, worker.ended.result()) or trouble
+                trouble = self._ended(worker, worker.ended.result())
         for worker in self._workers:
             worker.abort()
         self._workers.clear()
@@ -127,21 +127,22 @@ class Transfer:
             self._with_range,
             self._with_condition,
         )
-        while len(self._workers) < self._growth.wanted and (span := self._next_span()) is not None:
+        wanted = 1 if self._part.size is None else self._growth.wanted
+        while len(self._workers) < wanted and (span := self._next_span(wanted)) is not None:
             self._workers.append(Worker(self._part, self._part.claim(span), ask, self._bucket))
 
-    def _next_span(self) -> Span | None:
+    def _next_span(self, wanted: int) -> Span | None:
         """Return what another connection should fetch: the first gap, or a part of what the others still have to.
 
         With several connections all fetch near the front of what is missing, so that the hash can follow while what
         they wrote is still in the page cache.
         """
         gaps = self._part.gaps()
-        if self._growth.wanted == 1:
+        if wanted == 1:
             return gaps[0] if gaps else None
         running = self._part.running()
         missing = sum(span.length for span in (*gaps, *running))
-        chunk = min(max(missing // (2 * self._growth.wanted), _SMALLEST_CHUNK), _LARGEST_CHUNK)
+        chunk = min(max(missing // (2 * wanted), _SMALLEST_CHUNK), _LARGEST_CHUNK)
         if not gaps:
             longest = max(running, key=lambda span: span.length)
             if longest.length < _SMALLEST_CHUNK:
@@ -167,6 +168,7 @@ class Transfer:
         if self._workers:  # the others go on
             if worker.received_bytes < _WORKED or trouble.then is not Next.AGAIN:
                 self._growth.stop(len(self._workers))
+                self._part.rejoin()
         elif trouble.then is Next.ALONE and self._with_range:
             self._with_range = False
             self._growth.stop(1)
@@ -297,7 +299,10 @@ class Transfer:
 
 def _without_secrets(url: str) -> str:
     """Return an address without user, query and fragment, which may hold passwords and signatures."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise Unreachable(f"There is no web server at such an address: {error}.", "It begins with https://.") from error
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 

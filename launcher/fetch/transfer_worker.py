@@ -11,6 +11,8 @@ from launcher.fetch.transfer_answer import Accepted, Next, Trouble, judge
 from launcher.fetch.transfer_pace import Bucket
 
 _BUFFER = 2**20
+_SMALL_BUFFER = 2**14
+"""For a limited rate, so that it is even."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Worker:
         self.mixed = bool(begin and known.etag and told.etag != known.etag)
         part.identify(size=told.size, etag=told.etag)
         self.accepted = told
-        view = memoryview(bytearray(_BUFFER))
+        view = memoryview(bytearray(_BUFFER if self._bucket is None else _SMALL_BUFFER))
         wanted = segment.position < segment.end
         while wanted:
             n_bytes = self._stream.readinto(view)

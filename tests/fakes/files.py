@@ -111,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
         with self.run.lock:
             signature = f"s3cret{len(self.run.links)}"
             self.run.links[signature] = int(self.faults.get("expires", 10**9))
-        target = f"{ADDRESSES['store']}{self.path}?signature={signature}"
+        target = f"{ADDRESSES['store']}{urlsplit(self.path).path}?signature={signature}"
         self.head(302, {"Location": target, "Content-Length": 0})
 
     def answer(self, path: Path, query: dict[str, list[str]]) -> None:

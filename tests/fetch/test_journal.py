@@ -1,0 +1,80 @@
+"""The journal: what it keeps, and what is believed of it after a kill, a power cut, or damage."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher.fetch import journal
+from launcher.fetch.journal import Identity, Stretch
+from launcher.fetch.ranges import Span, n_bytes
+
+IDENTITY = Identity("https://example.org/model.gguf", 10_000, "ab" * 32, '"etag"')
+STRETCHES = [Stretch(0, 4_000, 3_000), Stretch(6_000, 7_000, 6_000)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.gguf.part.journal"
+
+
+def test_it_is_read_as_it_was_written(path: Path) -> None:
+    journal.create(path, IDENTITY, STRETCHES)
+    record = journal.read(path)
+    assert record
+    assert record.identity == IDENTITY
+    assert record.finished == [Span(0, 4_000), Span(6_000, 7_000)]
+
+
+def test_a_line_is_overwritten_in_place(path: Path) -> None:
+    first = journal.create(path, IDENTITY, STRETCHES)
+    with path.open("r+b") as file:
+        file.seek(journal.offset(first, 1))
+        file.write(journal.line(Stretch(6_000, 9_999, 6_000)))
+    record = journal.read(path)
+    assert record
+    assert record.finished == [Span(0, 4_000), Span(6_000, 9_999)]
+
+
+def test_after_another_boot_only_what_was_synced_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "boot", lambda: "the boot before")
+    journal.create(path, IDENTITY, STRETCHES)
+    monkeypatch.undo()
+    record = journal.read(path)
+    assert record
+    assert record.finished == [Span(0, 3_000)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{}\n", b"[1]\n", b"\xff\n", b"[" * 10_000, b'{"format": 2, "url": "x"}\n', b'{"format": 1, "url": 7}\n'],
+)
+def test_what_is_no_journal_says_nothing(path: Path, text: bytes) -> None:
+    path.write_bytes(text)
+    assert journal.read(path) is None
+
+
+def test_none_says_nothing(path: Path) -> None:
+    assert journal.read(path) is None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 400), st.binary(min_size=1, max_size=30))
+def test_a_damaged_journal_never_says_more_than_it_did(path: Path, at: int, damage: bytes) -> None:
+    journal.create(path, IDENTITY, STRETCHES)
+    sound = path.read_bytes()
+    path.write_bytes(sound[:at] + damage + sound[at + len(damage) :])
+    record = journal.read(path)
+    if record is not None:
+        assert n_bytes([*record.finished, Span(0, 4_000), Span(6_000, 7_000)]) == 5_000
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 400))
+def test_a_journal_that_was_cut_short_never_says_more_than_it_did(path: Path, length: int) -> None:
+    journal.create(path, IDENTITY, STRETCHES)
+    path.write_bytes(path.read_bytes()[:length])
+    record = journal.read(path)
+    if record is not None:
+        assert set(record.finished) <= {Span(0, 4_000), Span(6_000, 7_000)}

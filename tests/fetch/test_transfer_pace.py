@@ -1,0 +1,88 @@
+"""The rate, the pauses, the number of connections."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.fetch.transfer_pace import Bucket, Growth, Speed, backoff_s
+
+MB = 10**6
+
+
+class TestLimit:
+    @given(st.lists(st.integers(1, 5 * MB), min_size=1, max_size=50))
+    def test_whoever_waits_as_told_never_exceeds_it(self, pieces: list[int]) -> None:
+        now = [100.0]
+        bucket = Bucket(MB, now=lambda: now[0])
+        for piece in pieces:
+            now[0] += bucket.take(piece)
+        assert sum(pieces) / (now[0] - 100.0) <= MB * 1.000001
+
+    def test_a_long_pause_saves_up_a_quarter_second_at_most(self) -> None:
+        now = [0.0]
+        bucket = Bucket(MB, now=lambda: now[0])
+        now[0] = 1000.0
+        assert bucket.take(MB) == pytest.approx(0.75)
+
+
+class TestPauses:
+    def test_they_double_up_to_the_longest(self) -> None:
+        assert [backoff_s(n, 1.0, 60.0, lambda: 1.0) for n in (1, 2, 3, 7, 5000)] == [1, 2, 4, 60, 60]
+
+    @given(st.integers(1, 100), st.floats(0, 1))
+    def test_chance_halves_them_at_most(self, failures: int, chance: float) -> None:
+        whole = backoff_s(failures, 1.0, 60.0, lambda: 1.0)
+        assert whole / 2 <= backoff_s(failures, 1.0, 60.0, lambda: chance) <= whole
+
+
+class TestSpeed:
+    def test_it_is_unknown_at_first(self) -> None:
+        assert Speed().sample(0.0, 0) is None
+
+    def test_it_is_that_of_the_last_seconds(self) -> None:
+        speed = Speed(window_s=5.0)
+        told = [speed.sample(float(second), MB * min(second, 10)) for second in range(30)]
+        assert told[5] == pytest.approx(MB)
+        assert told[-1] == 0
+
+    def test_a_new_start_is_no_negative_speed(self) -> None:
+        speed = Speed()
+        speed.sample(0.0, 10 * MB)
+        assert speed.sample(1.0, 0) is None
+
+
+def grown(per_connection: float, line: float, most: int = 8) -> int:
+    """Return how many connections there are after a minute with these limits of a server and a line, in MB/s."""
+    growth, received = Growth(most, settle_s=1.0), 0.0
+    for tenth in range(600):
+        growth.observe(tenth / 10, int(received), settled=True)
+        received += min(line, per_connection * growth.wanted) * MB / 10
+    return growth.wanted
+
+
+class TestNumberOfConnections:
+    def test_a_server_that_limits_each_gets_as_many_as_there_may_be(self) -> None:
+        assert grown(per_connection=30, line=1000) == 8
+        assert grown(per_connection=30, line=1000, most=6) == 6
+
+    def test_a_full_line_gets_no_more_than_tried(self) -> None:
+        assert grown(per_connection=1000, line=12) == 2
+
+    def test_the_line_bounds_them(self) -> None:
+        assert grown(per_connection=30, line=60) == 4
+
+    def test_a_fast_stream_stays_alone(self) -> None:
+        assert grown(per_connection=500, line=10_000) == 1
+
+    def test_nothing_is_judged_before_all_have_brought_something(self) -> None:
+        growth = Growth(8, settle_s=1.0)
+        for second in range(10):
+            growth.observe(float(second), second * MB, settled=False)
+        assert growth.wanted == 1
+
+    def test_stop_is_final(self) -> None:
+        growth = Growth(8, settle_s=1.0)
+        growth.stop(0)
+        for second in range(10):
+            growth.observe(float(second), second * MB, settled=True)
+        assert growth.wanted == 1
