@@ -100,17 +100,18 @@ async def offered(
 
 def _unless_still_coming(offer: Offer, older: Sequence[Offer]) -> Offer:
     """Return an offer; one that lacks what an older one has as one that offers nothing yet."""
-    for other in older:
-        if other.choice is not None and (offer.choice is None or _rank(other.choice) < _rank(offer.choice)):
-            if isinstance(offer.obstacle, ReleaseMissing):
-                return offer
-            missing = other.choice.build.name.replace(other.release.tag, offer.release.tag)
-            return Offer(offer.release, None, _unfinished(offer.release.tag, [missing]), offer.fault)
-    return offer
+    best = min((other for other in older if other.choice), key=_rank, default=None)
+    if best is None or best.choice is None or isinstance(offer.obstacle, ReleaseMissing):
+        return offer
+    if offer.choice is not None and _rank(offer) <= _rank(best):
+        return offer
+    missing = best.choice.build.name.replace(best.release.tag, offer.release.tag)
+    return Offer(offer.release, None, _unfinished(offer.release.tag, [missing]), offer.fault)
 
 
-def _rank(choice: Choice) -> int:
-    return {"cpu": 2, "vulkan": 1}.get(choice.build.backend, 0)
+def _rank(offer: Offer) -> int:
+    backend = offer.choice.build.backend if offer.choice else ""
+    return {"cpu": 2, "vulkan": 1}.get(backend, 0)
 
 
 def _pending(release: Release) -> list[str]:
