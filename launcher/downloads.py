@@ -54,7 +54,7 @@ async def add_pull(
 
 async def add_engine(tag: str | None = None, backend: str | None = None) -> Added:
     """Put the installation of an engine into the queue: see `install`."""
-    title = f"llama.cpp {tag or 'stable'}" + (f", {backend}" if backend else "")
+    title = f"llama.cpp, {tag or 'the stable build'}" + (f" for {backend}" if backend else "")
     return await asyncio.to_thread(queue().add, ENGINE, {"tag": tag, "backend": backend}, title)
 
 

@@ -131,7 +131,7 @@ async def _add(options: argparse.Namespace) -> int:
         sized = f" ({size(each.job.bytes)})" if each.job.bytes else ""
         place = f"added as number {each.job.id}{sized}" if each.fresh else f"there already: {told(each.job)}"
         print(f"{each.job.title}: {place}.")
-    print("The window downloads it while it is open, or: mtp-launcher downloads run")
+    print("`mtp-launcher downloads run` downloads what waits.")
     return 0
 
 

@@ -47,7 +47,7 @@ def why(job: Job) -> str:
         return ""
     if job.retry_at_s is None:
         return job.failure.title
-    return f"{job.failure.title} Tried again in {duration(max(job.retry_at_s - time.time(), 0))}."
+    return f"{job.failure.title} Trying again in {duration(max(job.retry_at_s - time.time(), 0))}."
 
 
 def failure_json(failure: Failure | None) -> dict[str, str] | None:

@@ -125,6 +125,8 @@ class Queue:
             return Failure.of(error)
         except OSError as error:
             return system_failure(error)
+        except Exception as error:  # noqa: BLE001 -- else no verb would work any more
+            return unexpected(error)
         return None
 
     def _change(self, change: Callable[[Jobs], tuple[Jobs, _T]]) -> tuple[Jobs, _T, tuple[Damage, ...]]:
@@ -133,6 +135,12 @@ class Queue:
             return self.settled(after), told
 
         return self.store.change(settling)
+
+
+def unexpected(error: BaseException) -> Failure:
+    """Keep an error that nobody foresaw."""
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return Failure("error", f"It ended unexpectedly ({what}).", "This is a fault of the program: please report it.")
 
 
 def system_failure(error: OSError) -> Failure:

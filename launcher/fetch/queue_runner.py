@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from launcher.base.errors import DiskFull, LauncherError, WrittenByNewer
 from launcher.base.identity import ProcessId
 from launcher.fetch.jobs import Done, Failure, Figures, Job, Jobs, Outcome, State, Stopped, Wish
-from launcher.fetch.queue import Queue, system_failure
+from launcher.fetch.queue import Queue, system_failure, unexpected
 from launcher.fetch.queue_events import Event, JobProgressed, Notice, changes, totals
 from launcher.fetch.queue_store import Damage, Stamp
 
@@ -175,15 +175,15 @@ class Runner:
         job = ours.job
         try:
             ours.outcome = Done(await self._queue.works[job.kind].run(job.arguments, ours.report))
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if not ours.stopping:
-                ours.outcome = _unexpected("it was cancelled from within")
+                ours.outcome = unexpected(error)
         except LauncherError as error:
             ours.outcome = Failure.of(error)
         except OSError as error:
             ours.outcome = _full(error) if error.errno == errno.ENOSPC else system_failure(error)
         except Exception as error:  # noqa: BLE001 -- a fault in one job is no reason to end the others
-            ours.outcome = _unexpected(f"{type(error).__name__}: {error}")
+            ours.outcome = unexpected(error)
 
     def _tell_progress(self) -> None:
         now_s = self._queue.clock.steady_s()
@@ -233,7 +233,3 @@ def _full(error: OSError) -> Failure:
     return Failure.of(
         DiskFull(f"The disk{where} is full.", "Nothing is lost: free space, then `mtp-launcher downloads resume all`.")
     )
-
-
-def _unexpected(what: str) -> Failure:
-    return Failure("error", f"It ended unexpectedly: {what}.", "This is a fault of the program: please report it.")

@@ -279,7 +279,7 @@ async def fail(arguments: dict[str, Any], _report: Report) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"), [("cancelled", "cancelled from within"), ("system", "No such file"), ("fault", "KeyError")]
+    ("how", "told"), [("cancelled", "CancelledError"), ("system", "No such file"), ("fault", "KeyError")]
 )
 async def test_whatever_ends_a_job_the_next_one_runs(how: str, told: str, tmp_path: Path) -> None:
     queue, heard = Queue({**WORKS, "fail": Work(fail, lambda _arguments: None)}), Heard()
@@ -290,6 +290,26 @@ async def test_whatever_ends_a_job_the_next_one_runs(how: str, told: str, tmp_pa
     (failed,) = heard.of(JobFailed)
     assert told in failed.failure.title
     assert [job.state for job in queue.look().jobs.jobs] == [State.FAILED, State.DONE]
+
+
+def fail_to_discard(arguments: dict[str, Any]) -> None:
+    raise arguments["not there"]
+
+
+@pytest.mark.parametrize(
+    ("discard", "told"),
+    [(fail_to_discard, "KeyError"), (lambda arguments: Path(arguments["missing"]).unlink(), "No such file")],
+)
+def test_what_cannot_be_discarded_is_told_and_stops_nothing(
+    discard: Callable[[dict[str, Any]], None], told: str, tmp_path: Path
+) -> None:
+    queue = Queue({"fail": Work(fail, discard)})
+    queue.add("fail", {"missing": str(tmp_path / "missing")}, "fails")
+    (job,) = queue.become(Wish.DISCARD, 1)
+    assert (job.state, job.wish) == (State.CANCELLED, Wish.CANCEL)
+    assert job.failure is not None
+    assert told in job.failure.title
+    assert queue.clear() == 1
 
 
 async def test_a_listener_hears_what_is_done_to_the_list(tmp_path: Path) -> None:
