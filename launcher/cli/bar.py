@@ -17,7 +17,7 @@ class Bar:
 
     def __init__(self) -> None:
         self._moves = sys.stderr.isatty()
-        self._shown_s: float | None = None
+        self._shown_s: float | None = None if self._moves else time.monotonic()
         self._written = 0
 
     def show(
@@ -57,8 +57,8 @@ class Bar:
         if self._moves and self._written:
             sys.stderr.write(f"\r{' ' * self._written}\r")
             sys.stderr.flush()
+            self._shown_s = None
         self._written = 0
-        self._shown_s = None
 
 
 def figures(

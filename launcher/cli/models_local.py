@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 _EVENT_S = 0.5
+_PART = re.compile(r"-\d{5}-of-\d{5}$")
 VERBS = ("list", "verify", "remove")
 
 
@@ -77,7 +79,7 @@ def _list(models: Sequence[LocalModel], *, as_json: bool) -> int:
     head = ("MODEL", "QUANT", "SIZE", "MTP HEAD", "VERIFIED", "FROM", "FILE")
     rows = [
         (
-            local.record.model or local.path.stem,
+            local.record.model or _PART.sub("", local.path.stem),
             _kind_or_quant(local),
             size(local.record.bytes),
             _head(local),
@@ -91,7 +93,9 @@ def _list(models: Sequence[LocalModel], *, as_json: bool) -> int:
     for local in models:
         if local.record.problem:
             print("\n" + filled(f"{local.record.words}: {local.record.problem}"))
-    print(f"\n{size(sum(local.record.bytes for local in models))} in all. `mtp-launcher serve ID` starts one of them.")
+    print(
+        f"\n{size(sum(local.record.bytes for local in models))} in all. `mtp-launcher serve` starts one by its id, as REPO:FILE, or by its path."
+    )
     return 0
 
 

@@ -101,7 +101,7 @@ def _begin(meant: Wanted, choice: Choice | None, options: argparse.Namespace) ->
         print_json(told | {"why": choice.why if choice else None})
         return
     first = meant.items[0].pieces[0]
-    origin = f", from {first.hub.repo}" if first.hub and meant.words != first.words else ""
+    origin = f", from {first.hub.repo}" if choice and first.hub else ""
     print(f"{meant.words}{f', {size(meant.bytes)}' if meant.bytes else ''}{origin}", file=sys.stderr)
     if choice:
         chosen = "chosen for this machine: " if options.what.find(":") < 0 else ""

@@ -95,7 +95,7 @@ def find(entry: ModelEntry, quant: str | None = None) -> LocalModel | None:
     index, _ = read_index()
     quants = {file.quant for file in files}
     kept = [each for each in index.records if each.kind == "model" and each.model == entry.id and each.quant in quants]
-    for record in sorted(kept, key=lambda each: -(each.received_s or 0)):
+    for record in _newest_first(kept):
         if all(path.is_file() for path in record.paths):
             return _local(record, index)
     for file in files:
@@ -108,8 +108,9 @@ def find(entry: ModelEntry, quant: str | None = None) -> LocalModel | None:
 def find_file(repo: str, file: str) -> LocalModel | None:
     """Return the model on this machine that is, or begins with, a repository's file; None when it is not here."""
     index, _ = read_index()
-    for record in index.records:
-        if (record.repo, record.file) == (repo, file) and all(path.is_file() for path in record.paths):
+    kept = [each for each in index.records if (each.repo, each.file) == (repo, file)]
+    for record in _newest_first(kept):
+        if all(path.is_file() for path in record.paths):
             return _local(record, index)
     paths = _where(repo, split_names(file), None, None)
     return _local(_record(paths, repo, file, None, None), index) if paths else None
@@ -221,6 +222,10 @@ def _remove_empty(folder: Path) -> None:
     while folder != models_dir() and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent
+
+
+def _newest_first(records: Iterable[Record]) -> list[Record]:
+    return sorted(records, key=lambda each: -(each.received_s or 0))
 
 
 def _local(record: Record, index: Index) -> LocalModel:

@@ -239,6 +239,8 @@ def _by_quant(repo: str, quant: str | None, revision: str | None) -> HubFile:
         if name.endswith(".gguf") and split_names(name)[0] == name and "mmproj" not in name and "imatrix" not in name
     }
     meant = [name for name in models if quant and (quant_of(name) or "").casefold() == quant.casefold()]
+    if quant is None and len(models) == 1:
+        meant = list(models)
     if len(meant) == 1:
         return HubFile.parse(f"{repo}{f'@{revision}' if revision else ''}:{meant[0]}")
     choices = meant or list(models)

@@ -158,17 +158,17 @@ class TestAFileOfTheHub:
         with pytest.raises(Refused, match="does not show"):
             await get("secret/model:x.gguf")
 
-    @pytest.mark.parametrize("name", ["Q4_K_M", "f16", None])
-    async def test_a_quantisation_in_place_of_a_name(self, name: str | None, repo: str, hub: Hub) -> None:
-        text = f"{repo}:{name}" if name else repo
-        if name == "f16" or name is None:
-            assert (await get(text)).path.name == FILE if name else True
-        if name != "f16":
-            (hub.folder / repo / "demo-Q8_0.gguf").write_bytes(b"")
-            with pytest.raises(ModelMissing) as told:
-                await get(text)
-            assert FILE in told.value.hint
-            assert "demo-Q8_0.gguf" in told.value.hint
+    @pytest.mark.parametrize("name", [":f16", ":F16", ""])
+    async def test_a_quantisation_in_place_of_a_name(self, name: str, repo: str) -> None:
+        assert (await get(f"{repo}{name}")).path.name == FILE
+
+    @pytest.mark.parametrize("name", [":Q4_K_M", ""])
+    async def test_a_choice_is_left_to_the_user(self, name: str, repo: str, hub: Hub) -> None:
+        (hub.folder / repo / "demo-Q8_0.gguf").write_bytes(b"GGUF")
+        (hub.folder / repo / "mmproj-F16.gguf").write_bytes(b"GGUF")
+        with pytest.raises(ModelMissing) as told:
+            await get(f"{repo}{name}")
+        assert f"{FILE}, demo-Q8_0.gguf." in told.value.hint
 
 
 class TestAPauseAndGoingOn:
