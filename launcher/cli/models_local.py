@@ -93,9 +93,8 @@ def _list(models: Sequence[LocalModel], *, as_json: bool) -> int:
     for local in models:
         if local.record.problem:
             print("\n" + filled(f"{local.record.words}: {local.record.problem}"))
-    print(
-        f"\n{size(sum(local.record.bytes for local in models))} in all. `mtp-launcher serve` starts one by its id, as REPO:FILE, or by its path."
-    )
+    total = size(sum(local.record.bytes for local in models))
+    print(f"\n{total} in all. `mtp-launcher serve` starts one by its id, as REPO:FILE, or by its path.")
     return 0
 
 
