@@ -196,6 +196,12 @@ class DraftsInert(LauncherError):
     code = "drafts_inert"
 
 
+class ActionImpossible(LauncherError):
+    """What was proposed cannot be done by changing settings."""
+
+    code = "action_impossible"
+
+
 class Superseded(LauncherError):
     """A newer request to the same server took this one's place."""
 

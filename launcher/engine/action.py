@@ -1,0 +1,158 @@
+"""What can be done about a fault, as data that the program can carry out itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from launcher.base.errors import ActionImpossible
+from launcher.engine.launch import ServeOptions
+
+Value = str | int
+
+
+class ActionKind(StrEnum):
+    """What is to be done. Some change settings (`changes_settings`); the others are the program's or the user's to do."""
+
+    SMALLER_CONTEXT = "smaller_context"
+    LARGER_CONTEXT = "larger_context"
+    OTHER_KV_TYPE = "other_kv_type"
+    SMALLER_UBATCH = "smaller_ubatch"
+    DRAFT_OFF = "draft_off"
+    MORE_EXPERTS_ON_CPU = "more_experts_on_cpu"
+    ONE_SLOT = "one_slot"
+    REMOVE_FLAG = "remove_flag"
+    REPLACE_FLAG = "replace_flag"
+    ADD_FLAG = "add_flag"
+    BUILT_IN_ENGINE = "built_in_engine"
+    OTHER_ENGINE_BUILD = "other_engine_build"
+    OTHER_PORT = "other_port"
+    OTHER_MODEL = "other_model"
+    DOWNLOAD_AGAIN = "download_again"
+    UPDATE_DRIVER = "update_driver"
+    INSTALL_LIBRARY = "install_library"
+    FREE_MEMORY = "free_memory"
+    UNSET_VARIABLE = "unset_variable"
+    CHECK_NETWORK = "check_network"
+    SHORTER_PROMPT = "shorter_prompt"
+    RESTART = "restart"
+    REPORT = "report"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One next step: what a button says, and the values it needs.
+
+    A `context` is in tokens, `n_cpu_moe` in layers, `ubatch` in tokens; a `link` is an address to open.
+    """
+
+    kind: ActionKind
+    label: str
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, object]:
+        """Return it for programs."""
+        return {"kind": self.kind.value, "label": self.label, "parameters": dict(self.parameters)}
+
+
+LEAST_CONTEXT = 2_048
+"""Below this many tokens a context is of no use."""
+_LEAST_UBATCH = 32
+_USUAL_UBATCH = 512
+_SMALLER_KV = {"f32": "f16", "f16": "q8_0", "bf16": "q8_0", "q8_0": "q4_0"}
+
+
+def apply(action: Action, options: ServeOptions, *, context: int | None = None) -> ServeOptions:
+    """Return `options` as changed by `action`; `context` is what runs where the options leave it open, in tokens.
+
+    Raises ActionImpossible when the action changes no settings, or has nothing left to change.
+    """
+    change = _CHANGES.get(action.kind)
+    changed = change(action.parameters, options, options.context or context) if change else None
+    if changed is None or changed == options:
+        raise ActionImpossible(f"{action.label} is not done by changing settings.", "It is for you to do.")
+    return changed
+
+
+def changes_settings(action: Action) -> bool:
+    """Whether `apply` can do something about it."""
+    return action.kind in _CHANGES
+
+
+def _context(given: Mapping[str, Value], options: ServeOptions, running: int | None) -> ServeOptions | None:
+    wanted = given.get("context")
+    if wanted is None and running is not None:
+        wanted = running // 2
+    return replace(options, context=int(wanted)) if wanted is not None and int(wanted) >= LEAST_CONTEXT else None
+
+
+def _larger_context(given: Mapping[str, Value], options: ServeOptions, running: int | None) -> ServeOptions | None:
+    wanted = given.get("context") or (2 * running if running else None)
+    return replace(options, context=int(wanted)) if wanted is not None else None
+
+
+def _kv(given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
+    wanted = given.get("kv") or _SMALLER_KV.get(options.kv or "f16")
+    return replace(options, kv=str(wanted)) if wanted is not None else None
+
+
+def _ubatch(given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
+    wanted = int(given.get("ubatch", (options.ubatch or _USUAL_UBATCH) // 2))
+    return replace(options, ubatch=wanted) if wanted >= _LEAST_UBATCH else None
+
+
+def _draft_off(_given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
+    return replace(options, draft=0, draft_file=None)
+
+
+def _experts(given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
+    return replace(options, n_cpu_moe=int(given.get("n_cpu_moe", (options.n_cpu_moe or 0) + 4)))
+
+
+def _one_slot(_given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
+    return replace(options, slots=1)
+
+
+def _without(flag: str, extra: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return arguments without a flag and its value; None when it is not among them."""
+    for index, word in enumerate(extra):
+        if word.split("=")[0] == flag:
+            value_follows = "=" not in word and index + 1 < len(extra) and not extra[index + 1].startswith("-")
+            return extra[:index] + extra[index + 1 + value_follows :]
+    return None
+
+
+def _remove_flag(given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
+    left = _without(str(given.get("flag", "")), options.extra)
+    return replace(options, extra=left) if left is not None else None
+
+
+def _add_flag(given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
+    flag = str(given["flag"])
+    value = (str(given["value"]),) if "value" in given else ()
+    return replace(options, extra=(*(_without(flag, options.extra) or options.extra), flag, *value))
+
+
+def _replace_flag(given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
+    flag, other = str(given.get("flag", "")), given.get("with")
+    if other is None or flag not in options.extra:
+        return None
+    return replace(options, extra=tuple(str(other) if word == flag else word for word in options.extra))
+
+
+def _built_in(_given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
+    return replace(options, engine=None, built_in=True, n_cpu_moe=None)
+
+
+_CHANGES = {
+    ActionKind.SMALLER_CONTEXT: _context,
+    ActionKind.LARGER_CONTEXT: _larger_context,
+    ActionKind.OTHER_KV_TYPE: _kv,
+    ActionKind.SMALLER_UBATCH: _ubatch,
+    ActionKind.DRAFT_OFF: _draft_off,
+    ActionKind.MORE_EXPERTS_ON_CPU: _experts,
+    ActionKind.ONE_SLOT: _one_slot,
+    ActionKind.REMOVE_FLAG: _remove_flag,
+    ActionKind.REPLACE_FLAG: _replace_flag,
+    ActionKind.ADD_FLAG: _add_flag,
+    ActionKind.BUILT_IN_ENGINE: _built_in,
+}
