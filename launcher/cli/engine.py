@@ -143,11 +143,13 @@ def _in_use_line(store: Store) -> str:
 
 
 async def _add(options: argparse.Namespace) -> int:
+    from launcher.base.paths import expanded
     from launcher.engine import installed
     from launcher.engine.build import probe
 
-    await probe(options.path if options.path.is_file() else installed.program_in(options.path))
-    engine = installed.add(options.path, options.name)
+    program = await asyncio.to_thread(lambda: installed.program_in(expanded(options.path).absolute()))
+    await probe(program)
+    engine = installed.add(program, options.name)
     if options.json:
         print_json(engine_lists.engine_json(engine))
     else:

@@ -120,7 +120,8 @@ async def list_available(options: argparse.Namespace) -> int:
             print(filled(" ".join(first.reasons)))
         for offer in found:
             if offer.obstacle is not None:
-                print(filled(offer.obstacle.title, f"{offer.release.tag}: "))
+                named = offer.obstacle.title.startswith(offer.release.tag)
+                print(filled(offer.obstacle.title, "" if named else f"{offer.release.tag}: "))
     else:
         print("There are no numbered builds among the releases.")
     if stable is not None:

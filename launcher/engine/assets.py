@@ -194,7 +194,7 @@ def _reason(build: BuildName, gpu: Gpu | None) -> str:
         case "cpu":
             return "The processor is what is left."
         case _:
-            return "It was asked for."
+            return f"The {_words(build)} build was asked for."
 
 
 def _words(build: BuildName) -> str:

@@ -19,6 +19,7 @@ from launcher.base.files import write_atomically
 from launcher.base.paths import cache_dir, expanded
 from launcher.engine.diagnosis import explain
 from launcher.engine.environment import engine_environment
+from launcher.engine.installed import installed_as
 from launcher.engine.process import Command, start
 from launcher.engine.profile import profile_for
 from launcher.engine.staging import name_of
@@ -123,6 +124,8 @@ def find_on_path() -> Path | None:
 async def probe(engine: Path | None) -> Build:
     """Ask a build what it can do; None is the built-in engine. The answer is kept until the file changes.
 
+    `engine` is a path, a program on PATH, or the name of an engine of the store.
+
     Raises EngineMissing, EngineUnsuitable, CpuUnsupported or LibraryMissing.
     """
     if engine is None:
@@ -175,7 +178,9 @@ async def list_devices(build: Build) -> tuple[Device, ...]:
 
 
 def _executable(engine: Path) -> Path:
-    path = expanded(shutil.which(str(engine)) or engine).absolute()
+    found = shutil.which(str(engine))
+    named = None if found else installed_as(engine)
+    path = named.program if named else expanded(found or engine).absolute()
     if path.is_dir():
         raise EngineMissing(f"{path} is a folder.", "Name the llama-server program inside it.")
     if not path.exists():

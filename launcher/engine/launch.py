@@ -12,7 +12,7 @@ from launcher.engine.arguments import USUAL_BATCH
 from launcher.engine.build import BUILT_IN, Build, find_on_path, list_devices, probe
 from launcher.engine.endpoint import HOST, Endpoint
 from launcher.engine.environment import engine_environment
-from launcher.engine.installed import current, installed_as, is_built_in_chosen
+from launcher.engine.installed import current, is_built_in_chosen
 from launcher.engine.known_bad import build_number, fault_of
 from launcher.engine.process import Command
 from launcher.machine.engine_view import is_gpu
@@ -135,11 +135,10 @@ def _kept_header(model: Path, _size: int, _modified_ns: int) -> GgufModel:
 async def choose_build(options: ServeOptions) -> Build:
     """Return the build to use: the one named, the one put in use, a llama-server on PATH that sees a GPU, the built-in.
 
-    An installed one may be named by its name. Raises EngineMissing when the one in use is gone.
+    Raises EngineMissing when the one in use is gone.
     """
     if options.engine is not None:
-        named = await asyncio.to_thread(installed_as, options.engine)
-        return await probe(named.program if named else options.engine)
+        return await probe(options.engine)
     if options.built_in or is_built_in_chosen():
         return await probe(None)
     chosen = current()

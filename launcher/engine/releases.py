@@ -100,10 +100,11 @@ class _Kept(BaseModel):
 
 
 class _Refusal(BaseModel):
-    """Until when nothing may be asked of a server."""
+    """Until when nothing may be asked of a server; with a token its limit is another one than without."""
 
     api: str
     until_s: float
+    token: bool
 
 
 class Releases:
@@ -222,8 +223,9 @@ class Releases:
             until_s = self._now() + _MINUTE_S  # what GitHub advises where it names no time
         else:
             return None
+        refusal = _Refusal(api=_api(), until_s=until_s, token=_token_for(_api()) is not None)
         with suppress(OSError):
-            write_atomically(_refusal_file(), _Refusal(api=_api(), until_s=until_s).model_dump_json().encode())
+            write_atomically(_refusal_file(), refusal.model_dump_json().encode())
         return self._limited(until_s)
 
     def _respect_refusal(self, url: str) -> None:
@@ -231,7 +233,8 @@ class Releases:
             refusal = _Refusal.model_validate_json(_refusal_file().read_bytes())
         except (OSError, ValidationError):
             return
-        if refusal.api == _api() and self._now() < refusal.until_s and not _token_for(url):
+        same = refusal.api == _api() and refusal.token == (_token_for(url) is not None)
+        if same and self._now() < refusal.until_s:
             raise self._limited(refusal.until_s)
 
     def _limited(self, until_s: float) -> RateLimited:

@@ -166,6 +166,17 @@ def test_a_refusal_is_respected_until_its_end_and_not_beyond(
     assert tags(Releases(clock)) == ["b11434"], "it is another server's refusal"
 
 
+def test_a_token_has_a_limit_of_its_own(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(API_VARIABLE, releases.with_faults("limited"))
+    for token, requests in ((None, 1), (None, 0), ("ghp_x", 1), ("ghp_x", 0)):
+        if token:
+            monkeypatch.setenv("GITHUB_TOKEN", token)
+        with pytest.raises(RateLimited) as caught:
+            tags(Releases())
+        assert len(releases.requests()) == requests
+        assert ("or set GITHUB_TOKEN" in caught.value.hint) == (token is None)
+
+
 def test_without_requests_left_the_kept_answer_is_used_and_its_age_told(
     releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
@@ -173,7 +184,7 @@ def test_without_requests_left_the_kept_answer_is_used_and_its_age_told(
     releases.publish("b11434", "cpu")
     assert tags(Releases(clock)) == ["b11434"]
     (kept,) = (home / "cache" / "releases").glob("*.json")
-    refused = {"api": releases.api, "until_s": clock.now + 3 * 3600 + 600}
+    refused = {"api": releases.api, "until_s": clock.now + 3 * 3600 + 600, "token": False}
     (kept.parent / "refused.json").write_text(json.dumps(refused))
     clock.now += 3 * 3600
     later = Releases(clock)

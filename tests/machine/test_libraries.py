@@ -26,7 +26,8 @@ LOOK = (
 
 @pytest.mark.skipif(sys.platform != "linux", reason="outside Linux nothing is looked for")
 def test_missing_is_what_the_linker_does_not_find_and_the_purpose_needs(tmp_path: Path) -> None:
-    for name in ("__init__.py", "base/__init__.py", "base/paths.py", "machine/__init__.py", "machine/libraries.py"):
+    base, machine = ("__init__.py", "errors.py", "paths.py"), ("__init__.py", "libraries.py")
+    for name in ("__init__.py", *(f"base/{each}" for each in base), *(f"machine/{each}" for each in machine)):
         (tmp_path / "launcher" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "launcher" / name, tmp_path / "launcher" / name)
     resources = tmp_path / "launcher" / "_data" / "resources"
@@ -46,7 +47,7 @@ def test_the_shipped_list_names_what_engine_and_window_need() -> None:
     libraries = known_libraries()
     assert {"engine", "window"} <= {library.purpose for library in libraries}
     assert all(".so." in library.soname and library.package.startswith("lib") for library in libraries)
-    assert len({library.soname for library in libraries}) == len(libraries)
+    assert len({(library.purpose, library.soname) for library in libraries}) == len(libraries)
 
 
 def test_a_package_is_installed_once_though_it_brings_two_libraries() -> None:

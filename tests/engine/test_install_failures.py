@@ -1,0 +1,177 @@
+"""Installations that fail: what was in use stays in use, and nothing is left behind."""
+
+import asyncio
+import io
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import (
+    ArchiveRefused,
+    DraftsInert,
+    EngineUnfit,
+    LauncherError,
+    LibraryMissing,
+    ReleaseMissing,
+    SelfTestFailed,
+)
+from launcher.engine import installed
+from launcher.engine.assets import Target
+from launcher.engine.install import install
+from launcher.engine.installed import Manifest, put_in_place, read_store
+from launcher.engine.releases import API_VARIABLE
+from launcher.engine.staging import installing, store_dir
+from launcher.fetch.transfer import TransferSettings
+from tests.conftest import FAKES, ReleaseServer
+
+FAKE = FAKES / "llama_server.py"
+PLAIN = Target("linux", "x86_64", (2, 41))
+QUICK = TransferSettings(attempts=2, backoff_s=0.01)
+
+
+@pytest.fixture
+def fake_command() -> str:
+    """The command of the fake llama-server, which starts at once and can fail on demand."""
+    return f"{sys.executable} {FAKE}"
+
+
+@pytest.fixture
+def old() -> str:
+    """An older build, in use."""
+    with installing() as folder:
+        (folder / "0").mkdir()
+        facts = {
+            "tag": "b11400",
+            "backend": "cpu",
+            "arch": "x64",
+            "version": "v",
+            "installed_s": 0.0,
+            "archives": {},
+        }
+        name = put_in_place(folder / "0", "b11400-cpu-x64", Manifest.model_validate(facts)).name
+    assert installed.switch_after_install(name)
+    return name
+
+
+async def check(old: str, error: type[LauncherError], why: str) -> None:
+    with pytest.raises(error, match=why):
+        await install("b11434", target=PLAIN, settings=QUICK)
+    store = read_store()
+    assert (store.current, [engine.name for engine in store.engines]) == (old, [old])
+    assert not [path for path in store_dir().glob(".*") if path.is_dir()], "nothing is left"
+
+
+async def test_another_build_than_its_tag(releases: ReleaseServer, old: str) -> None:
+    releases.publish("b11434", "cpu", says=11430)
+    await check(old, SelfTestFailed, r"The archive of b11434 holds another build: .*build 11430")
+
+
+@pytest.mark.parametrize(
+    ("faults", "error", "why"),
+    [
+        ("not-speculative", DraftsInert, "its MTP drafts nothing"),
+        ("no-drafts", DraftsInert, "its MTP drafts nothing"),
+        ("dies-loading", LauncherError, "not enough memory"),
+        ("dies-on-chat", LauncherError, "ended with exit code 3"),
+        ("old", LauncherError, "does not know --spec-type"),
+    ],
+)
+async def test_an_engine_that_does_not_work(
+    faults: str,
+    error: type[LauncherError],
+    why: str,
+    releases: ReleaseServer,
+    old: str,
+    fake_command: str,
+) -> None:
+    releases.publish("b11434", "cpu", command=f"env FAKE_FAULTS={faults} {fake_command}")
+    await check(old, error, why)
+
+
+async def test_an_engine_whose_drafts_are_never_accepted(
+    releases: ReleaseServer, old: str, home: Path, tmp_path: Path
+) -> None:
+    inert = tmp_path / "inert.py"
+    inert.write_text(FAKE.read_text().replace('"draft_n_accepted": tokens - 1', '"draft_n_accepted": 0'))
+    releases.publish("b11434", "cpu", command=f"{sys.executable} {inert}")
+    await check(old, DraftsInert, "of the 8 tokens that it drafted on the demo model none was accepted")
+
+
+async def test_a_missing_system_library_is_named_with_the_line_that_installs_it(
+    releases: ReleaseServer, old: str, home: Path
+) -> None:
+    loader = "llama-server: error while loading shared libraries: libssl.so.3: cannot open shared object file"
+    releases.publish("b11434", "cpu", program=f"#!/bin/sh\necho '{loader}' >&2\nexit 127\n")
+    await check(old, LibraryMissing, r"needs libssl\.so\.3.*apt-get install .*libssl3")
+
+
+async def test_a_system_that_is_too_old(releases: ReleaseServer, old: str) -> None:
+    loader = "./llama-server: /lib/libc.so.6: version `GLIBC_2.39' not found"
+    releases.publish("b11434", "cpu", program=f"#!/bin/sh\ncat >&2 <<'E'\n{loader}\nE\nexit 1\n")
+    await check(old, LauncherError, r"built for a newer system .GLIBC_2\.39")
+
+
+async def test_an_archive_without_a_program(releases: ReleaseServer, old: str) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("llama/README"))
+    name = "llama-b11434-bin-ubuntu-x64.tar.gz"
+    releases.publish("b11434", "cpu", asset={name: {"hex": packed.getvalue().hex()}})
+    await check(old, SelfTestFailed, f"There is no llama-server in {name}")
+
+
+async def test_an_archive_that_is_none(releases: ReleaseServer, old: str) -> None:
+    name = "llama-b11434-bin-ubuntu-x64.tar.gz"
+    releases.publish("b11434", "cpu", asset={name: {"hex": b"no archive at all".hex()}})
+    await check(old, ArchiveRefused, "is damaged")
+
+
+@pytest.mark.parametrize("fault", ["wrong-bytes", "page"])
+async def test_a_file_that_is_another_one_is_never_run(
+    fault: str, releases: ReleaseServer, old: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    releases.publish("b11434", "cpu", program=f"#!/bin/sh\ntouch {ran}\n")
+    monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
+    with pytest.raises(LauncherError) as caught:
+        await install("b11434", target=PLAIN, settings=QUICK)
+    assert caught.value.title
+    assert not ran.exists()
+    assert read_store().current == old
+
+
+async def test_a_file_without_a_checksum_is_not_taken(releases: ReleaseServer, old: str) -> None:
+    releases.publish("b11434", "cpu", asset={"llama-b11434-bin-ubuntu-x64.tar.gz": {"digest": None}})
+    await check(old, ReleaseMissing, "GitHub has no checksum for llama-b11434-bin-ubuntu-x64.tar.gz")
+
+
+async def test_a_file_that_is_still_being_uploaded(releases: ReleaseServer, old: str) -> None:
+    releases.publish("b11434", "cpu", asset={"llama-b11434-bin-ubuntu-x64.tar.gz": {"state": "starter"}})
+    await check(old, ReleaseMissing, "b11434 is still being published")
+
+
+async def test_no_build_for_this_computer(releases: ReleaseServer, old: str) -> None:
+    releases.publish("b11434", "cpu", platform="win-x64")
+    await check(old, EngineUnfit, "The release has no build for Linux x64")
+
+
+async def test_a_full_disk(releases: ReleaseServer, old: str) -> None:
+    """A limit on the size of files stands in for the disk's end: the same errors come from the same calls."""
+    releases.publish("b11434", "cpu", program="#!/bin/sh\n" + "#" * 300_000)
+    script = (
+        "import asyncio, resource, signal\n"
+        "from launcher.engine.assets import Target\n"
+        "from launcher.engine.install import install\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "asyncio.run(install('b11434', target=Target('linux', 'x86_64', (2, 41))))\n"
+    )
+    command = [sys.executable, "-c", script]
+    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert "DiskFull: llama-b11434-bin-ubuntu-x64.tar.gz cannot be unpacked in " in ended.stderr
+    assert "Make room and start it again; what was downloaded is kept." in ended.stderr
+    assert read_store().current == old
+    assert not [path for path in store_dir().glob(".*") if path.is_dir()], "nothing is left"
