@@ -4,19 +4,22 @@ import asyncio
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launcher.base.errors import BadOption, ModelUnknown
 from launcher.base.paths import models_dir
-from launcher.downloads import add_engine, add_pull, queue
+from launcher.downloads import _pull_figures, add_engine, add_pull, queue
 from launcher.engine.installed import read_store
-from launcher.fetch.jobs import State, Wish
+from launcher.fetch.jobs import Figures, State, Wish
 from launcher.fetch.queue_events import Event, JobProgressed
 from launcher.fetch.queue_runner import Runner
+from launcher.fetch.transfer import Phase
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import library
+from launcher.models.pull import PullProgress
 from tests.conftest import Hub, ReleaseServer
 from tests.models.test_gguf_split import write_split
 from tools.fault_matrix.server import FileServer, serving
@@ -125,7 +128,7 @@ async def test_paused_in_the_middle_it_goes_on_there_and_discarded_it_leaves_not
     assert sha256(tmp_path / "demo.gguf") == sha256(demo_model)
 
 
-async def test_discarding_a_model_in_parts_takes_its_finished_parts_too(hub: Hub) -> None:
+async def test_discarding_a_model_in_parts_takes_its_finished_parts_too(hub: Hub, tmp_path: Path) -> None:
     folder, here = hub.folder / "queued" / "Split-GGUF", models_dir() / "queued" / "Split-GGUF"
     first = write_split(folder)
     whole = sorted(folder.iterdir())
@@ -133,14 +136,39 @@ async def test_discarding_a_model_in_parts_takes_its_finished_parts_too(hub: Hub
     here.mkdir(parents=True)
     for part in whole[:-1]:  # as if the program had ended before the last one
         shutil.copy(part, here)
-    queue().become(Wish.DISCARD, 1)
+    await add_pull(f"queued/Split-GGUF:{first.name}", to=tmp_path / "mine")
+    shutil.copytree(here, tmp_path / "mine")
+    queue().become(Wish.DISCARD, 1, 2)
     assert not list(here.glob("*.gguf"))
+    assert len(list((tmp_path / "mine").glob("*.gguf"))) == len(whole) - 1  # they may be the user's own
     queue().become(Wish.RUN, 1)
     await work()
     assert queue().look().jobs.find(1).state is State.DONE
     queue().become(Wish.DISCARD, 1)  # it is done: what is whole stays
     assert len(list(here.glob("*.gguf"))) == len(whole)
     shutil.rmtree(folder)
+
+
+async def test_a_model_without_the_head_that_its_name_promises_fails_and_is_kept(hub: Hub) -> None:
+    folder = hub.folder / "queued" / "Headless-MTP-GGUF"
+    first = write_split(folder, heads=0)
+    await add_pull(f"queued/Headless-MTP-GGUF:{first.name}")
+    await work()
+    (job,) = queue().look().jobs.jobs
+    assert job.state is State.FAILED
+    assert job.failure is not None
+    assert job.failure.code == "model_has_no_mtp_head"
+    assert (models_dir() / "queued" / "Headless-MTP-GGUF" / first.name).is_file()
+    shutil.rmtree(folder)
+
+
+def test_what_is_verified_after_it_arrived_does_not_count_back() -> None:
+    told: list[Figures] = []
+    report = _pull_figures(told.append)
+    at = PullProgress(Phase.RECEIVING, "a", 1, 1, 900, 1_000, 0, 50.0, 2.0)
+    report(at)
+    report(replace(at, phase=Phase.VERIFYING, done_bytes=400))
+    assert told == [Figures(900, 1_000, 50.0, 2.0), Figures(900, 1_000, note="verifying 40 %")]
 
 
 async def test_an_engine_is_installed(releases: ReleaseServer) -> None:

@@ -237,7 +237,7 @@ class Jobs:
     def clear(self, *, failed: bool = False) -> "Jobs":
         """Take out what is done or cancelled, and with `failed` what failed."""
         ended = {State.DONE, State.CANCELLED} | ({State.FAILED} if failed else set())
-        kept = tuple(job for job in self.jobs if job.state not in ended or job.wish is Wish.DISCARD)
+        kept = tuple(job for job in self.jobs if job.state not in ended)
         return replace(self, jobs=kept)
 
     def lifted(self) -> "Jobs":

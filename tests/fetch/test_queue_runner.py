@@ -136,8 +136,9 @@ async def test_progress_is_told_four_times_a_second_at_most_with_totals() -> Non
             steady_s += 0.25
             told.put_nowait(Figures(done, 10_000, 1_000.0, 2.0, "from a mirror"))
             await heard.progress(done)
-        for done in range(8_001, 8_100):  # in no time
-            told.put_nowait(Figures(done, 10_000))
+        told.put_nowait(Figures(8_001, 10_000))  # in no time
+        queue.add("steered", {"n": 3}, "c")
+        await heard.until(lambda event: isinstance(event, JobAdded) and event.job.id == 3)
         told.put_nowait(None)
         await heard.becomes(1, State.DONE)
         told.put_nowait(None)
@@ -226,6 +227,21 @@ async def test_the_end_of_the_program_leaves_jobs_that_wait_and_the_next_one_goe
         await to_the_end(Queue(WORKS), heard)
         assert server.requests == [("a", 0), ("a", 10_000)]
     assert (tmp_path / "a").read_bytes() == DATA
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_ended_at_whatever_moment_it_leaves_jobs_that_wait(turns: int, tmp_path: Path) -> None:
+    queue = Queue(WORKS)
+    async with Server(a=DATA) as server:
+        await server.allow("a", 10_000)
+        add(queue, server, tmp_path, "a")
+        task = asyncio.create_task(Runner(queue, Heard(), tick_s=TICK_S).run())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        job = queue.look().jobs.find(1)
+        assert (job.state, job.owner) == (State.WAITING, None)
 
 
 async def test_a_server_that_is_away_is_tried_again_by_itself(tmp_path: Path) -> None:
