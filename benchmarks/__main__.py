@@ -5,13 +5,14 @@ import signal
 import sys
 from collections.abc import Callable
 
-from benchmarks import demo_speed, header, monitoring, own_cpu, plan, ready, version, window
+from benchmarks import demo_speed, header, monitoring, own_cpu, plan, ready, transfer, version, window
 from benchmarks.report import Row, load, machine, table
 from benchmarks.workplace import own_home, slow_model
 
 BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "version": version.run,
     "header": header.run,
+    "transfer": transfer.run,
     "plan": plan.run,
     "ready": ready.run,
     "own-cpu": own_cpu.run,

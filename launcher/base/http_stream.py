@@ -191,7 +191,7 @@ class RangeStream:
         if headers.get("content-encoding", "identity") != "identity":
             raise Refused(f"{self.host} sent the file compressed.", "Use another server.")
         length = headers.get("content-length", "")
-        self._left = int(length) if length.isdecimal() and not answer.chunked else None
+        self._left = int(length) if length.isdecimal() and len(length) < 20 and not answer.chunked else None
         return Head(answer.status, headers)
 
 

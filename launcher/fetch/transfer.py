@@ -46,7 +46,8 @@ async def fetch(
                 return await _found(source, target, tell)
             return await Transfer(source, target, settings, tell, pause).run()
     except OSError as error:
-        raise writing_failed(error, target) from error
+        needed = max((source.bytes or 0) - (unfinished(target) or 0), 0)
+        raise writing_failed(error, target, needed) from error
 
 
 def discard(target: Path) -> None:

@@ -95,7 +95,7 @@ _ELSEWHERE = "Try again later, or get it from another server."
 
 
 def _size(text: str, known: Identity) -> int | None:
-    return int(text) if text.isdecimal() else known.bytes
+    return int(text) if text.isdecimal() and len(text) < 20 else known.bytes
 
 
 def _check_size(size: int, content_type: str, known: Identity, host: str, name: str, begin: int) -> None:

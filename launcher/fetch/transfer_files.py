@@ -50,8 +50,9 @@ def free_bytes(folder: Path) -> int:
 def disk_full(folder: Path, *, needed: int, free: int, reserve: int) -> DiskFull:
     """Return the error for a disk without room for `needed` bytes more, besides the `reserve` that stays free."""
     kept = f", and {_size(reserve)} stay free for the system" if reserve else ""
+    missing = f"{_size(needed)} are still needed{kept}; " if needed else ""
     return DiskFull(
-        f"There is no room in {folder}: {_size(needed)} are still needed{kept}; {_size(free)} are free.",
+        f"There is no room in {folder}: {missing}{_size(free)} are free.",
         "Make room, or choose another folder. Nothing is lost: the same command goes on where it stopped.",
         folder=str(folder),
         needed_bytes=needed,

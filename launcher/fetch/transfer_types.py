@@ -73,6 +73,6 @@ class TransferSettings:
     backoff_s: float = 1.0
     longest_pause_s: float = 60.0
     reserve_bytes: int = 2**28
-    settle_s: float = 1.0
-    sync_s: float = 2.0
+    settle_s: float = 0.5
+    sync_s: float = 1.0
     least_parallel_bytes: int = 2**26

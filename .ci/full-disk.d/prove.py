@@ -1,0 +1,71 @@
+"""Proves on a disk of 8 MiB, empty at first, what a download does when that is too little, or fills up meanwhile."""
+# ruff: noqa: D103, S101, T201
+
+import asyncio
+import errno
+import hashlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from launcher.base.errors import DiskFull
+from launcher.fetch.transfer import Progress, Source, TransferSettings, fetch, unfinished
+from launcher.fetch.transfer_files import free_bytes
+from tools.fault_matrix.server import serving
+
+DISK = Path(sys.argv[1])
+TARGET = DISK / "model.gguf"
+SETTINGS = TransferSettings(reserve_bytes=0)
+
+
+def fill(path: Path) -> None:
+    """Fill the disk to the last byte, as another program would."""
+    try:
+        with path.open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+
+
+async def refused(source: Source, settings: TransferSettings, meanwhile: Path | None = None) -> str:
+    """Return the error of a download that has no room."""
+
+    def watch(progress: Progress) -> None:
+        if meanwhile is not None and progress.done_bytes > 1_000_000:
+            fill(meanwhile)
+
+    try:
+        await fetch(source, TARGET, settings=settings, on_progress=watch)
+    except DiskFull as error:
+        return str(error)
+    raise SystemExit("the disk was full, and nobody noticed")
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as server:
+        large, fitting = os.urandom(16_000_000), os.urandom(6_000_000)
+        (Path(folder) / "large").write_bytes(large)
+        (Path(folder) / "fitting").write_bytes(fitting)
+        print("too large:", await refused(Source(server.url("a", "none", "large"), len(large)), SETTINGS))
+        assert not server.told("a").requests
+        assert not list(DISK.iterdir())
+
+        source = Source(server.url("b", "slow=5000000", "fitting"), len(fitting), hashlib.sha256(fitting).hexdigest())
+        other = DISK / "other"
+        print("filled meanwhile:", await refused(source, SETTINGS, other))
+        waiting = unfinished(TARGET)
+        assert waiting
+        assert free_bytes(DISK) == 0
+        print("still full:", await refused(source, SETTINGS))
+        assert unfinished(TARGET) == waiting
+        other.unlink()
+        got = await fetch(source, TARGET, settings=SETTINGS)
+        assert TARGET.read_bytes() == fitting
+        assert got.resumed_bytes == waiting
+        print(f"{got.resumed_bytes:,} bytes were kept, {got.received_bytes:,} came when there was room again")
+
+
+asyncio.run(main())

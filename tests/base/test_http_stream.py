@@ -1,0 +1,206 @@
+"""A range of a file over a socket: TLS, certificates, redirects, and a reader that is woken."""
+
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import certifi
+import pytest
+
+from launcher.base import net
+from launcher.base.errors import Refused, Unreachable
+from launcher.base.http_stream import RangeStream
+
+CERTIFICATE = Path(__file__).parent / "data" / "loopback.pem"
+BODY = bytes(range(256)) * 400
+
+Serve = Callable[[socket.socket, bytes], None]
+
+
+class Server:
+    """Accepts connections, over TLS or not, reads one request's head from each, and hands it to a function."""
+
+    def __init__(self, serve: Serve, *, tls: bool) -> None:
+        self.heads: list[bytes] = []
+        self._serve = serve
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
+        if self._context:
+            self._context.load_cert_chain(CERTIFICATE)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self._listener.getsockname()[1]}/file"
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            with suppress(OSError), connection:
+                if self._context is None:
+                    self._answer(connection)
+                    continue
+                with self._context.wrap_socket(connection, server_side=True) as wrapped:
+                    self._answer(wrapped)
+
+    def _answer(self, connection: socket.socket) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head and (part := connection.recv(4096)):
+            head += part
+        self.heads.append(head)
+        if head:
+            self._serve(connection, head)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(3)
+
+
+def whole(connection: socket.socket, head: bytes) -> None:
+    asked = re.search(rb"Range: bytes=(\d+)-(\d*)", head)
+    begin, end = (int(asked[1]), int(asked[2] or len(BODY) - 1) + 1) if asked else (0, len(BODY))
+    answer = f"HTTP/1.1 206 x\r\nContent-Range: bytes {begin}-{end - 1}/{len(BODY)}\r\nContent-Length: {end - begin}"
+    connection.sendall(f"{answer}\r\n\r\n".encode() + BODY[begin:end])
+
+
+def silent(connection: socket.socket, _head: bytes) -> None:
+    connection.sendall(b"HTTP/1.1 200 x\r\nContent-Length: 1000\r\n\r\nbegin")
+    connection.recv(1)
+
+
+@pytest.fixture
+def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
+    """Start servers; no proxy and no certificates of the environment are in the way."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    servers: list[Server] = []
+
+    def start(serve: Serve, *, tls: bool = False) -> Server:
+        servers.append(Server(serve, tls=tls))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def received(stream: RangeStream) -> bytes:
+    view, data = memoryview(bytearray(50_000)), b""
+    while n_bytes := stream.readinto(view):
+        data += view[:n_bytes]
+    return data
+
+
+class TestTls:
+    @pytest.fixture(autouse=True)
+    def trusted(self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG002 -- after it
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+
+    def test_a_certificate_of_the_environment_is_trusted(self, serving: Callable[..., Server]) -> None:
+        stream = RangeStream(serving(whole, tls=True).url)
+        assert stream.open(1_000).status == 206
+        assert received(stream) == BODY[1_000:]
+        stream.close()
+
+    def test_an_unknown_one_is_not(self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("SSL_CERT_FILE")
+        with pytest.raises(Unreachable, match=r"no secure connection to 127.0.0.1: self-signed certificate"):
+            RangeStream(serving(whole, tls=True).url).open(0)
+
+    def test_one_for_another_name_is_not(self, serving: Callable[..., Server]) -> None:
+        with pytest.raises(Unreachable, match=r"no secure connection to localhost: Hostname mismatch"):
+            RangeStream(serving(whole, tls=True).url.replace("127.0.0.1", "localhost")).open(0)
+
+    def test_files_that_cannot_be_read_are_told(
+        self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
+        with pytest.raises(Unreachable, match="certificates"):
+            RangeStream(serving(whole, tls=True).url).open(0)
+
+    def test_it_is_not_left_for_a_plain_address(self, serving: Callable[..., Server]) -> None:
+        plain = serving(whole)
+
+        def redirect(connection: socket.socket, _head: bytes) -> None:
+            connection.sendall(f"HTTP/1.1 302 x\r\nLocation: {plain.url}\r\nContent-Length: 0\r\n\r\n".encode())
+
+        with pytest.raises(Refused, match="without encryption"):
+            RangeStream(serving(redirect, tls=True).url, token="hf_secret").open(0)
+        assert plain.heads == []
+
+    def test_a_reader_is_woken(self, serving: Callable[..., Server]) -> None:
+        woken(serving(silent, tls=True).url)
+
+
+def woken(url: str) -> None:
+    stream = RangeStream(url, silence_s=30.0)
+    stream.open(None)
+    view = memoryview(bytearray(1000))
+    assert stream.readinto(view) == 5
+    threading.Timer(0.05, stream.abort).start()
+    began_s = time.monotonic()
+    with suppress(Unreachable):
+        assert stream.readinto(view) == 0
+    assert time.monotonic() - began_s < 5
+    stream.close()
+
+
+def test_a_reader_is_woken(serving: Callable[..., Server]) -> None:
+    woken(serving(silent).url)
+
+
+def test_silence_is_told(serving: Callable[..., Server]) -> None:
+    stream = RangeStream(serving(silent).url, silence_s=0.05)
+    stream.open(None)
+    view = memoryview(bytearray(100_000))
+    assert stream.readinto(view) == 5  # what came with the headers is not lost in the wait for more
+    with pytest.raises(Unreachable, match=r"nothing for 0.05 s"):
+        stream.readinto(view)
+    stream.close()
+
+
+def test_a_part_is_asked_for_by_its_bytes(serving: Callable[..., Server]) -> None:
+    server = serving(whole)
+    stream = RangeStream(server.url)
+    stream.open(10, 20, if_range='"etag"')
+    assert received(stream) == BODY[10:20]
+    assert b"Range: bytes=10-19\r\n" in server.heads[0]
+    assert b'If-Range: "etag"\r\n' in server.heads[0]
+    stream.close()
+
+
+def test_a_name_and_a_password_in_the_address_are_sent_to_it(serving: Callable[..., Server]) -> None:
+    server = serving(whole)
+    stream = RangeStream(server.url.replace("://", "://me:pass%20word@"))
+    stream.open(0)
+    stream.close()
+    assert b"Authorization: Basic bWU6cGFzcyB3b3Jk\r\n" in server.heads[0]
+
+
+@pytest.mark.parametrize(("there", "holds"), [("system.crt", True), ("nothing.crt", False)])
+def test_a_system_without_certificates_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, *, holds: bool
+) -> None:
+    (tmp_path / "system.crt").write_text("")
+    paths = ssl.DefaultVerifyPaths(None, None, "", "", "", "")
+    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths)
+    monkeypatch.setattr(net, "_BUNDLES", (str(tmp_path / there),))
+    assert net._system_has_certificates() is holds
+
+
+def test_without_them_those_that_come_along_serve(
+    serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net, "_system_has_certificates", lambda: False)
+    monkeypatch.setattr(certifi, "where", lambda: str(CERTIFICATE))
+    stream = RangeStream(serving(whole, tls=True).url)
+    assert stream.open(0).status == 206
+    stream.close()
