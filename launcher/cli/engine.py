@@ -94,8 +94,7 @@ async def _install(options: argparse.Namespace) -> int:
     current = read_store().current
     manifest = engine.manifest
     if options.json:
-        told = engine_lists.engine_json(engine) | {"event": "done", "current": current == engine.name}
-        print_json(told)
+        print_json({"event": "done", "current": current == engine.name, **engine_lists.engine_json(engine)})
         return 0
     if manifest is not None and current == engine.name:
         print(f"{engine.name} is in use now: `mtp-launcher serve` takes it. {_drafts_words(manifest)}".rstrip())
@@ -199,8 +198,8 @@ def _passed_json(name: str, passed: Passed) -> dict[str, Any]:
         "name": name,
         "version": passed.build.version,
         "devices": [{"name": device.name, "description": device.description} for device in passed.devices],
-        "draft_n": passed.drafted,
-        "draft_n_accepted": passed.accepted,
+        "drafted": passed.drafted,
+        "accepted": passed.accepted,
         "tokens_per_second": rounded(passed.tokens_per_second),
         "seconds": rounded(passed.seconds, 3),
         "notes": list(passed.notes),

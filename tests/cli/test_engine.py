@@ -59,7 +59,7 @@ def test_a_users_day_with_engines() -> None:
     assert told("engine", "remove", "b11400", code=1)["error"]["code"] == "engine_kept"
     assert told("engine", "use", "b11434")["pinned"] is False
     assert told("engine", "remove", "b11400")["removed"] == "b11400-cpu-x64"
-    assert told("engine", "test")["draft_n_accepted"] > 0
+    assert told("engine", "test")["accepted"] > 0
     assert told("engine", "use", "auto")["current"] == "auto"
 
 
