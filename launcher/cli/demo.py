@@ -10,7 +10,7 @@ from launcher.base.units import percent, rate
 from launcher.cli.output import finite, print_json, rounded
 
 if TYPE_CHECKING:  # the parts are imported when a verb runs, so that --help stays quick
-    from launcher.app import DemoReport
+    from launcher.demonstration import DemoReport
 
 _TEXT_CHARACTERS = 200
 
@@ -23,10 +23,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Run the demo and print what it measured."""
-    from launcher import app
+    from launcher import demonstration
 
     if options.json:
-        print_json(_as_json(await app.demo(seconds=options.seconds)))
+        print_json(_as_json(await demonstration.demo(seconds=options.seconds)))
         return 0
     from launcher.cli.progress import StateLine
     from launcher.engine.client import Delta
@@ -40,7 +40,7 @@ async def run(options: argparse.Namespace) -> int:
         sys.stdout.write(delta.content)
         sys.stdout.flush()
 
-    report = await app.demo(
+    report = await demonstration.demo(
         seconds=options.seconds,
         on_event=states.show,
         on_prompt=lambda prompt: print(f"\n> {prompt}\n"),

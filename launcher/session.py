@@ -1,0 +1,200 @@
+"""One server as both faces use it: start it, ask it, stop it, as often as they like."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from launcher.base.errors import PortBusy, ServerNotFound, Superseded
+from launcher.base.units import percent, rate
+from launcher.engine import registry
+from launcher.engine.build import BUILT_IN
+from launcher.engine.client import ChatRequest, Delta, Timings
+from launcher.engine.launch import ServeOptions, check_model, check_options, name_of
+from launcher.engine.logs import LogBook
+from launcher.engine.registry import Registration
+from launcher.engine.state import Event, State, Status
+from launcher.engine.supervisor import Supervisor
+from launcher.monitor.meter import Acceptance, ReplyMeter
+from launcher.monitor.monitor import Monitor, Sampled
+from launcher.planner import learn_from_load
+
+_PORTS_TRIED = 4
+_END_WORDS = {"stop": "end", "length": "token limit"}
+
+OnEvent = Callable[[Event], None]
+OnDelta = Callable[[Delta], None]
+OnSample = Callable[[Sampled], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A finished reply, its drafts, and the seconds to its first token as its reader saw them."""
+
+    text: str
+    reasoning: str
+    timings: Timings | None
+    acceptance: Acceptance
+    first_token_s: float | None
+    finish_reason: str | None
+
+    @property
+    def line(self) -> str:
+        """The line under a reply: rate, tokens, first token, acceptance, why it ended."""
+        parts = []
+        if self.timings is not None:
+            parts += [rate(self.timings.tokens_per_second), f"{self.timings.predicted_n} tokens"]
+        if self.first_token_s is not None:
+            parts.append(f"first token {self.first_token_s:.2f} s")
+        if self.acceptance.rate is not None:
+            parts.append(f"{percent(self.acceptance.rate)} of drafts accepted (mean {self.acceptance.mean_length:.1f})")
+        if self.finish_reason:
+            parts.append(f"stopped: {_END_WORDS.get(self.finish_reason, self.finish_reason)}")
+        return " · ".join(parts)
+
+
+class Session:
+    """One server for as long as a face wants one: started, restarted, asked and stopped as often as it likes.
+
+    The address stays the same while the session lasts, unless no `port` was asked for and another program takes it.
+    Belongs to one asyncio loop; the listeners are called there.
+    """
+
+    def __init__(
+        self, *, port: int | None = None, on_event: OnEvent | None = None, on_sample: OnSample | None = None
+    ) -> None:
+        self.monitor = Monitor(on_sample)
+        self._port = port
+        self._may_move = port is None
+        self._on_event = on_event
+        self._hides_lost_port = False
+        self._requests = 0
+        self._supervisor: Supervisor | None = None
+        self._registration: Registration | None = None
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """The server's supervisor. Raises ServerNotFound before the first start and after the last stop."""
+        if self._supervisor is None:
+            raise ServerNotFound("The server is not running.", "Start it first.")
+        return self._supervisor
+
+    async def start(self, options: ServeOptions) -> None:
+        """Serve `options`, in place of what is served now. See Supervisor.become.
+
+        A port that nobody asked for, and that another program takes before the engine does, is exchanged for another.
+        """
+        self._requests += 1
+        request = self._requests
+        check_options(options)
+        await asyncio.to_thread(check_model, options)  # before a port is claimed
+        for moves_left in reversed(range(_PORTS_TRIED if self._may_move else 1)):
+            if request != self._requests:
+                raise Superseded("A newer request to this server took the place of this one.")
+            self._hides_lost_port = moves_left > 0
+            try:
+                await self._become(options)
+            except PortBusy:
+                if not moves_left:
+                    raise
+                self._port = None
+            else:
+                return
+
+    async def _become(self, options: ServeOptions) -> None:
+        supervisor = self._supervisor or self._open(options)
+        self.monitor.begin(supervisor)
+        try:
+            await supervisor.become(options)
+        except BaseException:
+            await self._settle()
+            raise
+        await self._learn(supervisor)
+
+    async def _learn(self, supervisor: Supervisor) -> None:
+        """Let plans to come know what this load took of the GPU; nothing depends on its success."""
+        launch, pid = supervisor.launch, supervisor.engine_pid
+        if launch is None or pid is None or launch.build.name == BUILT_IN:
+            return
+        with suppress(Exception):
+            await asyncio.to_thread(learn_from_load, launch, pid, supervisor.log.last())
+
+    async def stop(self) -> None:
+        """Stop the server, if one runs or is about to."""
+        self._requests += 1
+        if self._supervisor is not None:
+            try:
+                await self._supervisor.become(None)
+            finally:
+                await self._settle()
+
+    async def ask(self, request: ChatRequest, on_delta: OnDelta | None = None) -> Reply:
+        """Ask for a reply and return it whole; the monitor follows it. See Supervisor.chat for the errors."""
+        meter = self.monitor.reply_started()
+        began_s = time.monotonic()
+        try:
+            async with self.supervisor.chat(request) as deltas:
+                return await read_reply(deltas, began_s, meter, on_delta)
+        finally:
+            self.monitor.reply_ended(meter)
+
+    def _open(self, options: ServeOptions) -> Supervisor:
+        endpoint, registration = registry.register(
+            self._port, model=name_of(options), engine=_engine(options), draft=options.draft
+        )
+
+        def listen(event: Event) -> None:
+            if isinstance(event, Status) and event.state not in (State(registration.entry.state), State.BUSY):
+                launch = supervisor.launch
+                registration.update(
+                    state=event.state.value,
+                    engine_pid=supervisor.engine_pid,
+                    engine=launch.build.name if launch else _engine(options),
+                    model=name_of(launch.options if launch else options),
+                    draft=launch.options.draft if launch else options.draft,
+                )
+            lost = isinstance(event, Status) and isinstance(event.error, PortBusy) and self._hides_lost_port
+            if self._on_event is not None and not lost:
+                self._on_event(event)
+
+        self._registration = registration
+        self._supervisor = supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), listen)
+        self._port = endpoint.port
+        return supervisor
+
+    async def _settle(self) -> None:
+        """Put everything away, unless a newer start is under way."""
+        supervisor = self._supervisor
+        resting = supervisor is not None and supervisor.status.state in (State.STOPPED, State.FAILED)
+        if supervisor is None or supervisor.changing or not resting:
+            return
+        self._supervisor = None
+        if self._registration is not None:
+            self._registration.remove()
+        supervisor.log.close()
+        await self.monitor.end()
+
+
+def _engine(options: ServeOptions) -> str:
+    return BUILT_IN if options.engine is None else options.engine.name
+
+
+async def read_reply(
+    deltas: AsyncIterator[Delta], began_s: float, meter: ReplyMeter, on_delta: OnDelta | None
+) -> Reply:
+    """Read a reply to its end and return it. `began_s` is when it was asked for: the engine may have let it wait."""
+    text, reasoning = [], []
+    first_token_s: float | None = None
+    finish_reason: str | None = None
+    async for delta in deltas:
+        if first_token_s is None and (delta.content or delta.reasoning):
+            first_token_s = time.monotonic() - began_s
+        text.append(delta.content)
+        reasoning.append(delta.reasoning)
+        if delta.timings is not None:
+            meter.add(delta.timings)
+        finish_reason = delta.finish_reason or finish_reason
+        if on_delta is not None:
+            on_delta(delta)
+    return Reply("".join(text), "".join(reasoning), meter.last, meter.acceptance, first_token_s, finish_reason)
