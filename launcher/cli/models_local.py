@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import re
 import sys
+import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.bar import Bar, size
@@ -224,7 +227,7 @@ async def _remove(models: Sequence[LocalModel], *, yes: bool, as_json: bool) -> 
                 f"Stop it first: `mtp-launcher stop --url {user.url}`.",
                 path=str(local.path),
             )
-    if not yes and not await asyncio.to_thread(_agreed, models, as_json=as_json):
+    if not yes and not await _agreed(models, as_json=as_json):
         return 1
     freed = {local: await asyncio.to_thread(remove, local) for local in models}
     if as_json:
@@ -241,7 +244,7 @@ async def _remove(models: Sequence[LocalModel], *, yes: bool, as_json: bool) -> 
     return 0
 
 
-def _agreed(models: Sequence[LocalModel], *, as_json: bool) -> bool:
+async def _agreed(models: Sequence[LocalModel], *, as_json: bool) -> bool:
     """Ask the user. Raises BadOption when there is nobody to ask."""
     from launcher.base.errors import BadOption
 
@@ -253,4 +256,17 @@ def _agreed(models: Sequence[LocalModel], *, as_json: bool) -> bool:
     freed = size(sum(local.record.bytes for local in models))
     print(f"Delete {'these files' if len(models) > 1 else 'it'}? {freed} become free. [y/N] ", end="", file=sys.stderr)
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return (await _line()).strip().lower() in (b"y", b"yes")
+
+
+async def _line() -> bytes:
+    """Return what the user types. Ctrl-C ends it at once: a thread of the pool would be waited for at the end."""
+    loop, typed = asyncio.get_running_loop(), asyncio.Queue[bytes]()
+
+    def read() -> None:
+        line = os.read(0, 1_000)  # not sys.stdin, whose lock could not be taken at the end
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(typed.put_nowait, line)
+
+    threading.Thread(target=read, daemon=True).start()
+    return await typed.get()

@@ -214,6 +214,12 @@ def _until(terminal: int, wanted: bytes | None) -> bytes:
     return seen
 
 
+_ON_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+)
+"""Ctrl-C comes from the terminal itself, so it must be that of the program."""
+
+
 class TestAfterwards:
     def test_it_is_planned_estimated_served_and_not_removed_meanwhile(self, mine: str, target: Path) -> None:
         missing = run("serve", mine)
@@ -273,7 +279,7 @@ class TestAfterwards:
         assert refused.returncode == 1
         assert "--yes" in refused.stderr
         assert target.exists()
-        for answer, code in ((b"\n", 1), (b"n\n", 1), (b"y\n", 0)):
+        for answer, code in ((b"\n", 1), (b"n\n", 1), (b"\x04", 1), (b"\x03", 130), (b"y\n", 0)):
             assert self.answered(f"{REPO}:{FILE}", answer) == code
             assert target.exists() is bool(code)
 
@@ -281,7 +287,11 @@ class TestAfterwards:
     def answered(what: str, answer: bytes) -> int:
         parent, child = pty.openpty()
         with subprocess.Popen(
-            command("models", "remove", what), stdin=child, stderr=child, stdout=subprocess.DEVNULL
+            [sys.executable, "-c", _ON_TERMINAL, *command("models", "remove", what)],
+            stdin=child,
+            stderr=child,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
         ) as program:
             os.close(child)
             _until(parent, b"[y/N]")
