@@ -152,6 +152,11 @@ def choose(target: Target, names: Collection[str], backend: str | None = None) -
     return tuple(found)
 
 
+def slowness(backend: str) -> int:
+    """Return a backend's place among those that a computer may fall back to: a GPU's own, Vulkan, the processor."""
+    return {"cpu": 2, "vulkan": 1}.get(backend, 0)
+
+
 def _is_for(build: BuildName, target: Target) -> bool:
     return build.system == target.system and build.arch == target.arch
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from launcher.base.errors import (
     DiskFull,
+    DraftsInert,
+    GpuUnseen,
     LauncherError,
     LibraryMissing,
     ReleaseMissing,
@@ -21,7 +23,7 @@ from launcher.base.errors import (
 )
 from launcher.base.paths import cache_dir
 from launcher.engine.archive import unpack
-from launcher.engine.assets import Choice, Target, choose, target_of
+from launcher.engine.assets import Choice, Target, choose, slowness, target_of
 from launcher.engine.installed import (
     AUTOMATIC,
     PROGRAM,
@@ -122,7 +124,7 @@ class _Installation:
                     break
                 except _TestFailed as failed:
                     following = choices[place + 1] if place + 1 < len(choices) and backend is None else None
-                    if following is None or not failed.another_may_pass:
+                    if following is None or not failed.another_may_pass or self._is_step_down(following):
                         self._note(f"Nothing was changed: {_in_use()} stays in use.")
                         raise failed.reason from failed
                     self._note(f"{choice.build.label} failed its test: {failed.reason.title}")
@@ -136,9 +138,21 @@ class _Installation:
             return engine
 
     def _newer_in_use(self, release: Release) -> InstalledEngine | None:
-        store = read_store()
-        found = next((engine for engine in store.engines if engine.name == store.current), None)
+        found = _engine_in_use()
         return found if found and found.number and found.number > int(release.tag[1:]) else None
+
+    def _is_step_down(self, choice: Choice) -> bool:
+        """Return whether what is in use computes by something faster: then it is the better one to keep."""
+        found = _engine_in_use()
+        if (
+            found is None
+            or found.manifest is None
+            or slowness(found.manifest.backend) >= slowness(choice.build.backend)
+        ):
+            return False
+        label = choice.build.label
+        self._note(f"{label} would be slower than {found.name}, which is in use; `--backend {label}` takes it.")
+        return True
 
     async def _take(self, release: Release, choice: Choice, folder: Path) -> InstalledEngine:
         """Return the engine of a choice, installed and tested; one that is there is only tested."""
@@ -150,6 +164,8 @@ class _Installation:
                 await self._test(there.program, number, choice)
                 return there
             except _TestFailed as failed:
+                if isinstance(failed.reason, GpuUnseen | LibraryMissing | DraftsInert):
+                    raise  # the same files would fail in the same way
                 self._note(f"It fails its test, so it is installed anew: {failed.reason.title}")
         archives = await self._download(release, choice)
         self._step(f"Unpacking {build.name}")
@@ -202,10 +218,8 @@ class _Installation:
             for number, archive in enumerate(archives):
                 place = folder if not number else folder.with_name(f"{folder.name}-runtime")
                 unpack(archive, place, cancelled=cancelled)
-                if number:
-                    for each in place.iterdir():
-                        if (folder / each.name).exists():
-                            raise SelfTestFailed(f"{archives[0].name} and {archive.name} both hold {each.name}.", "")
+                for each in place.iterdir() if number else ():
+                    if not (folder / each.name).exists():  # what a build brings itself is the right one
                         each.rename(folder / each.name)
 
         working = asyncio.ensure_future(asyncio.to_thread(work))
@@ -257,6 +271,11 @@ def _manifest(release: Release, choice: Choice, passed: Passed) -> Manifest:
         accepted=passed.accepted,
         tokens_per_second=passed.tokens_per_second,
     )
+
+
+def _engine_in_use() -> InstalledEngine | None:
+    store = read_store()
+    return next((engine for engine in store.engines if engine.name == store.current), None)
 
 
 def _in_use() -> str:

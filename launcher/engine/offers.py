@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from launcher.base.errors import EngineUnfit, KnownBad, LauncherError, ReleaseMissing
-from launcher.engine.assets import Choice, Target, choose
+from launcher.engine.assets import Choice, Target, choose, slowness
 from launcher.engine.known_bad import Fault, fault_of
 from launcher.engine.releases import NIGHTLY, STABLE, Asset, Release, Releases
 
@@ -110,8 +110,7 @@ def _unless_still_coming(offer: Offer, older: Sequence[Offer]) -> Offer:
 
 
 def _rank(offer: Offer) -> int:
-    backend = offer.choice.build.backend if offer.choice else ""
-    return {"cpu": 2, "vulkan": 1}.get(backend, 0)
+    return slowness(offer.choice.build.backend if offer.choice else "")
 
 
 def _pending(release: Release) -> list[str]:

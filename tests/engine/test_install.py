@@ -132,6 +132,32 @@ async def test_a_build_that_does_not_see_the_gpu_gives_way_to_the_next(releases:
     assert [each.name for each in read_store().engines] == ["b11434-vulkan-x64"]
 
 
+async def test_a_working_gpu_build_does_not_give_way_to_a_slower_one(
+    releases: ReleaseServer, told: Told, fake_command: str
+) -> None:
+    releases.publish("b11400", *GPU_BUILDS, devices={"vulkan": [VULKAN]}, command=fake_command)
+    assert (await run("b11400", told, WITH_GPU)).name == "b11400-vulkan-x64"
+    releases.publish("b11434", *GPU_BUILDS, command=fake_command)
+    with pytest.raises(GpuUnseen):
+        await run("b11434", told, WITH_GPU)
+    assert read_store().current == "b11400-vulkan-x64"
+    assert "cpu would be slower than b11400-vulkan-x64, which is in use; `--backend cpu` takes it." in told.notes
+    assert (await run("b11434", told, WITH_GPU, "cpu")).name == read_store().current == "b11434-cpu-x64"
+
+
+async def test_what_is_installed_and_sees_no_gpu_any_more_is_not_downloaded_again(
+    releases: ReleaseServer, told: Told, fake_command: str
+) -> None:
+    devices = {"cuda-13.4": [CUDA], "vulkan": [VULKAN]}
+    releases.publish("b11434", *GPU_BUILDS, devices=devices, command=fake_command)
+    engine = await run("b11434", told, WITH_GPU)
+    (engine.folder / "libcudart.so").unlink()  # as after a driver went away
+    installed.use("auto")
+    releases.requests()
+    assert (await run("b11434", told, WITH_GPU)).name == "b11434-vulkan-x64"
+    assert not [each for each in releases.requests() if "cuda-13.4" in each["target"]]
+
+
 async def test_without_its_runtime_beside_it_cuda_is_silent_and_that_is_a_failure(
     releases: ReleaseServer, told: Told, home: Path
 ) -> None:
