@@ -1,5 +1,5 @@
 """Proves on a disk of 8 MiB, empty at first, what a download does when that is too little, or fills up meanwhile."""
-# ruff: noqa: D103, S101, T201
+# ruff: noqa: ASYNC240, D103, S101, T201
 
 import asyncio
 import errno

@@ -184,6 +184,41 @@ class EngineFailed(LauncherError):
     code = "engine_failed"
 
 
+class EngineHung(EngineFailed):
+    """The engine runs, but does nothing any more."""
+
+    code = "engine_hung"
+
+
+class CrashLoop(EngineFailed):
+    """The engine crashed again and again, so it is not started any more. `reason` is the last crash."""
+
+    code = "crash_loop"
+
+    def __init__(self, crashes: int, seconds: float, reason: LauncherError) -> None:
+        super().__init__(
+            f"The engine crashed {crashes} times within {max(1, round(seconds))} s, so it is not started again. "
+            f"The last time: {reason.title}",
+            reason.hint,
+            **(dict(reason.facts) | {"crashes": crashes, "reason": reason.code}),
+        )
+        self.reason = reason
+
+
+class SettingsFailed(LauncherError):
+    """A server did not start with new settings, so it runs with the old ones again. `reason` is why."""
+
+    code = "settings_failed"
+
+    def __init__(self, reason: LauncherError) -> None:
+        super().__init__(
+            f"The server did not start with the new settings, so it runs with the old ones again. {reason.title}",
+            reason.hint,
+            **(dict(reason.facts) | {"reason": reason.code}),
+        )
+        self.reason = reason
+
+
 class TwinImpossible(LauncherError):
     """No sparse file can be made to ask the engine with."""
 
@@ -224,6 +259,12 @@ class Unreachable(LauncherError):
     """A server did not answer, or broke off."""
 
     code = "unreachable"
+
+
+class Untrusted(Unreachable):
+    """A server cannot show that it is the one that was meant: waiting does not help."""
+
+    code = "untrusted"
 
 
 class Refused(LauncherError):

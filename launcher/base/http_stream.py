@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from launcher import __version__
-from launcher.base.errors import Refused, Unreachable
+from launcher.base.errors import BadOption, Refused, Unreachable
 from launcher.base.http import Head
 from launcher.base.net import host_of, proxy_for, tls_context, unreachable
 
@@ -31,8 +31,9 @@ class RangeStream:
     Proxies are the environment's, and certificates the system's. The token goes to the server of `url` and to no other
     that it redirects to. Redirects away from https are refused.
 
-    Raises Unreachable when the server does not answer or breaks off, or is silent for `silence_s` seconds. Raises
-    Refused when it redirects in circles or answers in an encoding that nobody asked for. Any status is an answer.
+    Raises Unreachable when the server does not answer or breaks off, or is silent for `silence_s` seconds, Untrusted for
+    its certificate, Refused when it redirects in circles or answers in an encoding that nobody asked for, BadOption for
+    what is no web address or a proxy of a kind that cannot be used. Any status is an answer.
     """
 
     def __init__(self, url: str, *, token: str | None = None, silence_s: float = 30.0) -> None:
@@ -132,9 +133,7 @@ class RangeStream:
         try:
             connection, target, extra = self._connection_to(url)
         except ValueError as error:
-            raise Unreachable(
-                f"There is no web server at such an address: {error}.", "It begins with https://."
-            ) from error
+            raise BadOption(f"{self.host} is no web address: {error}.", "It begins with https://.") from error
         self._connection = connection
         connecting = True
         try:
@@ -168,7 +167,7 @@ class RangeStream:
         if proxy:
             way = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
             if way.scheme != "http" or not way.hostname:
-                raise Unreachable(
+                raise BadOption(
                     f"The proxy {host_of(proxy)} speaks {way.scheme}, which cannot be used.",
                     "Set HTTPS_PROXY to one that begins with http://.",
                 )

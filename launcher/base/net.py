@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import certifi
 import truststore
 
-from launcher.base.errors import Unreachable
+from launcher.base.errors import Unreachable, Untrusted
 
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -76,11 +76,17 @@ def unreachable(url: str, error: BaseException, *, connecting: bool = False) -> 
     if isinstance(cause, ssl.SSLError):
         why = getattr(cause, "verify_message", "") or cause.reason or cause
         clock = "Check the clock; behind an inspecting proxy, set SSL_CERT_FILE to its certificate."
-        return Unreachable(f"There is no secure connection to {host}: {why}.", clock)
+        kind = Untrusted if isinstance(cause, ssl.SSLCertVerificationError) else Unreachable
+        return kind(f"There is no secure connection to {host}: {why}.", clock)
     if isinstance(cause, socket.gaierror):
         return Unreachable(f"The name {host} is not known.", way)
     if isinstance(cause, TimeoutError):
         return Unreachable(f"{host} did not answer in time.", way)
     if connecting:
-        return Unreachable(f"{host} cannot be reached: {cause}.", way)
-    return Unreachable(f"The connection to {host} broke off: {error}.", f"Try again. {way}")
+        return Unreachable(f"{host} cannot be reached: {_words(cause)}.", way)
+    return Unreachable(f"The connection to {host} broke off: {_words(error)}.", f"Try again. {way}")
+
+
+def _words(error: BaseException) -> str:
+    """Return what an error says, without its number."""
+    return str(getattr(error, "strerror", None) or error).rstrip(".")

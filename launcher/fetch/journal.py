@@ -45,10 +45,15 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a journal says."""
+    """What a journal says, of which after another boot only what was synced is believed."""
 
     identity: Identity
-    finished: list[Span]
+    stretches: list[Stretch]
+
+    @property
+    def finished(self) -> list[Span]:
+        """The bytes that are there."""
+        return merged(Span(each.begin, each.written) for each in self.stretches)
 
 
 def line(stretch: Stretch) -> bytes:
@@ -84,10 +89,11 @@ def read(path: Path) -> Record | None:
     identity = _identity(told)
     if identity is None:
         return None
-    same_boot = told.get("boot") == boot()
-    stretches = (_stretch(rest[at : at + _WIDTH]) for at in range(0, len(rest), _WIDTH))
-    spans = [Span(each.begin, each.written if same_boot else each.synced) for each in stretches if each]
-    return Record(identity, merged(spans))
+    lines = (_stretch(rest[at : at + _WIDTH]) for at in range(0, len(rest), _WIDTH))
+    stretches = [each for each in lines if each]
+    if told.get("boot") != boot():
+        stretches = [Stretch(each.begin, each.synced, each.synced) for each in stretches]
+    return Record(identity, stretches)
 
 
 def _identity(told: Any) -> Identity | None:  # noqa: ANN401 -- what the file holds

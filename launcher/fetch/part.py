@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launcher.fetch import journal
 from launcher.fetch.journal import Identity, Stretch
-from launcher.fetch.ranges import Span, clipped, gaps, merged, n_bytes
+from launcher.fetch.ranges import Span, gaps, merged, n_bytes
 
 _HASH_BLOCK = 2**20
 UNKNOWN = 2**62
@@ -57,25 +57,32 @@ class Part:
         self.path = part_path(target)
         self._journal_path = journal_path(target)
         self._changed = threading.Condition()
+        self._syncing = threading.Lock()
         self._closed = False
         self.generation = 0
         record = journal.read(self._journal_path)
-        finished: list[Span] = []
+        there: list[Stretch] = []
         if record is not None and self.path.is_file() and same(record.identity):
             known = record.identity
             size = identity.bytes if identity.bytes is not None else known.bytes
             identity = Identity(identity.url, size, identity.sha256, known.etag)
-            finished = clipped(record.finished, min(self.path.stat().st_size, UNKNOWN if size is None else size))
+            end = min(self.path.stat().st_size, UNKNOWN if size is None else size)
+            there = [
+                Stretch(each.begin, min(each.written, end), min(each.synced, end))
+                for each in record.stretches
+                if each.begin < min(each.written, end)
+            ]
         self.identity = identity
-        self.resumed_bytes = n_bytes(finished)
         self.received_bytes = 0
-        if not finished:
+        if not there:
             self.path.unlink(missing_ok=True)
         self._file = FileIO(os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644), "r+")
         try:
             self._segments = [
-                Segment(begin, end, end, end, i, end, idle=True) for i, (begin, end) in enumerate(finished)
+                Segment(each.begin, each.written, each.written, each.synced, index, each.written, idle=True)
+                for index, each in enumerate(there)
             ]
+            self.resumed_bytes = self._done()
             self._write_journal()
         except BaseException:
             self._file.close()
@@ -177,20 +184,22 @@ class Part:
 
     def sync(self) -> None:
         """Bring what is written to the disk, and note that. It takes long; nobody waits for it meanwhile."""
-        with self._changed:
-            if self._closed:
-                return
-            marks = [(each, each.position) for each in self._segments if each.position > each.synced]
-            duplicate = os.dup(self._file.fileno())
-        try:
-            (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(duplicate)
-        finally:
-            os.close(duplicate)
-        with self._changed:
-            if not self._closed:
-                for segment, position in marks:
-                    segment.synced = max(segment.synced, min(position, segment.position))
-                    self._note(segment)
+        with self._syncing:
+            with self._changed:
+                marks = [(each, each.position) for each in self._segments if each.position > each.synced]
+                if self._closed or not marks:
+                    return
+                generation = self.generation
+                duplicate = os.dup(self._file.fileno())
+            try:
+                (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(duplicate)
+            finally:
+                os.close(duplicate)
+            with self._changed:
+                if not self._closed and generation == self.generation:
+                    for segment, position in marks:
+                        segment.synced = max(segment.synced, min(position, segment.position))
+                        self._note(segment)
 
     def start_anew(self) -> None:
         """Forget all bytes: the file is another one now."""

@@ -34,9 +34,10 @@ async def fetch(
     file goes on from there. `on_progress` is called on the loop, 10 times a second at most; `pause` waits before
     another try. A target that is there already is returned when it is this file; nothing of the user's is overwritten.
 
-    Raises Unreachable, Refused or RateLimited when the server does not give the file; DownloadBroken when it gave
-    another one (kept as .bad); DiskFull; DownloadBusy when another process fetches to the same place; FileInTheWay
-    when another file has the target's name; TargetUnusable when nothing can be written there.
+    Raises Unreachable, Untrusted, Refused or RateLimited when the server does not give the file; DownloadBroken when it
+    gave another one (kept as .bad); DiskFull; DownloadBusy when another process fetches to the same place; FileInTheWay
+    when another file has the target's name; TargetUnusable when nothing can be written there; BadOption for what is no
+    web address or a proxy that cannot be used.
     """
     tell = on_progress or (lambda _: None)
     try:

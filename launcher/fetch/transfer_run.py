@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from launcher.base.errors import DownloadBroken, LauncherError, Unreachable
+from launcher.base.errors import BadOption, DownloadBroken, LauncherError
 from launcher.base.net import host_of
 from launcher.base.threads import in_thread
 from launcher.fetch.journal import Identity
@@ -54,7 +54,7 @@ class Transfer:
         self._told_s = self._room_s = 0.0
         self._workers: list[Worker] = []
         self._with_range = self._with_condition = True
-        self._ranges = self._mixed = False
+        self._mixed = False
         self._failures = self._new_starts = 0
         self._received_before = 0
 
@@ -144,8 +144,8 @@ class Transfer:
         missing = sum(span.length for span in (*gaps, *running))
         chunk = min(max(missing // (2 * wanted), _SMALLEST_CHUNK), _LARGEST_CHUNK)
         if not gaps:
-            longest = max(running, key=lambda span: span.length)
-            if longest.length < _SMALLEST_CHUNK:
+            longest = max(running, key=lambda span: span.length, default=None)
+            if longest is None or longest.length < _SMALLEST_CHUNK:
                 return None
             cut = longest.begin + min(chunk, longest.length // 2)
             gaps = [Span(cut, longest.end)]
@@ -176,7 +176,7 @@ class Transfer:
             return None
         elif trouble.then in (Next.NEVER, Next.WITHOUT_CONDITION):
             raise self._told(trouble.error)
-        elif not self._resumable(self._part.identity.etag):
+        elif self._part.done_bytes and not self._resumable(self._part.identity.etag):
             self._start_anew(trouble)
         return trouble
 
@@ -302,7 +302,7 @@ def _without_secrets(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise Unreachable(f"There is no web server at such an address: {error}.", "It begins with https://.") from error
+        raise BadOption(f"There is no such web address: {error}.", "It begins with https://.") from error
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 

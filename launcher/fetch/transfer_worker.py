@@ -3,7 +3,7 @@
 import threading
 from dataclasses import dataclass
 
-from launcher.base.errors import DownloadBroken, LauncherError, Unreachable
+from launcher.base.errors import DownloadBroken, LauncherError, Unreachable, Untrusted
 from launcher.base.http_stream import RangeStream
 from launcher.base.threads import in_thread
 from launcher.fetch.part import UNKNOWN, Part, Segment
@@ -58,7 +58,8 @@ class Worker:
         except Trouble as trouble:
             return trouble
         except LauncherError as error:
-            return Trouble(error, Next.AGAIN if isinstance(error, Unreachable) else Next.NEVER)
+            passing = isinstance(error, Unreachable) and not isinstance(error, Untrusted)
+            return Trouble(error, Next.AGAIN if passing else Next.NEVER)
         finally:
             self._stream.close()
             self._part.release(self.segment)

@@ -13,7 +13,7 @@ import certifi
 import pytest
 
 from launcher.base import net
-from launcher.base.errors import Refused, Unreachable
+from launcher.base.errors import BadOption, Refused, Unreachable, Untrusted
 from launcher.base.http_stream import RangeStream
 
 CERTIFICATE = Path(__file__).parent / "data" / "loopback.pem"
@@ -112,11 +112,11 @@ class TestTls:
 
     def test_an_unknown_one_is_not(self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("SSL_CERT_FILE")
-        with pytest.raises(Unreachable, match=r"no secure connection to 127.0.0.1: self-signed certificate"):
+        with pytest.raises(Untrusted, match=r"no secure connection to 127.0.0.1: self-signed certificate"):
             RangeStream(serving(whole, tls=True).url).open(0)
 
     def test_one_for_another_name_is_not(self, serving: Callable[..., Server]) -> None:
-        with pytest.raises(Unreachable, match=r"no secure connection to localhost: Hostname mismatch"):
+        with pytest.raises(Untrusted, match=r"no secure connection to localhost: Hostname mismatch"):
             RangeStream(serving(whole, tls=True).url.replace("127.0.0.1", "localhost")).open(0)
 
     def test_files_that_cannot_be_read_are_told(
@@ -183,6 +183,12 @@ def test_a_name_and_a_password_in_the_address_are_sent_to_it(serving: Callable[.
     stream.open(0)
     stream.close()
     assert b"Authorization: Basic bWU6cGFzcyB3b3Jk\r\n" in server.heads[0]
+
+
+def test_a_socks_proxy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "socks5://proxy.invalid:1080")
+    with pytest.raises(BadOption, match=r"proxy\.invalid speaks socks5"):
+        RangeStream("http://hub.invalid/").open(0)
 
 
 @pytest.mark.parametrize(("there", "holds"), [("system.crt", True), ("nothing.crt", False)])

@@ -1,5 +1,6 @@
 """The journal: what it keeps, and what is believed of it after a kill, a power cut, or damage."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from launcher.fetch import journal
 from launcher.fetch.journal import Identity, Stretch
+from launcher.fetch.part import Part, journal_path, part_path
 from launcher.fetch.ranges import Span, n_bytes
 
 IDENTITY = Identity("https://example.org/model.gguf", 10_000, "ab" * 32, '"etag"')
@@ -78,3 +80,33 @@ def test_a_journal_that_was_cut_short_never_says_more_than_it_did(path: Path, le
     record = journal.read(path)
     if record is not None:
         assert set(record.finished) <= {Span(0, 4_000), Span(6_000, 7_000)}
+
+
+def test_a_resumed_part_is_synced_before_it_counts_as_that(tmp_path: Path) -> None:
+    target = tmp_path / "model.gguf"
+    part_path(target).write_bytes(bytes(10_000))
+    journal.create(journal_path(target), IDENTITY, STRETCHES)
+    part = Part(target, IDENTITY, lambda known: known == IDENTITY)
+    assert part.resumed_bytes == 5_000
+    there = journal.read(journal_path(target))
+    assert there
+    assert there.stretches == STRETCHES
+    part.sync()
+    there = journal.read(journal_path(target))
+    assert there
+    assert [each.synced for each in there.stretches] == [4_000, 7_000]
+    part.close()
+
+
+def test_a_sync_that_ends_after_a_new_start_notes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "model.gguf"
+    part = Part(target, IDENTITY, lambda _: False)
+    segment = part.claim(Span(0, 10_000))
+    assert part.write(segment, memoryview(bytes(4_000)))
+    monkeypatch.setattr(os, "fdatasync", lambda _: part.start_anew())
+    part.sync()
+    assert not part.write(segment, memoryview(bytes(4_000)))
+    record = journal.read(journal_path(target))
+    assert record
+    assert record.finished == []
+    part.close()

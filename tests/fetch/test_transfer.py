@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.base.errors import (
+    BadOption,
     DiskFull,
     DownloadBroken,
     DownloadBusy,
@@ -24,7 +25,6 @@ from launcher.base.errors import (
     LauncherError,
     Refused,
     TargetUnusable,
-    Unreachable,
 )
 from launcher.fetch import journal, transfer_run
 from launcher.fetch.journal import Identity, Stretch
@@ -428,8 +428,8 @@ class TestTrying:
 
     @pytest.mark.parametrize("url", ["nonsense", "ftp://example.org/x", "http://", "http://[::1", "http://a:b/"])
     async def test_what_is_no_address_is_told(self, place: Place, url: str) -> None:
-        with pytest.raises(Unreachable):
-            await fetch(Source(url), place.target, settings=replace(QUICK, attempts=1))
+        with pytest.raises(BadOption):
+            await fetch(Source(url), place.target, settings=QUICK)
 
 
 def test_the_programs_end_waits_for_no_thread(place: Place, run_child: Callable[[str], float]) -> None:

@@ -45,8 +45,8 @@ def main() -> int:
     """Kill, count, print."""
     parser = argparse.ArgumentParser(prog="python -m tools.kill_downloads", description="Downloads survive kill -9.")
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--megabytes", type=int, default=256, help="size of one file")
-    parser.add_argument("--rate", type=int, default=40, help="MB/s that the server sends on one connection")
+    parser.add_argument("--megabytes", type=int, default=512, help="size of one file")
+    parser.add_argument("--rate", type=int, default=60, help="MB/s that the server sends on one connection")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     chosen = parser.parse_args()
     chance, count, began_s = random.Random(chosen.seed), Count(), time.monotonic()
