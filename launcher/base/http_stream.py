@@ -31,9 +31,9 @@ class RangeStream:
     Proxies are the environment's, and certificates the system's. The token goes to the server of `url` and to no other
     that it redirects to. Redirects away from https are refused.
 
-    Raises Unreachable when the server does not answer or breaks off, or is silent for `silence_s` seconds, Untrusted for
-    its certificate, Refused when it redirects in circles or answers in an encoding that nobody asked for, BadOption for
-    what is no web address or a proxy of a kind that cannot be used. Any status is an answer.
+    Raises Unreachable when the server does not answer or breaks off, or is silent for `silence_s` seconds, Untrusted
+    for its certificate, Refused when it redirects in circles or answers in an encoding that nobody asked for, BadOption
+    for what is no web address or a proxy of a kind that cannot be used. Any status is an answer.
     """
 
     def __init__(self, url: str, *, token: str | None = None, silence_s: float = 30.0) -> None:

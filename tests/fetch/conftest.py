@@ -1,10 +1,17 @@
 """The fake file server for transfers."""
 
+import asyncio
+import hashlib
 import itertools
+import random
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from launcher.fetch.transfer import Progress, Source, TransferSettings, fetch
 from tools.fault_matrix.server import FileServer, serving
 
 
@@ -30,3 +37,53 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
+
+
+_CONTENT = random.Random(2).randbytes(1_000_000)
+
+
+class Place:
+    """A file on the fake server, and where it goes."""
+
+    content = _CONTENT
+    sha256 = hashlib.sha256(_CONTENT).hexdigest()
+
+    def __init__(self, server: FileServer, run: str, folder: Path) -> None:
+        self.server, self.run = server, run
+        self.target = folder / "model.gguf"
+
+    def source(self, faults: str = "none", *, name: str = "model.gguf", **known: object) -> Source:
+        return replace(Source(self.server.url(self.run, faults, name), len(self.content), self.sha256), **known)  # type: ignore[arg-type]
+
+    async def interrupted(self, source: Source, after: int = 1) -> None:
+        """Cancel a fetch once that many bytes are there."""
+        enough = asyncio.Event()
+
+        def watch(progress: Progress) -> None:
+            if progress.done_bytes >= after:
+                enough.set()
+
+        task = asyncio.create_task(
+            fetch(source, self.target, settings=TransferSettings(reserve_bytes=0), on_progress=watch)
+        )
+        await asyncio.wait_for(enough.wait(), 10)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    @property
+    def requests(self) -> list[dict[str, str]]:
+        return self.server.told(self.run).requests
+
+    @property
+    def beside(self) -> list[str]:
+        return sorted(path.name for path in self.target.parent.iterdir() if path != self.target)
+
+
+@pytest.fixture
+def place(file_server: FileServer, run_name: str, tmp_path: Path) -> Place:
+    (file_server.folder / "model.gguf").write_bytes(Place.content)
+    (file_server.folder / "empty").write_bytes(b"")
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return Place(file_server, run_name, folder)

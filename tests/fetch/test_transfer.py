@@ -3,96 +3,60 @@
 import asyncio
 import hashlib
 import itertools
-import random
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.base.errors import (
-    BadOption,
     DiskFull,
     DownloadBroken,
     DownloadBusy,
     FileInTheWay,
-    LauncherError,
-    Refused,
     TargetUnusable,
 )
-from launcher.fetch import journal, transfer_run
+from launcher.fetch import journal
 from launcher.fetch.journal import Identity, Stretch
 from launcher.fetch.ranges import Span, gaps, merged, n_bytes
 from launcher.fetch.transfer import Fetched, Phase, Progress, Source, TransferSettings, discard, fetch, unfinished
 from launcher.fetch.transfer_files import claimed, free_bytes
-from tools.fault_matrix.server import FileServer
 
-CONTENT = random.Random(2).randbytes(1_000_000)
-SHA256 = hashlib.sha256(CONTENT).hexdigest()
 QUICK = TransferSettings(attempts=3, backoff_s=0.001, stall_s=5.0, reserve_bytes=0, settle_s=0.02)
 
 
 _EXAMPLES = itertools.count()
 
 
-class Place:
-    """A file on the fake server, and where it goes."""
-
-    def __init__(self, server: FileServer, run: str, folder: Path) -> None:
-        self.server, self.run = server, run
-        self.target = folder / "model.gguf"
-
-    def source(self, faults: str = "none", *, name: str = "model.gguf", **known: object) -> Source:
-        return replace(Source(self.server.url(self.run, faults, name), len(CONTENT), SHA256), **known)  # type: ignore[arg-type]
-
-    async def interrupted(self, source: Source, after: int = 1) -> None:
-        """Cancel a fetch once that many bytes are there."""
-        enough = asyncio.Event()
-
-        def watch(progress: Progress) -> None:
-            if progress.done_bytes >= after:
-                enough.set()
-
-        task = asyncio.create_task(fetch(source, self.target, settings=QUICK, on_progress=watch))
-        await asyncio.wait_for(enough.wait(), 10)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-    @property
-    def requests(self) -> list[dict[str, str]]:
-        return self.server.told(self.run).requests
-
-    @property
-    def beside(self) -> list[str]:
-        return sorted(path.name for path in self.target.parent.iterdir() if path != self.target)
-
-
-@pytest.fixture
-def place(file_server: FileServer, run_name: str, tmp_path: Path) -> Place:
-    (file_server.folder / "model.gguf").write_bytes(CONTENT)
-    (file_server.folder / "empty").write_bytes(b"")
-    folder = tmp_path / "models"
-    folder.mkdir()
-    return Place(file_server, run_name, folder)
+class Place(Protocol):
+    server: Any
+    run: str
+    target: Path
+    content: bytes
+    sha256: str
+    source: Callable[..., Source]
+    interrupted: Callable[..., Awaitable[None]]
+    requests: list[dict[str, str]]
+    beside: list[str]
 
 
 class TestAFile:
     async def test_arrives_whole_and_nothing_stays_beside_it(self, place: Place) -> None:
         got = await fetch(place.source(), place.target, settings=QUICK)
-        assert got == Fetched(place.target, len(CONTENT), SHA256, got.seconds, 0, len(CONTENT))
-        assert place.target.read_bytes() == CONTENT
+        assert got == Fetched(place.target, len(place.content), place.sha256, got.seconds, 0, len(place.content))
+        assert place.target.read_bytes() == place.content
         assert place.beside == []
 
     async def test_of_unknown_size_and_hash_arrives_with_its_hash(self, place: Place) -> None:
         got = await fetch(place.source(bytes=None, sha256=None), place.target, settings=QUICK)
-        assert (got.bytes, got.sha256) == (len(CONTENT), SHA256)
+        assert (got.bytes, got.sha256) == (len(place.content), place.sha256)
 
     async def test_of_no_bytes_arrives(self, place: Place) -> None:
         for size in (0, None):
@@ -102,10 +66,12 @@ class TestAFile:
 
     async def test_goes_into_a_folder_that_is_made_for_it(self, place: Place) -> None:
         target = place.target.parent / "new" / "er" / "model.gguf"
-        assert (await fetch(place.source(), target, settings=QUICK)).path.read_bytes() == CONTENT
+        assert (await fetch(place.source(), target, settings=QUICK)).path.read_bytes() == place.content
 
     async def test_a_hash_in_capitals_is_the_same(self, place: Place) -> None:
-        assert (await fetch(place.source(sha256=SHA256.upper()), place.target, settings=QUICK)).sha256 == SHA256
+        assert (
+            await fetch(place.source(sha256=place.sha256.upper()), place.target, settings=QUICK)
+        ).sha256 == place.sha256
 
     async def test_progress_grows_and_ends_with_all(self, place: Place) -> None:
         told: list[tuple[float, Progress]] = []
@@ -119,7 +85,7 @@ class TestAFile:
         received = [each.done_bytes for _, each in told if each.phase is Phase.RECEIVING]
         assert received == sorted(received)
         assert told[-1][1].phase is Phase.VERIFYING
-        assert told[-1][1].done_bytes == told[-1][1].bytes == len(CONTENT)
+        assert told[-1][1].done_bytes == told[-1][1].bytes == len(place.content)
         times = [when for when, _ in told[:-1]]
         assert all(later - sooner > 0.08 for sooner, later in itertools.pairwise(times))
 
@@ -158,7 +124,7 @@ class TestResuming:
         assert unfinished(place.target) == 300_000
         got = await fetch(place.source("stalls=300000*1"), place.target, settings=QUICK)
         assert (got.resumed_bytes, got.received_bytes) == (300_000, 700_000)
-        assert place.target.read_bytes() == CONTENT
+        assert place.target.read_bytes() == place.content
         last = place.requests[-1]
         assert last["Range"] == "bytes=300000-999999"
         assert last["If-Range"].startswith('"')
@@ -170,7 +136,7 @@ class TestResuming:
     async def test_not_for_another_hash(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000,wrong", sha256="0" * 64), after=300_000)
         got = await fetch(place.source(), place.target, settings=QUICK)
-        assert (got.resumed_bytes, got.received_bytes) == (0, len(CONTENT))
+        assert (got.resumed_bytes, got.received_bytes) == (0, len(place.content))
 
     async def test_not_without_a_journal(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000"), after=300_000)
@@ -191,14 +157,14 @@ class TestResuming:
         monkeypatch.setattr(journal, "boot", lambda: "the next boot")
         got = await fetch(place.source(), place.target, settings=QUICK)
         assert got.resumed_bytes < 300_000
-        assert place.target.read_bytes() == CONTENT
+        assert place.target.read_bytes() == place.content
 
     async def test_what_was_complete_needs_no_server(self, place: Place) -> None:
-        part, size = place.target.with_name("model.gguf.part"), len(CONTENT)
-        part.write_bytes(CONTENT)
-        identity = Identity("http://nobody.invalid/", size, SHA256, None)
+        part, size = place.target.with_name("model.gguf.part"), len(place.content)
+        part.write_bytes(place.content)
+        identity = Identity("http://nobody.invalid/", size, place.sha256, None)
         journal.create(part.with_name("model.gguf.part.journal"), identity, [Stretch(0, size, size)])
-        got = await fetch(Source("http://nobody.invalid/", size, SHA256), place.target, settings=QUICK)
+        got = await fetch(Source("http://nobody.invalid/", size, place.sha256), place.target, settings=QUICK)
         assert (got.resumed_bytes, got.received_bytes) == (size, 0)
         assert place.beside == []
 
@@ -208,23 +174,23 @@ class TestResuming:
         self, place: Place, pieces: list[tuple[int, int]]
     ) -> None:
         place.run = f"gaps{next(_EXAMPLES)}"
-        finished = merged(Span(begin, min(begin + length, len(CONTENT))) for begin, length in pieces)
-        data = bytearray(b"?" * len(CONTENT))
+        finished = merged(Span(begin, min(begin + length, len(place.content))) for begin, length in pieces)
+        data = bytearray(b"?" * len(place.content))
         for begin, end in finished:
-            data[begin:end] = CONTENT[begin:end]
+            data[begin:end] = place.content[begin:end]
         place.target.unlink(missing_ok=True)
         place.target.with_name("model.gguf.part").write_bytes(data)
         journal.create(
             place.target.with_name("model.gguf.part.journal"),
-            Identity(place.source().url, len(CONTENT), SHA256),
+            Identity(place.source().url, len(place.content), place.sha256),
             [Stretch(begin, end, end) for begin, end in finished],
         )
         got = asyncio.run(fetch(place.source(), place.target, settings=QUICK))
-        assert place.target.read_bytes() == CONTENT
+        assert place.target.read_bytes() == place.content
         assert got.resumed_bytes == n_bytes(finished)
         told = place.server.told(place.run)
-        assert told.sent_bytes == got.received_bytes == n_bytes(gaps(finished, len(CONTENT)))
-        assert len(told.requests) == len(gaps(finished, len(CONTENT)))
+        assert told.sent_bytes == got.received_bytes == n_bytes(gaps(finished, len(place.content)))
+        assert len(told.requests) == len(gaps(finished, len(place.content)))
 
 
 class TestCancelling:
@@ -250,7 +216,7 @@ class TestCancelling:
         for _ in range(5):
             await place.interrupted(place.source("slow=2000000"))
         assert (await fetch(place.source(), place.target, settings=QUICK)).resumed_bytes > 0
-        assert place.target.read_bytes() == CONTENT
+        assert place.target.read_bytes() == place.content
 
     async def test_it_ends_a_pause(self, place: Place) -> None:
         waiting = asyncio.Event()
@@ -277,19 +243,20 @@ class TestCancelling:
 
 class TestATargetThatIsThere:
     async def test_is_verified_and_returned_without_a_request(self, place: Place) -> None:
-        place.target.write_bytes(CONTENT)
+        place.target.write_bytes(place.content)
         got = await fetch(place.source(), place.target, settings=QUICK)
-        assert (got.sha256, got.received_bytes, place.requests) == (SHA256, 0, [])
+        assert (got.sha256, got.received_bytes, place.requests) == (place.sha256, 0, [])
 
-    @pytest.mark.parametrize("there", [CONTENT[::-1], b"mine"])
-    async def test_is_not_overwritten_when_it_is_another_file(self, place: Place, there: bytes) -> None:
+    @pytest.mark.parametrize("there", [None, b"mine"])
+    async def test_is_not_overwritten_when_it_is_another_file(self, place: Place, there: bytes | None) -> None:
+        there = there or place.content[::-1]
         place.target.write_bytes(there)
         with pytest.raises(FileInTheWay):
             await fetch(place.source(), place.target, settings=QUICK)
         assert place.target.read_bytes() == there
 
     async def test_is_not_taken_for_a_file_that_nothing_is_known_of(self, place: Place) -> None:
-        place.target.write_bytes(CONTENT)
+        place.target.write_bytes(place.content)
         with pytest.raises(FileInTheWay):
             await fetch(place.source(bytes=None, sha256=None), place.target, settings=QUICK)
 
@@ -304,7 +271,7 @@ class TestWrongBytes:
         with pytest.raises(DownloadBroken) as told:
             await fetch(place.source("wrong"), place.target, settings=QUICK)
         assert place.beside == ["model.gguf.bad", "model.gguf.bad.txt"]
-        assert SHA256 in place.target.with_name("model.gguf.bad.txt").read_text()
+        assert place.sha256 in place.target.with_name("model.gguf.bad.txt").read_text()
         assert told.value.facts["path"] == str(place.target.with_name("model.gguf.bad"))
         assert not place.target.exists()
         assert (await fetch(place.source(), place.target, settings=QUICK)).resumed_bytes == 0
@@ -315,7 +282,7 @@ class TestTheDisk:
         tight = replace(QUICK, reserve_bytes=free_bytes(place.target.parent) - 500_000)
         with pytest.raises(DiskFull) as told:
             await fetch(place.source(), place.target, settings=tight)
-        assert told.value.facts["needed_bytes"] == len(CONTENT)
+        assert told.value.facts["needed_bytes"] == len(place.content)
         assert (place.requests, place.beside) == ([], [])
 
     async def test_full_in_the_middle_loses_nothing(self, place: Place) -> None:
@@ -327,7 +294,7 @@ class TestTheDisk:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert (await fetch(place.source(), place.target, settings=QUICK)).resumed_bytes == 600_000
-        assert place.target.read_bytes() == CONTENT
+        assert place.target.read_bytes() == place.content
 
     async def test_a_file_in_place_of_the_folder_is_told(self, place: Place) -> None:
         place.target.write_bytes(b"")
@@ -340,96 +307,6 @@ class TestTheDisk:
         with claimed(place.target), pytest.raises(DownloadBusy):
             discard(place.target)
         await fetch(place.source(), place.target, settings=QUICK)
-
-
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> TransferSettings:
-    """Let a small file be worth several connections."""
-    monkeypatch.setattr(transfer_run, "_SMALLEST_CHUNK", 50_000)
-    monkeypatch.setattr(transfer_run, "TICK_S", 0.01)
-    return replace(QUICK, least_parallel_bytes=100_000, connections=4)
-
-
-def overlap(requests: list[dict[str, str]]) -> int:
-    return len({each["Range"] for each in requests})
-
-
-class TestSeveralConnections:
-    async def test_they_are_faster_where_each_is_limited(self, place: Place, small_chunks: TransferSettings) -> None:
-        alone = await fetch(place.source("slow=1000000"), place.target, settings=replace(small_chunks, connections=1))
-        place.target.unlink()
-        together = await fetch(place.source("slow=1000000"), place.target, settings=small_chunks)
-        assert place.target.read_bytes() == CONTENT
-        assert together.seconds < alone.seconds / 1.5
-
-    @pytest.mark.parametrize("faults", ["busy=1", "503*3,only-ranges,after=1", "ignores-range", "etag=new"])
-    async def test_a_server_that_wants_none_of_it_still_gives_the_file(
-        self, place: Place, small_chunks: TransferSettings, faults: str
-    ) -> None:
-        await fetch(place.source(f"slow=4000000,{faults}"), place.target, settings=small_chunks)
-        assert place.target.read_bytes() == CONTENT
-
-    async def test_a_drop_costs_only_itself(self, place: Place, small_chunks: TransferSettings) -> None:
-        await fetch(place.source("slow=1000000,drops=60000*6"), place.target, settings=small_chunks)
-        assert place.target.read_bytes() == CONTENT
-
-    async def test_a_changed_file_stops_all(self, place: Place, small_chunks: TransferSettings) -> None:
-        source = place.source("slow=1000000,changes=3", bytes=None, sha256=None)
-        await fetch(source, place.target, settings=small_chunks)
-        assert place.target.read_bytes() in (CONTENT, CONTENT[::-1])
-
-    async def test_cancelled_they_go_on_later(self, place: Place, small_chunks: TransferSettings) -> None:
-        task = asyncio.create_task(fetch(place.source("slow=1000000"), place.target, settings=small_chunks))
-        while (unfinished(place.target) or 0) < 300_000:
-            await asyncio.sleep(0)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        waiting = unfinished(place.target)
-        got = await fetch(place.source(), place.target, settings=small_chunks)
-        assert got.resumed_bytes == waiting
-        assert place.target.read_bytes() == CONTENT
-
-
-class TestTrying:
-    async def test_a_server_that_asks_to_wait_is_obeyed_up_to_the_longest_pause(self, place: Place) -> None:
-        pauses: list[float] = []
-        notes: list[str] = []
-
-        async def pause(seconds: float) -> None:
-            pauses.append(seconds)
-
-        def watch(progress: Progress) -> None:
-            if progress.phase is Phase.WAITING:
-                notes.append(progress.note)
-
-        await fetch(place.source("429*1,retry=7"), place.target, settings=QUICK, pause=pause, on_progress=watch)
-        assert pauses == [7.0]
-        assert notes == ["127.0.0.1 has had too many requests. The next try is in 7 s."]
-        place.target.unlink()
-        place.run += "b"
-        await fetch(place.source("503*1,retry=86400"), place.target, settings=QUICK, pause=pause)
-        assert pauses[1] == QUICK.longest_pause_s
-
-    async def test_progress_starts_the_count_of_attempts_anew(self, place: Place) -> None:
-        await fetch(place.source("drops=150000"), place.target, settings=QUICK)
-        assert len(place.requests) == 7 > QUICK.attempts
-
-    @pytest.mark.parametrize("status", [401, 403, 404, 410])
-    async def test_a_refusal_is_told_at_once(self, place: Place, status: int) -> None:
-        with pytest.raises(Refused) as told:
-            await fetch(place.source(f"{status}"), place.target, settings=QUICK)
-        assert (told.value.status, len(place.requests)) == (status, 1)
-
-    async def test_what_has_arrived_is_told_with_the_error(self, place: Place) -> None:
-        with pytest.raises(LauncherError) as told:
-            await fetch(place.source("503,after=1,drops=300000"), place.target, settings=QUICK)
-        assert "300,000 of 1,000,000 bytes" in told.value.hint
-
-    @pytest.mark.parametrize("url", ["nonsense", "ftp://example.org/x", "http://", "http://[::1", "http://a:b/"])
-    async def test_what_is_no_address_is_told(self, place: Place, url: str) -> None:
-        with pytest.raises(BadOption):
-            await fetch(Source(url), place.target, settings=QUICK)
 
 
 def test_the_programs_end_waits_for_no_thread(place: Place, run_child: Callable[[str], float]) -> None:
