@@ -1,10 +1,7 @@
 """Pulling models from the fake hub over real sockets: found, fetched, verified, checked, kept."""
 
 import asyncio
-import hashlib
-import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,79 +10,24 @@ import pytest
 from launcher.base.errors import (
     BadOption,
     DownloadBroken,
-    LauncherError,
     ModelBroken,
     ModelHasNoHead,
     ModelMissing,
     ModelReplaced,
     ModelUnexpected,
-    Offline,
     Refused,
-    Unreachable,
 )
 from launcher.base.paths import models_dir
 from launcher.fetch.transfer import TransferSettings
-from launcher.models.catalogue import Catalogue, CompanionFile, FilePart, ModelEntry, ModelFile
-from launcher.models.catalogue_load import shipped_models
+from launcher.models.catalogue import CompanionFile, FilePart, ModelFile
 from launcher.models.header_summary import kept_summary
 from launcher.models.library import find, find_companion, library
 from launcher.models.library_index import read_index
-from launcher.models.pull import Pulled, PullProgress, pull, unfinished_bytes
-from launcher.models.wanted import Wanted, wanted
+from launcher.models.pull import PullProgress, pull, unfinished_bytes
+from launcher.models.wanted import wanted
 from tests.conftest import Hub
+from tests.models.pulling import COMMIT, DEMO, FILE, QUICK, catalogue, entry, get, methods, sha256
 from tests.models.test_gguf_split import write_split
-
-COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
-QUICK = TransferSettings(attempts=1, backoff_s=0.01, stall_s=5.0)
-FILE = "demo-F16.gguf"
-DEMO = next(model for model in shipped_models() if model.id == "demo")
-
-
-@pytest.fixture
-def repo(hub: Hub, demo_model: Path) -> Iterator[str]:
-    """A repository of the fake hub with the demo model and a vision projector that is none."""
-    folder = hub.folder / "pull" / "Demo-GGUF"
-    folder.mkdir(parents=True)
-    shutil.copy(demo_model, folder / FILE)
-    yield "pull/Demo-GGUF"
-    shutil.rmtree(folder)
-
-
-def entry(repo: str, **changes: object) -> ModelEntry:
-    """The catalogue's description of the demo model as if it were on the hub."""
-    file = ModelFile(quant="F16", file=FILE)
-    given = {"id": "mine", "repo": repo, "revision": COMMIT, "files": (file,), "geometry": DEMO.geometry}
-    return replace(DEMO, **(given | changes))  # type: ignore[arg-type]
-
-
-def catalogue(*entries: ModelEntry) -> Catalogue:
-    return Catalogue(entries)
-
-
-async def get(text: str, *entries: ModelEntry, to: Path | None = None, **how: object) -> Pulled:
-    meant = await asyncio.to_thread(wanted, text, catalogue(*entries), **how)  # type: ignore[arg-type]
-    return await pull(meant, to=to, settings=QUICK)
-
-
-def methods(hub: Hub) -> list[tuple[str, str]]:
-    """Who was asked how, in order."""
-    return [(each["server"], each["method"]) for each in hub.requests()]
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def cached(tmp_path: Path, repo: str, content: Path, *, claims: str | None = None, file: str = FILE) -> Path:
-    """Lay a file into the cache of the hub's tools, under a name that claims its hash."""
-    folder = tmp_path / "hf" / "hub" / f"models--{repo.replace('/', '--')}"
-    blob = folder / "blobs" / (claims or sha256(content))
-    path = folder / "snapshots" / COMMIT / file
-    blob.parent.mkdir(parents=True, exist_ok=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(content, blob)
-    path.symlink_to(os.path.relpath(blob, path.parent))
-    return path
 
 
 class TestAFileOfTheHub:
@@ -329,112 +271,3 @@ class TestASplitModel:
         wrong = (*parts[:2], replace(parts[2], sha256="0" * 64))
         with pytest.raises(ModelReplaced, match="00003-of-00003"):
             await get("mine:F32", entry(repo, files=(replace(file, parts=wrong),), geometry=None))
-
-
-class TestWhatOtherProgramsHaveDownloaded:
-    async def test_it_is_used_in_place(self, repo: str, hub: Hub, tmp_path: Path, demo_model: Path) -> None:
-        path = cached(tmp_path, repo, demo_model)
-        mine = entry(repo)
-        pulled = await get("mine:F16", mine)
-        assert pulled.path == path
-        assert [file.origin for file in pulled.files] == ["cache"]
-        assert methods(hub) == [("hub", "HEAD")]
-        assert not models_dir().exists()
-        found = find(mine, "F16")
-        assert found is not None
-        assert (found.path, found.place.value, found.state.value) == (path, "cache", "good")
-
-    async def test_it_is_read_once(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
-        path = cached(tmp_path, repo, demo_model)
-        await get(f"{repo}:{FILE}")
-        (kept,) = read_index()[0].hashes
-        assert (kept.path, kept.sha256) == (path, sha256(demo_model))
-        os.utime(path, ns=(0, kept.modified_ns))
-        await get(f"{repo}:{FILE}")
-        assert read_index()[0].hashes == [kept]
-
-    async def test_a_damaged_one_is_left_alone_and_not_used(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
-        bad = tmp_path / "bad"
-        bad.write_bytes(b"\0" + demo_model.read_bytes()[1:])
-        path = cached(tmp_path, repo, bad, claims=sha256(demo_model))
-        pulled = await get(f"{repo}:{FILE}")
-        assert pulled.path == models_dir() / repo / FILE
-        assert pulled.path.read_bytes() == demo_model.read_bytes()
-        assert path.read_bytes() == bad.read_bytes()
-
-    async def test_another_upload_there_is_none(self, repo: str, tmp_path: Path, headless_model: Path) -> None:
-        cached(tmp_path, repo, headless_model)
-        assert (await get(f"{repo}:{FILE}")).files[0].origin == "downloaded"
-
-    async def test_llama_cpps_flat_folder(
-        self, repo: str, tmp_path: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama"))
-        (tmp_path / "llama").mkdir()
-        path = tmp_path / "llama" / f"{repo}_{FILE}".replace("/", "_")
-        shutil.copy(demo_model, path)
-        assert (await get(f"{repo}:{FILE}")).path == path
-
-    async def test_with_a_folder_of_ones_own_it_is_fetched_there(
-        self, repo: str, tmp_path: Path, demo_model: Path
-    ) -> None:
-        cached(tmp_path, repo, demo_model)
-        pulled = await get(f"{repo}:{FILE}", to=tmp_path / "mine")
-        assert (pulled.path, pulled.files[0].origin) == (tmp_path / "mine" / FILE, "downloaded")
-
-
-class TestWithoutTheNetwork:
-    @pytest.fixture(params=["offline", "unreachable"])
-    def away(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[LauncherError]:
-        if request.param == "offline":
-            monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-            return Offline
-        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-        return Unreachable
-
-    async def test_what_is_not_here_cannot_be_had(self, repo: str, away: type[LauncherError]) -> None:
-        with pytest.raises(away):
-            await get(f"{repo}:{FILE}")
-
-    @pytest.mark.usefixtures("away")
-    async def test_what_is_in_the_cache_can(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
-        path = cached(tmp_path, repo, demo_model)
-        assert (await get(f"{repo}:{FILE}")).path == path
-
-    async def test_what_was_pulled_can(self, repo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = await get("mine:F16", entry(repo))
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        again = await get("mine:F16", entry(repo))
-        assert (again.path, again.files[0].origin) == (first.path, "here")
-
-
-class TestAnAddress:
-    async def test_with_its_checksum_it_is_fetched(self, repo: str, hub: Hub, demo_model: Path) -> None:
-        url = f"{hub.store}/{repo}/{FILE}?signature=s3cret"
-        pulled = await get(url, sha256=sha256(demo_model).upper())
-        assert pulled.path == models_dir() / "127.0.0.1" / FILE
-        assert pulled.record.repo is None
-        with pytest.raises(DownloadBroken):
-            await get(f"{hub.store}/{repo}/{FILE}", sha256="0" * 64, to=models_dir() / "other")
-
-    async def test_no_signature_is_kept(self, repo: str, hub: Hub, demo_model: Path) -> None:
-        await get(f"{hub.store}/{repo}/{FILE}?signature=s3cret", sha256=sha256(demo_model))
-        assert all("s3cret" not in (record.url or "") for record in read_index()[0].records)
-
-    async def test_one_of_the_hubs_pages_is_the_hubs_file(self, repo: str, hub: Hub) -> None:
-        pulled = await get(f"{hub.url}/{repo}/blob/main/{FILE}?download=true")
-        assert (pulled.record.repo, pulled.record.file) == (repo, FILE)
-
-
-async def test_several_pieces_that_do_not_fit_are_refused_before_anything_is_fetched(
-    repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = write_split(hub.folder / repo / "parts").name
-    meant: Wanted = await asyncio.to_thread(wanted, f"{repo}:parts/{first}", catalogue())
-    usage = shutil.disk_usage(hub.folder)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
-    hub.requests()
-    with pytest.raises(LauncherError, match=r"needs 0\.0 GB more") as told:
-        await pull(meant, settings=QUICK)
-    assert told.value.code == "disk_full"
-    assert ("store", "GET") not in methods(hub)

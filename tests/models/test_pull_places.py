@@ -1,0 +1,132 @@
+"""Pulling what other programs have downloaded, what lies anywhere on the web, and pulling without the network."""
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import (
+    DownloadBroken,
+    LauncherError,
+    Offline,
+    Unreachable,
+)
+from launcher.base.paths import models_dir
+from launcher.models.library import find
+from launcher.models.library_index import read_index
+from launcher.models.pull import pull
+from launcher.models.wanted import Wanted, wanted
+from tests.conftest import Hub
+from tests.models.pulling import FILE, QUICK, cached, catalogue, entry, get, methods, sha256
+from tests.models.test_gguf_split import write_split
+
+
+class TestWhatOtherProgramsHaveDownloaded:
+    async def test_it_is_used_in_place(self, repo: str, hub: Hub, tmp_path: Path, demo_model: Path) -> None:
+        path = cached(tmp_path, repo, demo_model)
+        mine = entry(repo)
+        pulled = await get("mine:F16", mine)
+        assert pulled.path == path
+        assert [file.origin for file in pulled.files] == ["cache"]
+        assert methods(hub) == [("hub", "HEAD")]
+        assert not models_dir().exists()
+        found = find(mine, "F16")
+        assert found is not None
+        assert (found.path, found.place.value, found.state.value) == (path, "cache", "good")
+
+    async def test_it_is_read_once(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
+        path = cached(tmp_path, repo, demo_model)
+        await get(f"{repo}:{FILE}")
+        (kept,) = read_index()[0].hashes
+        assert (kept.path, kept.sha256) == (path, sha256(demo_model))
+        os.utime(path, ns=(0, kept.modified_ns))
+        await get(f"{repo}:{FILE}")
+        assert read_index()[0].hashes == [kept]
+
+    async def test_a_damaged_one_is_left_alone_and_not_used(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
+        bad = tmp_path / "bad"
+        bad.write_bytes(b"\0" + demo_model.read_bytes()[1:])
+        path = cached(tmp_path, repo, bad, claims=sha256(demo_model))
+        pulled = await get(f"{repo}:{FILE}")
+        assert pulled.path == models_dir() / repo / FILE
+        assert pulled.path.read_bytes() == demo_model.read_bytes()
+        assert path.read_bytes() == bad.read_bytes()
+
+    async def test_another_upload_there_is_none(self, repo: str, tmp_path: Path, headless_model: Path) -> None:
+        cached(tmp_path, repo, headless_model)
+        assert (await get(f"{repo}:{FILE}")).files[0].origin == "downloaded"
+
+    async def test_llama_cpps_flat_folder(
+        self, repo: str, tmp_path: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama"))
+        (tmp_path / "llama").mkdir()
+        path = tmp_path / "llama" / f"{repo}_{FILE}".replace("/", "_")
+        shutil.copy(demo_model, path)
+        assert (await get(f"{repo}:{FILE}")).path == path
+
+    async def test_with_a_folder_of_ones_own_it_is_fetched_there(
+        self, repo: str, tmp_path: Path, demo_model: Path
+    ) -> None:
+        cached(tmp_path, repo, demo_model)
+        pulled = await get(f"{repo}:{FILE}", to=tmp_path / "mine")
+        assert (pulled.path, pulled.files[0].origin) == (tmp_path / "mine" / FILE, "downloaded")
+
+
+class TestWithoutTheNetwork:
+    @pytest.fixture(params=["offline", "unreachable"])
+    def away(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[LauncherError]:
+        if request.param == "offline":
+            monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+            return Offline
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        return Unreachable
+
+    async def test_what_is_not_here_cannot_be_had(self, repo: str, away: type[LauncherError]) -> None:
+        with pytest.raises(away):
+            await get(f"{repo}:{FILE}")
+
+    @pytest.mark.usefixtures("away")
+    async def test_what_is_in_the_cache_can(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
+        path = cached(tmp_path, repo, demo_model)
+        assert (await get(f"{repo}:{FILE}")).path == path
+
+    async def test_what_was_pulled_can(self, repo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = await get("mine:F16", entry(repo))
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        again = await get("mine:F16", entry(repo))
+        assert (again.path, again.files[0].origin) == (first.path, "here")
+
+
+class TestAnAddress:
+    async def test_with_its_checksum_it_is_fetched(self, repo: str, hub: Hub, demo_model: Path) -> None:
+        url = f"{hub.store}/{repo}/{FILE}?signature=s3cret"
+        pulled = await get(url, sha256=sha256(demo_model).upper())
+        assert pulled.path == models_dir() / "127.0.0.1" / FILE
+        assert pulled.record.repo is None
+        with pytest.raises(DownloadBroken):
+            await get(f"{hub.store}/{repo}/{FILE}", sha256="0" * 64, to=models_dir() / "other")
+
+    async def test_no_signature_is_kept(self, repo: str, hub: Hub, demo_model: Path) -> None:
+        await get(f"{hub.store}/{repo}/{FILE}?signature=s3cret", sha256=sha256(demo_model))
+        assert all("s3cret" not in (record.url or "") for record in read_index()[0].records)
+
+    async def test_one_of_the_hubs_pages_is_the_hubs_file(self, repo: str, hub: Hub) -> None:
+        pulled = await get(f"{hub.url}/{repo}/blob/main/{FILE}?download=true")
+        assert (pulled.record.repo, pulled.record.file) == (repo, FILE)
+
+
+async def test_several_pieces_that_do_not_fit_are_refused_before_anything_is_fetched(
+    repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write_split(hub.folder / repo / "parts").name
+    meant: Wanted = await asyncio.to_thread(wanted, f"{repo}:parts/{first}", catalogue())
+    usage = shutil.disk_usage(hub.folder)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
+    hub.requests()
+    with pytest.raises(LauncherError, match=r"needs 0\.0 GB more") as told:
+        await pull(meant, settings=QUICK)
+    assert told.value.code == "disk_full"
+    assert ("store", "GET") not in methods(hub)
