@@ -1,17 +1,13 @@
 """`mtp-launcher pull` and what follows it, as a user types them, against the fake hub."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
-import pty
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -174,7 +170,13 @@ class TestAnInterruption:
         assert told.returncode == 0, told.stderr
         assert target.read_bytes() == demo_model.read_bytes()
 
+    @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals of this kind")
     def test_on_a_terminal_there_is_a_bar_as_wide_as_that(self, demo_model: Path) -> None:
+        import fcntl
+        import pty
+        import struct
+        import termios
+
         parent, child = pty.openpty()
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 72, 0, 0))
         with subprocess.Popen(
@@ -273,6 +275,7 @@ class TestAfterwards:
         target.unlink()
         assert lines("models", "verify", code=1)[-1]["verified"][0]["outcome"] == "missing"
 
+    @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals of this kind")
     def test_removing_is_asked_about(self, target: Path) -> None:
         run("pull", f"{REPO}:{FILE}")
         refused = run("models", "remove", f"{REPO}:{FILE}")
@@ -285,6 +288,8 @@ class TestAfterwards:
 
     @staticmethod
     def answered(what: str, answer: bytes) -> int:
+        import pty
+
         parent, child = pty.openpty()
         with subprocess.Popen(
             [sys.executable, "-c", _ON_TERMINAL, *command("models", "remove", what)],
