@@ -54,7 +54,7 @@ def main() -> int:
         served = Path(folder) / "served"
         served.mkdir()
         data = lzma.decompress(_MODEL.read_bytes())  # pull takes no file that is not a model
-        data += random.Random(chosen.seed).randbytes(chosen.megabytes * 10**6 - len(data))
+        data += b"".join(random.Random(chosen.seed + piece).randbytes(10**6) for piece in range(chosen.megabytes))
         (served / "model.gguf").write_bytes(data)
         sha256 = hashlib.sha256(data).hexdigest()
         del data
