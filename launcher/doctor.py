@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.errors import EngineMissing, LauncherError
-from launcher.base.paths import cache_dir, models_dir, state_dir
+from launcher.base.paths import cache_dir, models_dir, refusal, state_dir
 from launcher.engine.build import Build, Device, find_on_path, list_devices, probe
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.environment import system_settings
@@ -113,6 +113,9 @@ def _chosen() -> tuple[InstalledEngine | None, list[Finding]]:
         return current(), []
     except EngineMissing as error:
         return None, [Finding(error.title, error.hint, "serve")]
+    except OSError as error:
+        refused = refusal(error)
+        return None, [Finding(refused.title, refused.hint, "serve")]
 
 
 async def _look(place: str, engine: Path | None, devices_absent: str | None) -> EngineFound:

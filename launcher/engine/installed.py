@@ -314,7 +314,7 @@ def _changing() -> Iterator[_State]:
 def _load() -> tuple[_State, str | None]:
     try:
         return _State.model_validate_json(_file().read_bytes()), None
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return _State(), None
     except ValidationError:
         aside = _file().with_suffix(".damaged.json")
