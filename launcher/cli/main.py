@@ -26,9 +26,10 @@ VERBS = {
     "downloads": "look after the queue of downloads, and work it",
     "models": "list the models of the catalogue, or tell all about one; look after those on this machine",
     "engine": "list, install, test and switch engines (official builds of llama.cpp, and your own)",
+    "export": "write a server down for other tools: shells, compose, systemd, clients, llama-swap, a router",
     "doctor": "say what this machine has and what is missing",
 }
-_ANSWERING = ("plan", "estimate", "models", "doctor", "status")
+_ANSWERING = ("plan", "estimate", "models", "doctor", "status", "export")
 """The verbs that do nothing but print."""
 _BROKEN_PIPE = 141
 
@@ -69,7 +70,7 @@ def run(open_window: OpenWindow) -> NoReturn:
 def main(arguments: list[str], open_window: OpenWindow) -> int:
     """Run one command line and return its exit code: 0 done, 1 an error that was explained, 2 wrong usage."""
     extra: list[str] = []
-    if arguments[:1] in (["serve"], ["plan"]) and "--" in arguments:
+    if arguments[:1] in (["serve"], ["plan"], ["export"]) and "--" in arguments:
         cut = arguments.index("--")
         arguments, extra = arguments[:cut], arguments[cut + 1 :]
     parser = _parser(arguments)

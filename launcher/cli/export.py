@@ -1,0 +1,129 @@
+"""`mtp-launcher export KIND`: a server as text for other tools."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options, machine_wish, wish_of
+from launcher.cli.output import print_json, take_extra
+
+if TYPE_CHECKING:
+    from launcher.engine.launch import ServeOptions
+    from launcher.recipes import Found
+
+KINDS = ("command", "script", "compose", "systemd", "curl", "python", "typescript", "llama-swap", "router-ini")
+"""The names of export.render, held equal by a test: importing that would slow --help."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--model", metavar="ID[:QUANT] | FILE", help="what would be served (default: what runs now)")
+    parser.add_argument("--url", help="which running server, when more than one runs")
+    parser.add_argument("--quant", metavar="Q", help="its quantisation, such as UD-Q3_K_XL")
+    parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
+    parser.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
+    parser.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine")
+    parser.add_argument("--port", type=int, metavar="P", help="port on 127.0.0.1 (default: the one of last time)")
+    parser.add_argument("--threads", type=int, metavar="N", help="processor threads (default: the engine's choice)")
+    parser.add_argument(
+        "--shell", choices=("bash", "powershell"), help="for command and script (default: this system's)"
+    )
+    parser.add_argument("--with-key", action="store_true", help="write the API key into the text")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write it there; a file that is there stays")
+    parser.add_argument("--force", action="store_true", help="with --out, replace the file that is there")
+    add_setting_options(parser)
+    add_machine_options(parser)
+    take_extra(parser)
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Print the text, or write it."""
+    from launcher.export.render import render
+
+    found = await _find(options)
+    recipe = found.recipe if options.with_key else replace(found.recipe, api_key=None)
+    text = render(options.kind, recipe, for_shell=options.shell)
+    if options.out is not None:
+        execute = 0o111 if options.kind == "script" else 0
+        mode = (0o600 | execute & 0o100) if options.with_key else (0o644 | execute)
+        _write(options.out, text, mode=mode, force=options.force)
+    if options.json:
+        told = {
+            "kind": options.kind,
+            "text": text,
+            "url": recipe.url,
+            "model": recipe.name,
+            "with_key": options.with_key,
+        }
+        print_json({**told, "file": options.out, "missing": found.missing or None})
+    elif options.out is None:
+        sys.stdout.write(text)
+    else:
+        print(f"Wrote {options.out}.")
+    if found.missing and not options.json:
+        print(f"{found.missing} is not on this machine yet: `{found.command}` gets it.", file=sys.stderr)
+    if options.with_key and not options.json:
+        print("The text holds the API key: whoever reads it can use the server.", file=sys.stderr)
+    return 0
+
+
+async def _find(options: argparse.Namespace) -> Found:
+    from launcher import app, recipes
+    from launcher.base.errors import BadOption
+    from launcher.engine.launch import DEFAULT_DRAFT, ServeOptions
+
+    if options.model is None:
+        _check_runs_alone(options)
+        return await recipes.of_running(options.url, backend=options.backend)
+    if options.url is not None:
+        raise BadOption("--model and --url contradict one another.", "--url names a server that runs already.")
+    wish = wish_of(options)
+    named = recipes.quant_of(options.model)
+    if named is not None and options.engine is None:
+        model, quant = named
+        wish = replace(wish, model=model, quant=options.quant or quant)
+        return await recipes.of_plan(wish, machine_wish(options), options.extra, port=options.port)
+
+    def chosen(model: Path) -> ServeOptions:
+        return ServeOptions(
+            model=model,
+            engine=options.engine,
+            context=options.ctx,
+            slots=options.slots or 1,
+            threads=options.threads,
+            draft=DEFAULT_DRAFT,
+            kv=options.kv,
+            ubatch=options.ubatch,
+            n_cpu_moe=options.n_cpu_moe,
+            extra=tuple(options.extra),
+        )
+
+    serve_options = app.options_for(options.model, chosen, draft=wish.draft)
+    return await recipes.of_options(serve_options, port=options.port, backend=options.backend)
+
+
+def _check_runs_alone(options: argparse.Namespace) -> None:
+    """Raise BadOption for settings beside a server that runs: it has its own."""
+    from launcher.base.errors import BadOption
+
+    settings = ("ctx", "kv", "draft", "ubatch", "n_cpu_moe", "slots", "quant", "engine", "port", "threads")
+    given = [name for name in settings if getattr(options, name) is not None]
+    if given or options.extra:
+        what = f"--{given[0].replace('_', '-')}" if given else "What follows --"
+        raise BadOption(f"{what} needs --model: a server that runs has settings of its own.", "Add --model.")
+
+
+def _write(path: Path, text: str, *, mode: int, force: bool) -> None:
+    from launcher.base.errors import FileInTheWay
+    from launcher.base.files import write_atomically
+    from launcher.base.paths import expanded
+
+    path = expanded(path)
+    if path.exists() and not force:
+        raise FileInTheWay(f"{path} is there already.", "Name another file, or add --force.", path=str(path))
+    write_atomically(path, text.encode(), mode=mode)

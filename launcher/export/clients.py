@@ -1,0 +1,107 @@
+"""How a program asks the server: snippets that stream, and that say what went wrong."""
+
+import json
+
+from launcher.export import quoting
+from launcher.export.recipe import Recipe
+from launcher.export.shell import KEY_VARIABLE
+
+_PROMPT = "What is speculative decoding?"
+_SILENCE_S = 75
+"""The server sends a sign of life every 30 s while it computes (tools/server/README.md, sse_ping_interval)."""
+
+
+def curl(recipe: Recipe) -> str:
+    """Return a request for bash. The key goes by standard input, so that no process list shows it."""
+    body = {"model": recipe.name, "stream": True, "messages": [{"role": "user", "content": _PROMPT}]}
+    key = recipe.api_key or f"${{{KEY_VARIABLE}:?Set {KEY_VARIABLE} to the API key}}"
+    return f"""\
+curl --silent --show-error --fail-with-body --no-buffer --connect-timeout 5 \\
+  --header 'Content-Type: application/json' --header @- \\
+  --data {quoting.bash(json.dumps(body))} \\
+  {quoting.bash(f"{recipe.url}/chat/completions")} <<EOF
+Authorization: Bearer {key}
+EOF
+"""
+
+
+def python(recipe: Recipe) -> str:
+    """Return a program for Python with the package `openai`."""
+    key = quoting.double_quoted(recipe.api_key) if recipe.api_key else f'os.environ["{KEY_VARIABLE}"]'
+    imports = "import sys\n" if recipe.api_key else "import os\nimport sys\n"
+    return f'''\
+# pip install openai
+{imports}
+import openai
+
+client = openai.OpenAI(
+    base_url={quoting.double_quoted(recipe.url)},
+    api_key={key},
+    timeout=openai.Timeout({_SILENCE_S}, connect=5),  # seconds of silence, not of the whole reply
+    max_retries=2,
+)
+prompt = " ".join(sys.argv[1:]) or "{_PROMPT}"
+try:
+    stream = client.chat.completions.create(
+        model={quoting.double_quoted(recipe.name)},
+        messages=[{{"role": "user", "content": prompt}}],
+        stream=True,
+    )
+    for chunk in stream:
+        if chunk.choices and chunk.choices[0].delta.content:
+            print(chunk.choices[0].delta.content, end="", flush=True)
+    print()
+except openai.APITimeoutError:
+    sys.exit("The server was silent for too long.")
+except openai.APIConnectionError as error:
+    sys.exit(f"The server cannot be reached: {{error.__cause__ or error}}")
+except openai.AuthenticationError:
+    sys.exit("The API key is wrong.")
+except openai.APIStatusError as error:
+    sys.exit(f"The server refused the request ({{error.status_code}}): {{error.message}}")
+except openai.APIError as error:  # in the middle of a reply
+    sys.exit(f"The reply broke off: {{error.message}}")
+'''
+
+
+def typescript(recipe: Recipe) -> str:
+    """Return a program for TypeScript with the package `openai`."""
+    missing = f'process.env.{KEY_VARIABLE} ?? fail("Set {KEY_VARIABLE} to the API key.")'
+    key = quoting.double_quoted(recipe.api_key) if recipe.api_key else missing
+    return f"""\
+// npm install openai
+import OpenAI from "openai";
+
+function fail(why: string): never {{
+  console.error(why);
+  process.exit(1);
+}}
+
+const client = new OpenAI({{
+  baseURL: {quoting.double_quoted(recipe.url)},
+  apiKey: {key},
+  timeout: {_SILENCE_S}_000, // ms until the reply begins
+  maxRetries: 2,
+}});
+const prompt = process.argv.slice(2).join(" ") || "{_PROMPT}";
+
+async function main(): Promise<void> {{
+  const stream = await client.chat.completions.create({{
+    model: {quoting.double_quoted(recipe.name)},
+    messages: [{{ role: "user", content: prompt }}],
+    stream: true,
+  }});
+  for await (const chunk of stream) {{
+    process.stdout.write(chunk.choices[0]?.delta?.content ?? "");
+  }}
+  process.stdout.write("\\n");
+}}
+
+main().catch((error: unknown) => {{
+  if (error instanceof OpenAI.APIConnectionTimeoutError) fail("The server did not answer in time.");
+  if (error instanceof OpenAI.APIConnectionError) fail(`The server cannot be reached: ${{error.message}}`);
+  if (error instanceof OpenAI.AuthenticationError) fail("The API key is wrong.");
+  if (error instanceof OpenAI.APIError) fail(`The server refused the request (${{error.status}}): ${{error.message}}`);
+  fail(`The reply broke off: ${{error}}`);
+}});
+"""

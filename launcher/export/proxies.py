@@ -1,0 +1,83 @@
+"""An entry for two programs that start servers by themselves: llama-swap, and llama-server's own router."""
+
+import re
+
+from launcher.base.errors import BadOption
+from launcher.export import quoting
+from launcher.export.recipe import Option, Recipe
+from launcher.export.shell import KEY_VARIABLE
+
+_ROUTERS = frozenset({"--cors-origins", "--no-ui", "--log-colors", "--verbosity", "--metrics"})
+"""What the router sets for itself or hands to all its servers."""
+
+
+def llama_swap(recipe: Recipe, *, windows: bool) -> str:
+    """Return a configuration for llama-swap, which asks for the key itself and starts the server without one.
+
+    Its commands are split by line and its macros begin with ${ (internal/config/commands.go, load.go). Raises BadOption
+    for a name with a line break.
+    """
+    words = [*recipe.program, *recipe.arguments()]
+    for word in words:
+        if "\n" in word:
+            raise _unwritable(word, "llama-swap reads commands line by line", "a line break")
+    for word in words if windows else (recipe.name,):  # a shell's quotes break a macro up
+        if "${" in word:
+            raise _unwritable(word, "llama-swap takes ${ for a macro", "${")
+    place = words.index("--port") + 1
+    before = quoting.swap_line(words[:place], windows=windows)
+    command = f"{before} ${{PORT}} {quoting.swap_line(words[place + 1 :], windows=windows)}"
+    key = quoting.yaml(recipe.api_key) if recipe.api_key else f'"${{env.{KEY_VARIABLE}}}"'
+    variables = [f"      - {quoting.yaml(f'{name}={value}')}" for name, value in recipe.environment.items()]
+    lines = [
+        f"# llama-swap --config FILE --listen {recipe.host}:{recipe.port}",
+        "healthCheckTimeout: 600",
+        "apiKeys:",
+        f"  - {key}",
+        "models:",
+        f"  {quoting.yaml(recipe.name)}:",
+        f"    cmd: {quoting.yaml(command)}",
+        '    proxy: "http://127.0.0.1:${PORT}"',
+        '    checkEndpoint: "/health"',
+        *(["    env:", *variables] if variables else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def router_ini(recipe: Recipe) -> str:
+    """Return a preset for llama-server's router (common/preset.cpp, b11434).
+
+    Raises BadOption for what its values cannot hold: they end at a line break, a semicolon or a hash sign, and lose
+    spaces around them.
+    """
+    shared = " ".join(f"{flag}{f' {value}' if value else ''}" for flag, value in recipe.options if flag in _ROUTERS)
+    own: tuple[Option, ...] = (("--model", recipe.model), *recipe.options)
+    told: dict[str, str] = {}
+    for flag, value in own:
+        if flag in _ROUTERS:
+            continue
+        before = told.get(flag)
+        adds = flag == "--spec-type" and before is not None  # the only one that llama-server adds up
+        told[flag] = f"{before},{value}" if adds else "on" if value is None else value
+    name = recipe.name
+    if re.search(r"[\]\r\n]", name) or name != name.strip() or name in ("*", ""):
+        raise _unwritable(
+            name, "The router's names of models cannot hold it", "a bracket, a line break or outer spaces"
+        )
+    for value in told.values():
+        if re.search(r"[;#\r\n]", value) or value != value.strip():
+            what = "a semicolon, a hash sign, a line break or outer spaces"
+            raise _unwritable(value, "The router's presets cannot hold it", what)
+    lines = [
+        f"; llama-server --models-preset FILE --host {recipe.host} --port {recipe.port} {shared}".rstrip(),
+        f"; with the key in {KEY_VARIABLE}",
+        "version = 1",
+        "",
+        f"[{name}]",
+        *(f"{flag.lstrip('-')} = {value}" for flag, value in told.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _unwritable(word: str, why: str, what: str) -> BadOption:
+    return BadOption(f"{quoting.comment(word)} cannot be written: {why}.", f"Use a name without {what}.")

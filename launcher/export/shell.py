@@ -1,0 +1,101 @@
+"""The command as a line and as a script, for bash and for PowerShell."""
+
+from launcher.export import quoting
+from launcher.export.recipe import Recipe
+
+KEY_VARIABLE = "LLAMA_API_KEY"
+"""Where llama-server itself looks for its key (common/arg.cpp), so that no process list shows it."""
+_NO_KEY = "Set LLAMA_API_KEY to the API key"
+
+
+def bash_command(recipe: Recipe) -> str:
+    """Return one line for bash. The key is taken from the shell's own variable, which must be set."""
+    key = f'"${{{KEY_VARIABLE}:?{_NO_KEY}}}"' if recipe.api_key is None else quoting.bash(recipe.api_key)
+    variables = " ".join(f"{name}={quoting.bash(value)}" for name, value in recipe.environment.items())
+    command = quoting.bash_line((*recipe.program, *recipe.arguments()))
+    return " ".join(filter(None, (f"{KEY_VARIABLE}={key}", variables, command))) + "\n"
+
+
+def powershell_command(recipe: Recipe) -> str:
+    """Return one line for PowerShell."""
+    parts = [
+        f"if (-not $env:{KEY_VARIABLE}) {{ throw {quoting.powershell(_NO_KEY)} }}"
+        if recipe.api_key is None
+        else f"$env:{KEY_VARIABLE} = {quoting.powershell(recipe.api_key)}"
+    ]
+    parts += [f"$env:{name} = {quoting.powershell(value)}" for name, value in recipe.environment.items()]
+    return "; ".join((*parts, quoting.powershell_line((*recipe.program, *recipe.arguments())))) + "\n"
+
+
+def bash_script(recipe: Recipe) -> str:
+    """Return a script for bash: the key from the variable or a private file, nothing of the user's settings in it."""
+    if recipe.api_key is None:
+        key = f"""\
+# The key: {KEY_VARIABLE}, or the first line of this file, which nobody else may read.
+key_file="${{LLAMA_API_KEY_FILE:-${{HOME:-}}/.config/mtp-launcher/llama-api-key}}"
+if [[ -z "${{{KEY_VARIABLE}:-}}" ]]; then
+  if [[ ! -r "$key_file" ]]; then
+    echo "No API key. Make one: (umask 077; mkdir -p \\"${{key_file%/*}}\\"; openssl rand -hex 32 >\\"$key_file\\")" >&2
+    exit 1
+  fi
+  read -r {KEY_VARIABLE} <"$key_file"
+fi
+export {KEY_VARIABLE}
+"""
+    else:
+        key = f"export {KEY_VARIABLE}={quoting.bash(recipe.api_key)}\n"
+    words = [*recipe.program, *recipe.arguments()]
+    variables = "".join(f"export {name}={quoting.bash(value)}\n" for name, value in recipe.environment.items())
+    return f"""\
+#!/usr/bin/env bash
+# Serves {quoting.comment(recipe.name)} at {recipe.url}; Ctrl-C ends it.
+set -euo pipefail
+
+# llama-server reads settings from these, too.
+for name in "${{!LLAMA_ARG_@}}"; do unset "$name"; done
+export XDG_CONFIG_HOME=/var/empty
+
+{key}{variables}
+exec {_folded(words)}
+"""
+
+
+def powershell_script(recipe: Recipe) -> str:
+    """Return a script for PowerShell."""
+    if recipe.api_key is None:
+        key = f"""\
+# The key: {KEY_VARIABLE}, or the first line of a file in your profile.
+$keyFile = $env:LLAMA_API_KEY_FILE
+if (-not $keyFile) {{ $keyFile = "$env:LOCALAPPDATA\\mtp-launcher\\llama-api-key" }}
+if (-not $env:{KEY_VARIABLE}) {{
+    if (-not (Test-Path -LiteralPath $keyFile)) {{ throw "No API key. Write one into $keyFile." }}
+    $env:{KEY_VARIABLE} = Get-Content -LiteralPath $keyFile -TotalCount 1
+}}
+"""
+    else:
+        key = f"$env:{KEY_VARIABLE} = {quoting.powershell(recipe.api_key)}\n"
+    variables = "".join(f"$env:{name} = {quoting.powershell(value)}\n" for name, value in recipe.environment.items())
+    line = quoting.powershell_line((*recipe.program, *recipe.arguments()))
+    by_string = line.startswith("Start-Process")
+    run = f"exit ({line} -PassThru).ExitCode" if by_string else f"{line}\nexit $LASTEXITCODE"
+    return f"""\
+# Serves {quoting.comment(recipe.name)} at {recipe.url}; Ctrl-C ends it.
+$ErrorActionPreference = 'Stop'
+
+# llama-server reads settings from these, too.
+Get-ChildItem Env:LLAMA_ARG_* | Remove-Item
+
+{key}{variables}
+{run}
+"""
+
+
+def _folded(words: list[str]) -> str:
+    """Return a command line for bash with each option on a line of its own."""
+    lines: list[str] = []
+    for word in words:
+        if not lines or word.startswith("--"):
+            lines.append(quoting.bash(word))
+        else:
+            lines[-1] += f" {quoting.bash(word)}"
+    return " \\\n  ".join(lines)

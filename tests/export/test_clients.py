@@ -1,0 +1,46 @@
+"""Snippets for clients: run against a real engine in tests/cli, read by their languages here."""
+
+import ast
+import json
+import shlex
+
+from hypothesis import given, settings
+
+from launcher.cli.export import KINDS as NAMED
+from launcher.export import clients
+from launcher.export.recipe import Recipe
+from launcher.export.render import KINDS, render
+from tests.export.conftest import KEY, recipe_with, words
+
+
+@settings(max_examples=100, deadline=None)
+@given(words)
+def test_names_reach_python_and_curl(name: str) -> None:
+    recipe = recipe_with(name)
+    tree = ast.parse(clients.python(recipe))
+    assert name in {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    before, _, _ = clients.curl(recipe).partition(" <<EOF")
+    asked = shlex.split(before)
+    assert json.loads(asked[asked.index("--data") + 1])["model"] == name
+    assert asked[-1] == "http://127.0.0.1:20001/v1/chat/completions"
+
+
+@settings(max_examples=100, deadline=None)
+@given(words)
+def test_names_reach_typescript(name: str) -> None:
+    line = next(line for line in clients.typescript(recipe_with(name)).splitlines() if "model: " in line)
+    assert ast.literal_eval(line.strip().removeprefix("model: ").rstrip(",")) == name
+
+
+def test_curl_keeps_the_key_out_of_its_arguments() -> None:
+    command, _, body = clients.curl(recipe_with("m", api_key=KEY)).partition(" <<EOF\n")
+    assert KEY not in command
+    assert f"Authorization: Bearer {KEY}" in body
+    assert "$" in clients.curl(recipe_with("m"))
+
+
+def test_every_kind_is_offered_and_without_the_key_by_default(recipe: Recipe) -> None:
+    assert NAMED == KINDS
+    for kind in KINDS:
+        assert KEY not in render(kind, recipe)
+        assert render(kind, recipe).endswith("\n")

@@ -1,0 +1,219 @@
+"""Compose, systemd, llama-swap and the router: each file is read by its own language's parser."""
+
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+
+from launcher.base.errors import BadOption
+from launcher.export.compose import compose
+from launcher.export.proxies import llama_swap, router_ini
+from launcher.export.recipe import Recipe
+from launcher.export.unit import systemd_unit
+from tests.export.conftest import KEY, NASTY, recipe_with, words
+
+
+def read_compose(text: str) -> dict[str, Any]:
+    """Parse a compose file and undo what interpolation undoes; a lone dollar sign would be a variable."""
+
+    def undone(value: Any) -> Any:  # noqa: ANN401 -- any YAML value
+        if isinstance(value, dict):
+            return {key: undone(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [undone(each) for each in value]
+        if isinstance(value, str):
+            assert "$" not in value.replace("$$", "")
+            return value.replace("$$", "$")
+        return value
+
+    read: dict[str, Any] = undone(yaml.safe_load(text))
+    return read
+
+
+@settings(max_examples=100, deadline=None)
+@given(words, words)
+def test_compose_reads_every_word_back(one: str, two: str) -> None:
+    recipe = replace(recipe_with(one, two), model=f"/folder {one.replace('/', '')}/x.gguf")
+    service = read_compose(compose(recipe))["services"]["llama-server"]
+    command = service["command"]
+    assert command[command.index("--alias") + 1] == one
+    assert command[command.index("--option-0") + 1] == two
+    assert command[1] == "/models/x.gguf"
+    assert service["volumes"][0]["source"] == f"/folder {one.replace('/', '')}"
+
+
+def test_compose_is_reached_from_this_computer_only_and_with_a_key(recipe: Recipe) -> None:
+    told = read_compose(compose(recipe))
+    service = told["services"]["llama-server"]
+    assert service["ports"] == ["127.0.0.1:20001:8080"]
+    assert service["command"][-2:] == ["--api-key-file", "/run/secrets/llama-api-key"]
+    assert service["secrets"] == ["llama-api-key"]
+    assert told["secrets"] == {"llama-api-key": {"file": "./llama-api-key"}}
+    assert service["healthcheck"]["test"][:2] == ["CMD", "curl"]
+    assert service["healthcheck"]["test"][-1].endswith(":8080/health")
+    assert service["volumes"][0]["read_only"] is True
+
+
+@pytest.mark.parametrize(
+    ("backend", "tag", "has"),
+    [
+        ("cuda", "server-cuda", "deploy"),
+        ("rocm", "server-rocm", "devices"),
+        ("vulkan", "server-vulkan", "devices"),
+        ("cpu", "server", "command"),
+    ],
+)
+def test_compose_takes_the_image_and_the_devices_of_the_backend(
+    recipe: Recipe, backend: str, tag: str, has: str
+) -> None:
+    service = read_compose(compose(replace(recipe, backend=backend)))["services"]["llama-server"]
+    assert service["image"] == f"ghcr.io/ggml-org/llama.cpp:{tag}"
+    assert has in service
+    assert ("deploy" in service) == (backend == "cuda")
+    assert ("devices" in service) == (backend in ("rocm", "vulkan"))
+    if backend == "cuda":
+        reserved = service["deploy"]["resources"]["reservations"]["devices"]
+        assert reserved == [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
+    if backend == "rocm":
+        assert service["devices"] == ["/dev/kfd:/dev/kfd", "/dev/dri:/dev/dri"]
+
+
+def test_compose_mounts_each_folder_once(recipe: Recipe) -> None:
+    more = replace(recipe, options=(("--mmproj", "/m/p.gguf"), ("--spec-draft-model", "/other/d.gguf")))
+    service = read_compose(compose(more))["services"]["llama-server"]
+    assert [volume["source"] for volume in service["volumes"]] == ["/m", "/other"]
+    assert "/models/p.gguf" in service["command"]
+    assert "/models-2/d.gguf" in service["command"]
+
+
+def test_a_model_that_is_not_here_is_looked_for_in_a_folder_of_its_own(recipe: Recipe) -> None:
+    service = read_compose(compose(replace(recipe, model="x.gguf")))["services"]["llama-server"]
+    assert service["volumes"][0]["source"] == "./models"  # not beside the key
+
+
+def test_no_image_for_metal(recipe: Recipe) -> None:
+    with pytest.raises(BadOption, match="metal"):
+        compose(replace(recipe, backend="metal"))
+
+
+@pytest.mark.parametrize("render", [compose, systemd_unit])
+def test_the_key_only_when_it_is_wanted(render: Any) -> None:  # noqa: ANN401 -- a function of a recipe
+    assert KEY not in render(recipe_with(NASTY))
+    assert KEY in render(recipe_with(NASTY, api_key=KEY))
+
+
+def read_exec_start(unit: str) -> list[str]:
+    """Read ExecStart= as systemd does: quotes, escapes, $$ and %% (systemd.service(5), systemd.syntax(7))."""
+    line = next(line for line in unit.splitlines() if line.startswith("ExecStart=")).removeprefix("ExecStart=")
+    found = []
+    for quoted, bare in re.findall(r'"((?:[^"\\]|\\.)*)"|(\S+)', line):
+        text = quoted or bare
+        raw = re.sub(rb"\\x([0-9a-f]{2})|\\(.)", _unescaped, text.encode())
+        found.append(raw.decode().replace("%%", "%").replace("$$", "$"))
+    return found
+
+
+def _unescaped(found: "re.Match[bytes]") -> bytes:
+    return bytes.fromhex(found[1].decode()) if found[1] else found[2]
+
+
+@settings(max_examples=200, deadline=None)
+@given(words, words)
+def test_systemd_reads_every_word_back(one: str, two: str) -> None:
+    recipe = recipe_with(one, two)
+    told = read_exec_start(systemd_unit(recipe))
+    assert told[:-2] == ["llama-server", *recipe.arguments()]
+    assert told[-2:] == ["--api-key-file", "%d/llama-api-key"]
+
+
+ANALYZE = shutil.which("systemd-analyze")
+
+
+@pytest.mark.parametrize("name", ["model", NASTY])
+def test_systemd_itself_accepts_the_unit(name: str, tmp_path: Path) -> None:
+    unit = tmp_path / "llama-server.service"
+    unit.write_text(systemd_unit(recipe_with(name, NASTY, program=("/bin/true",))), "utf-8")
+    if ANALYZE is None:
+        assert unit.read_text("utf-8").startswith("# ~/.config/systemd/user/")
+        return
+    told = subprocess.run(
+        [ANALYZE, "--user", "verify", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"XDG_RUNTIME_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert "llama-server.service" not in told.stderr, told.stderr
+    assert told.returncode == 0, told.stderr
+
+
+@settings(max_examples=150, deadline=None)
+@given(words, words)
+def test_llama_swap_reads_every_word_back(one: str, two: str) -> None:
+    recipe = recipe_with(one, two)
+    if "\n" in one + two or "${" in one:
+        with pytest.raises(BadOption):
+            llama_swap(recipe, windows=False)
+        return
+    text = llama_swap(recipe, windows=False)
+    told = yaml.safe_load(text)
+    command = told["models"][one]["cmd"]
+    assert set(re.findall(r"\$\{([a-zA-Z0-9_-]+)\}", command)) == {"PORT"}
+    assert shlex.split(command.replace("${PORT}", "20001")) == ["llama-server", *recipe.arguments()]
+
+
+def test_llama_swap_asks_for_the_key_itself(recipe: Recipe) -> None:
+    told = yaml.safe_load(llama_swap(recipe, windows=False))
+    assert told["apiKeys"] == ["${env.LLAMA_API_KEY}"]
+    assert told["models"]["qwen"]["proxy"] == "http://127.0.0.1:${PORT}"
+    assert yaml.safe_load(llama_swap(replace(recipe, api_key=KEY), windows=False))["apiKeys"] == [KEY]
+
+
+def read_preset(text: str) -> dict[str, dict[str, str]]:
+    """Read a preset by the grammar of llama.cpp's common/preset.cpp."""
+    read: dict[str, dict[str, str]] = {"default": {}}
+    section = "default"
+    for line in re.split(r"\r\n|\n|\r", text):
+        if re.fullmatch(r"[ \t]*([;#].*)?", line):
+            continue
+        header = re.fullmatch(r"\[[ \t]*([^]]+)[ \t]*\][ \t]*([;#].*)?", line)
+        if header:
+            section = header[1]
+            read[section] = {}
+            continue
+        pair = re.fullmatch(r"([a-zA-Z_][a-zA-Z0-9_.-]*)[ \t]*=[ \t]*((?:(?![ \t]*([;#]|$)).)*)[ \t]*([;#].*)?", line)
+        assert pair, line
+        read[section][pair[1]] = pair[2]
+    return read
+
+
+@settings(max_examples=200, deadline=None)
+@given(words, words)
+def test_the_router_reads_every_value_back_or_it_is_refused(one: str, two: str) -> None:
+    recipe = recipe_with(one, two)
+    cut = re.search(r"[;#\r\n]", one + two) or one != one.strip() or two != two.strip()
+    if cut or "]" in one or one == "*":
+        with pytest.raises(BadOption, match="cannot be written"):
+            router_ini(recipe)
+        return
+    told = read_preset(router_ini(recipe))[one]
+    assert told == {"model": recipe.model, "option-0": two}
+
+
+def test_the_router_takes_over_what_is_its_own(recipe: Recipe) -> None:
+    more = replace(
+        recipe, options=(*recipe.options, ("--metrics", None), ("--jinja", None), ("--spec-type", "ngram-mod"))
+    )
+    text = router_ini(more)
+    told = read_preset(text)["qwen"]
+    assert told["spec-type"] == "draft-mtp,ngram-mod"
+    assert told["jinja"] == "on"
+    assert not {"metrics", "host", "port", "alias", "api-key"} & told.keys()
+    assert "--port 20001 --metrics" in text.splitlines()[0]
