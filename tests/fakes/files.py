@@ -8,7 +8,7 @@ counted is counted for each RUN; FAULTS is `none` or some of these, with a comma
     drops=N           N bytes of each answer, then gone  drops=N*M      the same for the first M requests
     stalls=N          N bytes of each, then silence      stalls=N*M     the same for the first M requests
     STATUS            that status for everything         STATUS*M       the same for the first M requests
-    after=N           the statuses only after N requests retry=TEXT     their Retry-After; `date` is a date 7 s ahead
+    after=N           the statuses only after N requests retry=TEXT     their Retry-After; `date` is tomorrow
     only-ranges       the statuses for later ranges only (`Range: bytes=N-` with N above 0)
     ignores-range     the whole file, with 200           wrong-range    another range than asked for
     generous          all from where the range begins    no-total       Content-Range ends in /*
@@ -157,7 +157,7 @@ class Handler(BaseHTTPRequestHandler):
                     return False
                 retry = self.faults.get("retry", "")
                 if retry == "date":
-                    retry = email.utils.formatdate(time.time() + 7, usegmt=True)
+                    retry = email.utils.formatdate(time.time() + 86_400, usegmt=True)
                 self.head(int(status[1]), {"Content-Length": 0} | ({"Retry-After": retry} if retry else {}))
                 return True
         return False
