@@ -23,7 +23,7 @@ from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import find_companion
 from launcher.models.locate import locate
 from launcher.monitor.meter import ReplyMeter
-from launcher.session import OnDelta, OnEvent, OnSample, Reply, Session, read_reply
+from launcher.session import OnDelta, OnEvent, OnHealth, OnSample, Reply, Session, read_reply
 
 __all__ = ["Reply", "Running", "Session", "chat", "options_for", "serve", "status", "stop"]
 
@@ -37,12 +37,13 @@ async def serve(
     port: int | None = None,
     on_event: OnEvent | None = None,
     on_sample: OnSample | None = None,
+    on_health: OnHealth | None = None,
 ) -> AsyncIterator[Session]:
     """Run a server for as long as the block lasts; leaving it, however, leaves no process.
 
     Raises the LauncherError that says why it could not be served.
     """
-    session = Session(port=port, on_event=on_event, on_sample=on_sample)
+    session = Session(port=port, on_event=on_event, on_sample=on_sample, on_health=on_health)
     try:
         await session.start(options)
         yield session

@@ -16,6 +16,7 @@ from launcher.engine.logs import LogBook
 from launcher.engine.registry import Registration
 from launcher.engine.state import Event, State, Status
 from launcher.engine.supervisor import Supervisor
+from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.meter import Acceptance, ReplyMeter
 from launcher.monitor.monitor import Monitor, Sampled
 from launcher.planner import learn_from_load
@@ -26,6 +27,7 @@ _END_WORDS = {"stop": "end", "length": "token limit"}
 OnEvent = Callable[[Event], None]
 OnDelta = Callable[[Delta], None]
 OnSample = Callable[[Sampled], None]
+OnHealth = Callable[[HealthEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,14 @@ class Session:
     """
 
     def __init__(
-        self, *, port: int | None = None, on_event: OnEvent | None = None, on_sample: OnSample | None = None
+        self,
+        *,
+        port: int | None = None,
+        on_event: OnEvent | None = None,
+        on_sample: OnSample | None = None,
+        on_health: OnHealth | None = None,
     ) -> None:
-        self.monitor = Monitor(on_sample)
+        self.monitor = Monitor(on_sample, on_health=on_health)
         self._port = port
         self._may_move = port is None
         self._on_event = on_event

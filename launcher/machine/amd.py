@@ -43,6 +43,13 @@ class AmdGpus:
             "gpu_use_percent": scaled(card.folder / "gpu_busy_percent", 1.0, _NOT_SAID),
         }
 
+    def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:
+        """Return the host memory that the GPU uses for all programs together."""
+        card = self._cards.get(gpu.id)
+        if card is None or gpu.unified or self._sleeps(card):
+            return {}
+        return {"gtt_used_mib": scaled(card.folder / "mem_info_gtt_used", 1 / _MIB, _NOT_SAID)}
+
     def activity(self, gpu: Gpu) -> Activity:  # noqa: ARG002 -- the answer is the same for each
         """Return that nothing is known: amdgpu lists neither below /sys."""
         return Activity.unknown(_NOT_SAID)

@@ -90,6 +90,10 @@ class Activity:
         return cls(None, None, {"processes": reason, "throttled_by": reason})
 
 
+SLOW_READINGS = ("pcie_received_mib_s", "pcie_sent_mib_s", "gtt_used_mib")
+"""What is read now and then only: NVML counts PCIe traffic for 20 ms, and amdgpu's own file of it takes a second."""
+
+
 class GpuSource(Protocol):
     """One vendor's GPUs. Each query fails alone, and none raises."""
 
@@ -106,6 +110,9 @@ class GpuSource(Protocol):
 
     def sample(self, gpu: Gpu) -> dict[str, Reading]:
         """Return the readings of one of them: one for each of READINGS."""
+
+    def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:
+        """Return those of SLOW_READINGS that this vendor has."""
 
     def activity(self, gpu: Gpu) -> Activity:
         """Return what one of them is doing."""

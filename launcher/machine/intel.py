@@ -58,6 +58,10 @@ class IntelGpus:
             else Reading(used / 2**20),
         }
 
+    def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:  # noqa: ARG002 -- the answer is the same for each
+        """Return nothing: i915 and xe tell neither below /sys."""
+        return {}
+
     def activity(self, gpu: Gpu) -> Activity:
         """Return that nothing is known: the drivers list neither below /sys."""
         return Activity.unknown(f"The {gpu.driver} driver does not say.")

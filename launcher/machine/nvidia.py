@@ -101,6 +101,19 @@ class Nvml:
             "gpu_use_percent": Reading(None, use_absent) if use is None else Reading(float(use.gpu)),
         }
 
+    def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:
+        """Return the traffic over PCIe: what the GPU received and sent. NVML counts each for 20 ms, in KB/s."""
+        handle = self._handles.get(gpu.id)
+        if handle is None:
+            return {}
+        nvml = self._nvml
+        received, sent = nvml.NVML_PCIE_UTIL_RX_BYTES, nvml.NVML_PCIE_UTIL_TX_BYTES
+        ask = nvml.nvmlDeviceGetPcieThroughput
+        return {
+            "pcie_received_mib_s": self._number(ask, handle, received, scale=1_000 / _MIB),
+            "pcie_sent_mib_s": self._number(ask, handle, sent, scale=1_000 / _MIB),
+        }
+
     def activity(self, gpu: Gpu) -> Activity:
         """Return what one GPU is doing. Under WSL and WDDM NVML knows no memory by process."""
         handle = self._handles.get(gpu.id)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from launcher.base.errors import LauncherError
 from launcher.engine.state import State
@@ -11,6 +12,8 @@ from launcher.engine.supervisor import Supervisor
 from launcher.machine.gpus import GpuSensors
 from launcher.machine.reading import Reading
 from launcher.machine.sensors import HostSensors
+from launcher.monitor.health_event import HealthEvent
+from launcher.monitor.health_watch import HealthWatch, Sensed
 from launcher.monitor.meter import Acceptance, ReplyMeter
 from launcher.monitor.series import Series
 from launcher.monitor.traffic import Counters, Traffic, between, read_counters
@@ -38,8 +41,13 @@ class Monitor:
     """Samples while it runs; the series stay. Belongs to the loop of its supervisor."""
 
     def __init__(
-        self, listener: Callable[[Sampled], None] | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        listener: Callable[[Sampled], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        on_health: Callable[[HealthEvent], None] | None = None,
     ) -> None:
+        self.watch = HealthWatch(on_health)
         self.series: dict[str, Series] = {}
         self.samples = 0
         self.traffic: Traffic | None = None
@@ -50,6 +58,7 @@ class Monitor:
         self._meter: ReplyMeter | None = None
         self._earlier: tuple[ReplyMeter, float] | None = None
         self._counters: Counters | None = None
+        self._counters_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self, supervisor: Supervisor) -> None:
@@ -70,10 +79,12 @@ class Monitor:
     def reply_started(self) -> ReplyMeter:
         """Return a meter for a reply of ours; until it ends the engine's numbers are taken from it."""
         self._meter = ReplyMeter()
+        self.watch.reply_started(self._meter, self._clock())
         return self._meter
 
     def reply_ended(self, meter: ReplyMeter) -> None:
         """Let go of a meter. Its figures are of its last second, and stand for one second more."""
+        self.watch.reply_ended(meter, self._clock())
         if self._meter is meter:
             self._meter = None
             self._earlier = meter, self._clock()
@@ -84,9 +95,16 @@ class Monitor:
         try:
             while True:
                 self._host.watch(supervisor.engine_pid)
-                machine = await asyncio.to_thread(self._machine, gpu, supervisor.engine_pid is not None)
+                serving = supervisor.status.state in (State.READY, State.BUSY)
+                pid = supervisor.engine_pid if serving and self.watch.due(next_s) else None
+                ask = partial(self.watch.sense, gpu, pid, supervisor.launch, supervisor.log) if pid else None
+                machine, sensed = await asyncio.to_thread(self._machine, gpu, supervisor.engine_pid is not None, ask)
                 engine, acceptance = self._engine()
                 self._add(Sampled(next_s, machine | engine, acceptance))
+                if ask is not None:
+                    self.watch.look(next_s, sensed, self.series)
+                elif not serving:
+                    self.watch.forget()
                 next_s = max(next_s + PERIOD_S, self._clock())
                 await asyncio.sleep(max(0.0, next_s - self._clock()))
         finally:
@@ -98,8 +116,11 @@ class Monitor:
             await self._read_metrics(supervisor)
             await asyncio.sleep(METRICS_PERIOD_S)
 
-    def _machine(self, gpu: GpuSensors, engine_runs: bool) -> dict[str, Reading]:
-        return self._host.sample() | gpu.sample(engine_runs=engine_runs)
+    def _machine(
+        self, gpu: GpuSensors, engine_runs: bool, ask: Callable[[], Sensed] | None
+    ) -> tuple[dict[str, Reading], Sensed | None]:
+        """Sample, and let the detectors' figures be asked for: both on one thread, because they share the driver."""
+        return self._host.sample() | gpu.sample(engine_runs=engine_runs), ask() if ask else None
 
     def _engine(self) -> tuple[dict[str, Reading], Acceptance | None]:
         """Return the engine's figures: of our own reply, else of what other clients' requests did."""
@@ -139,6 +160,8 @@ class Monitor:
         except (LauncherError, ValueError):
             return  # the supervisor learns of a dead engine by itself
         supervisor.note_requests(counters.processing)
+        self.watch.note_counters(self._counters, counters, self._counters_s)
+        self._counters_s = self._clock()
         if self._counters is not None:
             traffic = between(self._counters, counters)
             if traffic is not None:

@@ -13,7 +13,11 @@ _ACCEPTED_AT = f"{_PREFIX}spec_decode_num_accepted_tokens_per_pos_total"
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """One reading of /metrics. The counters move when a request ends, `processing` at once."""
+    """One reading of /metrics. The counters move when a request ends, `processing` and `waiting` at once.
+
+    `prompt_n` are tokens of prompts, from the cache or not. `counts_drafts` is whether this build counts drafts, and
+    `waiting` None where it does not count requests that wait for a slot.
+    """
 
     predicted_n: float
     predicted_s: float
@@ -22,6 +26,9 @@ class Counters:
     drafts: int
     accepted_by_position: tuple[int, ...]
     processing: int
+    prompt_n: float = 0.0
+    waiting: int | None = None
+    counts_drafts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,9 @@ def _counters(text: str) -> Counters:
         drafts=int(values.get("spec_decode_num_drafts_total", 0)),
         accepted_by_position=_in_order(by_position),
         processing=int(values.get("requests_processing", 0)),
+        prompt_n=values.get("prompt_tokens_total", 0.0) + values.get("prompt_tokens_cached_total", 0.0),
+        waiting=int(values["requests_deferred"]) if "requests_deferred" in values else None,
+        counts_drafts="spec_decode_num_draft_tokens_total" in values,
     )
 
 

@@ -56,12 +56,15 @@ class TestReading:
             drafts=117,
             accepted_by_position=(104, 57),
             processing=0,
+            prompt_n=37.0 + 57.0,
+            waiting=0,
+            counts_drafts=True,
         )
 
     def test_a_server_that_never_drafted_has_no_positions(self) -> None:
         without = "".join(line for line in REAL.splitlines(keepends=True) if "spec_decode" not in line)
         counters = read_counters(without)
-        assert counters == Counters(283.0, 0.129618, 0, 0, 0, (), 0)
+        assert counters == Counters(283.0, 0.129618, 0, 0, 0, (), 0, 37.0 + 57.0, 0)
 
     def test_requests_under_way_are_told(self) -> None:
         text = REAL.replace("requests_processing 0", "requests_processing 3")

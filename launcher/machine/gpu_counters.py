@@ -1,0 +1,91 @@
+"""GPU memory of one process by Windows' own counters, which know all vendors; NVML cannot tell it there (WDDM).
+
+The set "GPU Process Memory" has an instance for each process and GPU: pid_<pid>_luid_<...>_phys_<n>. English names are
+asked for, because the names that a user sees are translated (pdh.h: PdhAddEnglishCounterW).
+"""
+
+import ctypes
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from launcher.machine.reading import Reading
+
+_COUNTERS = {"gpu_shared_mib": "Shared Usage", "engine_vram_mib": "Dedicated Usage"}
+_LARGE, _NO_SCALE, _MORE_DATA = 0x400, 0x1000, 0x800007D2
+_MIB = 2**20
+_NOT_SAID = "Windows does not count the GPU memory of this process."
+_ONLY_WINDOWS = "Only Windows counts it."
+
+
+class _Value(ctypes.Structure):
+    """PDH_FMT_COUNTERVALUE; the union is aligned to 8 bytes."""
+
+    _fields_ = (("status", ctypes.c_uint32), ("large", ctypes.c_int64))
+
+
+class _Item(ctypes.Structure):
+    """PDH_FMT_COUNTERVALUE_ITEM_W."""
+
+    _fields_ = (("name", ctypes.c_wchar_p), ("value", _Value))
+
+
+class ProcessGpuMemory:
+    """What process `pid` has of GPU memory, and of host memory that the GPU uses for it, in MiB over all GPUs."""
+
+    def __init__(self, pid: int, library: Callable[[], Any] | None = None) -> None:
+        self.pid = pid
+        self._pdh: Any = None
+        self._query = ctypes.c_void_p()
+        self._counters: dict[str, ctypes.c_void_p] = {}
+        load = library or _system_library()
+        if load is not None:
+            self._open(load)
+
+    def sample(self) -> dict[str, Reading]:
+        """Return the readings by name; elsewhere than on Windows there are none."""
+        if self._pdh is None:
+            return {}
+        if self._pdh.PdhCollectQueryData(self._query) & 0xFFFFFFFF:
+            return dict.fromkeys(_COUNTERS, Reading.unknown(_NOT_SAID))
+        return {name: self._read(self._counters.get(name)) for name in _COUNTERS}
+
+    def close(self) -> None:
+        """Let the counters go."""
+        if self._pdh is not None:
+            self._pdh.PdhCloseQuery(self._query)
+            self._pdh = None
+
+    def _open(self, load: Callable[[], Any]) -> None:
+        try:
+            pdh = load()
+            if pdh.PdhOpenQueryW(None, ctypes.c_size_t(0), ctypes.byref(self._query)):
+                return
+        except (OSError, AttributeError):
+            return
+        self._pdh = pdh
+        for name, counter in _COUNTERS.items():
+            handle = ctypes.c_void_p()
+            path = f"\\GPU Process Memory(pid_{self.pid}_*)\\{counter}"
+            if not pdh.PdhAddEnglishCounterW(self._query, path, ctypes.c_size_t(0), ctypes.byref(handle)):
+                self._counters[name] = handle
+
+    def _read(self, counter: ctypes.c_void_p | None) -> Reading:
+        size, count = ctypes.c_uint32(0), ctypes.c_uint32(0)
+        ask = self._pdh.PdhGetFormattedCounterArrayW
+        form = _LARGE | _NO_SCALE
+        sizes = (ctypes.byref(size), ctypes.byref(count))
+        if counter is None or ask(counter, form, *sizes, None) & 0xFFFFFFFF != _MORE_DATA:
+            return Reading.unknown(_NOT_SAID)
+        buffer = ctypes.create_string_buffer(size.value)
+        if ask(counter, form, *sizes, buffer) & 0xFFFFFFFF or not count.value:
+            return Reading.unknown(_NOT_SAID)
+        items = ctypes.cast(buffer, ctypes.POINTER(_Item * count.value)).contents
+        values = [item.value.large for item in items if item.value.status <= 1]  # valid, or valid and new
+        return Reading(sum(values) / _MIB) if values else Reading.unknown(_NOT_SAID)
+
+
+def _system_library() -> Callable[[], Any] | None:
+    if sys.platform != "win32":
+        return None
+    return lambda: ctypes.WinDLL("pdh.dll")
