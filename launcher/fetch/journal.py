@@ -7,6 +7,7 @@ killing the program therefore loses none, and after a power cut (another boot) w
 """
 
 import json
+import os
 import sys
 import zlib
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from launcher.base.files import write_atomically
+from launcher.base.files import replace
 from launcher.fetch.ranges import Span, merged
 
 _FORMAT = 1
@@ -73,10 +74,27 @@ def head(identity: Identity) -> bytes:
 
 
 def create(path: Path, identity: Identity, stretches: list[Stretch]) -> bytes:
-    """Write a journal, and return its first line. Raises OSError."""
-    first = head(identity)
-    write_atomically(path, first + b"".join(map(line, stretches)))
+    """Write a journal in place of the one that is there, and return its first line. Raises OSError.
+
+    The draft has one name, so that being killed over it leaves nothing that the next run would not take.
+    """
+    first, draft = head(identity), _draft(path)
+    with draft.open("wb") as file:
+        file.write(first + b"".join(map(line, stretches)))
+        file.flush()
+        os.fsync(file.fileno())
+    replace(draft, path)
     return first
+
+
+def remove(path: Path) -> None:
+    """Delete a journal, and what is left of an unfinished one. Raises OSError."""
+    path.unlink(missing_ok=True)
+    _draft(path).unlink(missing_ok=True)
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
 
 
 def read(path: Path) -> Record | None:

@@ -228,7 +228,7 @@ class Part:
         """Delete both files, closed before: nothing has arrived."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
-            self._journal_path.unlink(missing_ok=True)
+            journal.remove(self._journal_path)
 
     def _gaps(self) -> list[Span]:
         taken = [Span(each.begin, each.position if each.idle else each.end) for each in self._segments]

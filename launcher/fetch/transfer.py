@@ -56,7 +56,7 @@ def discard(target: Path) -> None:
     if target.parent.is_dir():
         with claimed(target):
             part_path(target).unlink(missing_ok=True)
-            journal_path(target).unlink(missing_ok=True)
+            journal.remove(journal_path(target))
 
 
 def unfinished(target: Path) -> int | None:
@@ -86,7 +86,7 @@ async def _found(source: Source, target: Path, on_progress: Callable[[Progress],
         sha256 = await sha256_of(target, tell)
         if source.sha256 is None or sha256 == source.sha256.lower():
             part_path(target).unlink(missing_ok=True)
-            journal_path(target).unlink(missing_ok=True)
+            journal.remove(journal_path(target))
             on_progress(Progress(Phase.VERIFYING, size, size, 0))
             return Fetched(target, size, sha256, time.monotonic() - began_s, 0, 0)
     raise FileInTheWay(

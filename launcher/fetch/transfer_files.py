@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from launcher.base.errors import DiskFull, DownloadBroken, DownloadBusy, LauncherError, TargetUnusable
 from launcher.base.files import replace
+from launcher.fetch import journal
 from launcher.fetch.part import journal_path, part_path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -85,7 +86,7 @@ def keep_aside(target: Path, reason: str, **facts: object) -> DownloadBroken:
     """Rename the unfinished file to .bad, beside it the reason, and return the error. An older one is replaced."""
     bad = target.with_name(f"{target.name}.bad")
     replace(part_path(target), bad)
-    journal_path(target).unlink(missing_ok=True)
+    journal.remove(journal_path(target))
     with suppress(OSError):
         bad.with_name(f"{bad.name}.txt").write_text(f"{reason}\n", "utf-8")
     return DownloadBroken(
@@ -96,7 +97,7 @@ def keep_aside(target: Path, reason: str, **facts: object) -> DownloadBroken:
 def put_in_place(target: Path) -> None:
     """Give the finished file, which is on the disk already, its name, so that a power cut does not undo it."""
     replace(part_path(target), target)
-    journal_path(target).unlink(missing_ok=True)
+    journal.remove(journal_path(target))
     if sys.platform != "win32":  # there the file system does it
         folder = os.open(target.parent, os.O_RDONLY)
         try:

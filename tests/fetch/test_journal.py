@@ -110,3 +110,19 @@ def test_a_sync_that_ends_after_a_new_start_notes_nothing(tmp_path: Path, monkey
     assert record
     assert record.finished == []
     part.close()
+
+
+def test_being_killed_over_a_new_journal_leaves_the_old_one_and_nothing_for_long(tmp_path: Path) -> None:
+    target = tmp_path / "model.gguf"
+    path = journal_path(target)
+    journal.create(path, IDENTITY, STRETCHES)
+    draft = path.with_name(f"{path.name}.new")
+    draft.write_bytes(b"half of a jour")
+    record = journal.read(path)
+    assert record
+    assert record.stretches == STRETCHES
+    journal.create(path, IDENTITY, STRETCHES)
+    assert not draft.exists()
+    draft.write_bytes(b"half of a jour")
+    journal.remove(path)
+    assert list(tmp_path.iterdir()) == []

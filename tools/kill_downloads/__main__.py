@@ -101,7 +101,10 @@ def _one_file(
         break
     count.files += 1
     count.wrong += hashlib.sha256(target.read_bytes()).hexdigest() != sha256
-    count.left_over += sorted(path.name for path in target.parent.iterdir()) != [target.name]
+    left = sorted(path.name for path in target.parent.iterdir() if path != target)
+    if left:
+        print(f"left beside file {count.files}: {left}", flush=True)
+        count.left_over += 1
     count.file_bytes += target.stat().st_size
     count.sent_bytes += server.told(run).sent_bytes
     target.unlink()
