@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption, GeometryUnknown, GpuAsleep, LauncherError, ModelHasNoHead, ModelMissing
 from launcher.base.paths import expanded
+from launcher.models.limits import check_rpc
 from launcher.models.plan import Plan, Wish, check_wish
-from launcher.models.situation import Situation, described, situation_of
+from launcher.models.situation import Situation, described, situation_of, with_workers
 
 if TYPE_CHECKING:
     from launcher.engine.ask import EngineEstimate
@@ -32,7 +33,10 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class MachineWish:
-    """Which machine is meant: None and False everywhere is this one as it is now. Sizes in GiB but for `free_mib`."""
+    """Which machine is meant: None and False everywhere is this one as it is now. Sizes in GiB but for `free_mib`.
+
+    `rpc` are llama.cpp's RPC workers as HOST:PORT, whose devices are used beside its own.
+    """
 
     gpu_memory_gib: float | None = None
     free_mib: int | None = None
@@ -40,6 +44,7 @@ class MachineWish:
     host_memory_gib: float | None = None
     backend: Backend | None = None
     wake: bool = False
+    rpc: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,29 @@ class Verdict:
 
 
 async def situation(wish: MachineWish) -> Situation:
-    """Return the machine that is meant.
+    """Return the machine that is meant, with the devices of RPC workers that the installed engine lists.
+
+    Raises what `_own_situation` raises.
+    """
+    check_rpc(wish.rpc)
+    own = await _own_situation(wish)
+    return with_workers(own, await _workers_devices(wish.rpc), wish.rpc) if wish.rpc else own
+
+
+async def _workers_devices(rpc: tuple[str, ...]) -> dict[str, int]:
+    """Return the free MiB of the workers' devices by name; none when no engine is installed, or it cannot ask them."""
+    from launcher.engine.build import list_devices
+
+    try:
+        build = await installed_build()
+        devices = await list_devices(build, rpc) if build and "--rpc" in build.flags else ()
+    except (LauncherError, OSError):
+        return {}
+    return {device.name: device.free_mib for device in devices if device.name.startswith("RPC")}
+
+
+async def _own_situation(wish: MachineWish) -> Situation:
+    """Return the machine that is meant, without others.
 
     The llama-server on PATH is asked for its devices when the drivers leave a GPU's memory open: not when that would
     wake a GPU that may sleep.
@@ -123,10 +150,11 @@ async def _installed_devices() -> tuple[Device, ...]:
         return ()
 
 
-def arguments(plan: Plan, build: Build | None, extra: Sequence[str] = ()) -> list[str]:
+def arguments(plan: Plan, build: Build | None, extra: Sequence[str] = (), *, rpc: Sequence[str] = ()) -> list[str]:
     """Return the command line of a plan: llama-server's, or `build`'s own with only the flags that it has.
 
-    `extra` are the user's own arguments; they come last. Raises EngineUnsuitable when the build lacks a needed flag.
+    `rpc` are the RPC workers, `extra` the user's own arguments, which come last. Raises EngineUnsuitable when the build
+    lacks a needed flag.
     """
     from launcher.engine.arguments import LLAMA_SERVER_FLAGS, memory_arguments
     from launcher.models.catalogue import SPECULATION
@@ -143,8 +171,11 @@ def arguments(plan: Plan, build: Build | None, extra: Sequence[str] = ()) -> lis
         draft_file=_beside(plan, draft),
         mmproj_file=_beside(plan, projector),
     )
+    if rpc and build:
+        build.require("--rpc")
+    workers = ("--rpc", ",".join(rpc)) if rpc else ()
     here = downloaded(plan)
-    return [*command, "--model", str(here) if here else plan.file.file, *settings, *extra]
+    return [*command, "--model", str(here) if here else plan.file.file, *settings, *workers, *extra]
 
 
 def _beside(plan: Plan, companion: CompanionFile | None) -> str | None:

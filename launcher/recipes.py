@@ -72,9 +72,7 @@ async def of_options(options: ServeOptions, *, port: int | None, backend: str | 
     return Found(replace(recipe, environment=dict(launch.build.environment), api_key=endpoint.api_key))
 
 
-async def of_plan(
-    wish: Wish, machine: MachineWish, extra: Sequence[str], *, port: int | None, rpc: Sequence[str] = ()
-) -> Found:
+async def of_plan(wish: Wish, machine: MachineWish, extra: Sequence[str], *, port: int | None) -> Found:
     """Return the recipe of the first plan for a model of the catalogue.
 
     Raises NothingFits when there is no plan, and what making plans raises.
@@ -92,7 +90,7 @@ async def of_plan(
     plan = plans[0]
     build = None if situation.described else await planner.installed_build()
     endpoint = await _endpoint(port)
-    argv = planner.arguments(plan, build, (*_welcome(build), *(("--rpc", ",".join(rpc)) if rpc else ()), *extra))
+    argv = planner.arguments(plan, build, (*_welcome(build), *extra), rpc=machine.rpc)
     recipe = Recipe.of(argv, port=endpoint.port, name=plan.entry.id, backend=situation.backend)
     recipe = replace(recipe, api_key=endpoint.api_key, environment=dict(build.environment) if build else {})
     if planner.downloaded(plan):

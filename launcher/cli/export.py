@@ -101,6 +101,7 @@ async def _find(options: argparse.Namespace) -> Found:
             ubatch=options.ubatch,
             n_cpu_moe=options.n_cpu_moe,
             extra=tuple(options.extra),
+            rpc=options.rpc,
         )
 
     serve_options = app.options_for(options.model, chosen, draft=wish.draft)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from launcher.cli.quantities import gib, mib, tokens
+from launcher.cli.quantities import gib, mib, tokens, workers
 
 if TYPE_CHECKING:
     from launcher.models.plan import Wish
@@ -24,6 +24,9 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--headless", action="store_true", help="no display uses the GPU: keep 512 MiB free, not 1,024")
     group.add_argument("--host-memory", type=gib, metavar="GIB", help="size of the host's memory")
     group.add_argument("--backend", choices=BACKENDS, help="the engine's backend (default: this GPU's, or cuda)")
+    group.add_argument(
+        "--rpc", type=workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
+    )
     group.add_argument("--wake", action="store_true", help="wake a sleeping GPU to ask it")
 
 
@@ -50,6 +53,7 @@ def machine_wish(options: argparse.Namespace) -> MachineWish:
         host_memory_gib=options.host_memory,
         backend=options.backend,
         wake=options.wake,
+        rpc=options.rpc,
     )
 
 

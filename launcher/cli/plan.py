@@ -60,7 +60,7 @@ async def run(options: argparse.Namespace) -> int:
     build = None if situation.described else await planner.installed_build()
     verdict = await _ask(plans[0]) if options.ask_engine and plans else None
     if options.json:
-        told = [_as_json(plan, build, options.extra) for plan in plans]
+        told = [_as_json(plan, build, options.extra, options.rpc) for plan in plans]
         if verdict is not None:
             told[0] |= verdict_json(verdict)
         unknown = [asdict(each) for each in left_out]
@@ -69,7 +69,7 @@ async def run(options: argparse.Namespace) -> int:
     else:
         _print_machine(situation)
         if plans:
-            _describe(plans[0], build, options.extra, verdict)
+            _describe(plans[0], build, options, verdict)
         _print_others(plans[1:])
         _print_unplanned(left_out, named=wish.model is not None)
     possible = any(plan.status is not Status.TOO_BIG for plan in plans)
@@ -117,12 +117,12 @@ def _machine_json(situation: Situation) -> dict[str, Any]:
     }
 
 
-def _as_json(plan: Plan, build: Build | None, extra: list[str]) -> dict[str, Any]:
+def _as_json(plan: Plan, build: Build | None, extra: list[str], rpc: Sequence[str]) -> dict[str, Any]:
     from launcher import planner
     from launcher.models.speed import describe, rate
 
     setting, host = plan.setting, plan.estimate.host
-    words, lack = _command(plan, build, extra)
+    words, lack = _command(plan, build, extra, rpc)
     return {
         "model": plan.entry.id,
         "quant": plan.file.quant,
@@ -171,15 +171,17 @@ def _as_json(plan: Plan, build: Build | None, extra: list[str]) -> dict[str, Any
     }
 
 
-def _command(plan: Plan, build: Build | None, extra: list[str]) -> tuple[list[str], list[str]]:
+def _command(plan: Plan, build: Build | None, extra: list[str], rpc: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the command line of a plan, and what the installed build lacks for it."""
     from launcher import planner
     from launcher.base.errors import EngineUnsuitable
 
     try:
-        return planner.arguments(plan, build, extra), []
+        return planner.arguments(plan, build, extra, rpc=rpc), []
     except EngineUnsuitable as error:
-        return planner.arguments(plan, None, extra), [f"{error} The llama-server on PATH cannot run this plan."]
+        return planner.arguments(plan, None, extra, rpc=rpc), [
+            f"{error} The llama-server on PATH cannot run this plan."
+        ]
 
 
 def _print_others(plans: Sequence[Plan]) -> None:
@@ -253,7 +255,9 @@ def size_text(size_bytes: int | None) -> str:
     return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:.1f} MiB"
 
 
-def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdict | LauncherError | None) -> None:
+def _describe(
+    plan: Plan, build: Build | None, options: argparse.Namespace, verdict: Verdict | LauncherError | None
+) -> None:
     from launcher import planner
     from launcher.models.speed import describe
 
@@ -279,7 +283,8 @@ def _describe(plan: Plan, build: Build | None, extra: list[str], verdict: Verdic
         alone = "" if _drafts_inside(plan) or not setting.draft else " That is the model alone, without its drafts."
         _row("engine", verdict_text(verdict, plan.estimate) + alone)
     _rows("why", plan.reasons)
-    words, lack = _command(plan, build, [])
+    extra = options.extra
+    words, lack = _command(plan, build, [], options.rpc)
     _rows("caution", [*plan.cautions, *lack, *uncounted(extra)])
     measured = [describe(plan.entry, result) for result in plan.evidence]
     _rows("measured", measured or ["nobody published a run near this one: its speed is not known"])

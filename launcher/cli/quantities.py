@@ -33,6 +33,11 @@ def mib(text: str) -> int:
     return int(found)
 
 
+def workers(text: str) -> tuple[str, ...]:
+    """Read RPC workers with commas between: 192.168.1.20:50052,192.168.1.21:50052."""
+    return tuple(word.strip() for word in text.split(","))
+
+
 def _amount(text: str, units: dict[str, int]) -> float | None:
     """Return the number times its unit; None when it is none. A sign is left to the range checks."""
     sign = -1 if text.strip().startswith("-") else 1

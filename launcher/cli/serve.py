@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cli.output import print_json, take_extra
-from launcher.cli.quantities import tokens
+from launcher.cli.quantities import tokens, workers
 
 if TYPE_CHECKING:
     from launcher.app import Session
@@ -38,6 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0, ... (default: f16)")
     parser.add_argument("--ubatch", type=int, metavar="N", help="tokens of a prompt computed at once (default 512)")
     parser.add_argument("--n-cpu-moe", type=int, metavar="N", help="keep the experts of N layers in host memory")
+    parser.add_argument(
+        "--rpc", type=workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="processor threads (default: the engine's choice)")
     take_extra(parser)
 
@@ -61,6 +64,7 @@ async def run(options: argparse.Namespace) -> int:
             ubatch=options.ubatch,
             n_cpu_moe=options.n_cpu_moe,
             extra=tuple(options.extra),
+            rpc=options.rpc,
         )
 
     states = StateLine()
@@ -100,6 +104,7 @@ def _announce(server: Session, *, as_json: bool) -> None:
         f"\n  API key  {endpoint.api_key}"
         f"\n  settings {mtp}, context {launch.context}, {launch.options.slots} slot(s)"
         f"\n  memory   KV cache {launch.options.kv or USUAL_KV}, ubatch {launch.options.ubatch or USUAL_UBATCH}"
+        + (f"\n  workers  {', '.join(launch.options.rpc)} (RPC)" if launch.options.rpc else "")
         + (f"\n  yours    {shlex.join(launch.options.extra)}" if launch.options.extra else "")
         + (f"\n  note     {launch.note}" if launch.note else "")
         + f"\n  log      {supervisor.log.path}"

@@ -171,9 +171,13 @@ async def probe(engine: Path | None) -> Build:
     )
 
 
-async def list_devices(build: Build) -> tuple[Device, ...]:
-    """Return the GPUs that the build can use, asked anew: drivers come and go."""
-    text = await _ask(build.command, "--list-devices")
+async def list_devices(build: Build, rpc: Sequence[str] = ()) -> tuple[Device, ...]:
+    """Return the GPUs that the build can use, asked anew: drivers come and go.
+
+    With `rpc` it asks these workers, too, for theirs, whose names begin with RPC. Raises EngineFailed when it cannot.
+    """
+    workers = ("--rpc", ",".join(rpc)) if rpc else ()
+    text = await _ask(build.command, *workers, "--list-devices")
     return tuple(Device(name, about, int(total), int(free)) for name, about, total, free in _DEVICE.findall(text))
 
 
@@ -195,11 +199,12 @@ def _identity(path: Path) -> list[str | int]:
     return [str(path), stat.st_size, stat.st_mtime_ns]
 
 
-async def _ask(command: Sequence[str], flag: str) -> str:
-    """Run `command flag` and return all that it printed (llama-server prints its version on stderr).
+async def _ask(command: Sequence[str], *arguments: str) -> str:
+    """Run a command and return all that it printed (llama-server prints its version on stderr).
 
     It runs as an engine does, so nothing of it outlives us, and what it prints is read to a limit.
     """
+    flag = arguments[-1]
     lines: list[str] = []
     room = _MOST_CHARACTERS
     too_much = asyncio.Event()
@@ -212,7 +217,7 @@ async def _ask(command: Sequence[str], flag: str) -> str:
         else:
             too_much.set()
 
-    process = await start(Command((*command, flag), engine_environment(), Path(command[-1]).parent), take)
+    process = await start(Command((*command, *arguments), engine_environment(), Path(command[-1]).parent), take)
     overflow = asyncio.ensure_future(too_much.wait())
     waiting: set[asyncio.Future[Any]] = {process.exited, overflow}
     try:

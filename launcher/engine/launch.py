@@ -17,7 +17,7 @@ from launcher.engine.known_bad import build_number, fault_of
 from launcher.engine.process import Command
 from launcher.machine.engine_view import is_gpu
 from launcher.models.gguf import GgufModel, check_complete, read_model
-from launcher.models.limits import beyond_training, check_kv, check_limits, check_range
+from launcher.models.limits import beyond_training, check_kv, check_limits, check_range, check_rpc
 from launcher.models.memory import KV_TYPES
 
 DEFAULT_CONTEXT = 8_192
@@ -52,7 +52,8 @@ class ServeOptions:
 
     `draft` is the draft length in tokens; 0 is MTP off. `draft_file` is the draft where it lies in a file of its own,
     `spec_type` how that is used. `threads`, `kv`, `ubatch` and `n_cpu_moe` None leave it to the
-    engine. `extra` are arguments of the user's own, put last as they are.
+    engine. `rpc` are llama.cpp's RPC workers as HOST:PORT, whose devices it uses beside its own. `extra` are arguments
+    of the user's own, put last as they are.
     """
 
     model: Path
@@ -69,6 +70,7 @@ class ServeOptions:
     extra: tuple[str, ...] = ()
     draft_file: Path | None = None
     spec_type: str = "draft-mtp"
+    rpc: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ def check_options(options: ServeOptions) -> None:
     )
     # With more threads than processors each waits for others that do not run.
     check_range("--threads", options.threads, 1, os.cpu_count() or _MOST_THREADS, "threads, one for each processor")
+    check_rpc(options.rpc)
     for word in options.extra:
         flag = word.split("=")[0]
         flag = flag.replace("_", "-") if flag.startswith("--") else flag  # as llama.cpp reads them
@@ -204,6 +207,8 @@ def _arguments(options: ServeOptions, endpoint: Endpoint, build: Build, context:
         needed |= {"--ubatch-size": str(options.ubatch)}
     if (options.ubatch or 0) > USUAL_BATCH:
         needed |= {"--batch-size": str(options.ubatch)}
+    if options.rpc:
+        needed |= {"--rpc": ",".join(options.rpc)}
     if options.n_cpu_moe:
         _check_has_gpus(build)
         needed |= {"--gpu-layers": "99", "--n-cpu-moe": str(options.n_cpu_moe)}

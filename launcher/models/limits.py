@@ -1,5 +1,6 @@
 """What a setting may be, whether it is only planned or served."""
 
+import re
 from collections.abc import Collection
 from difflib import get_close_matches
 
@@ -8,6 +9,19 @@ from launcher.models.memory import KV_TYPES
 
 _NOT_OFFERED = frozenset({"iq4_nl"})
 """KV cache types that llama.cpp takes, and refuses later: ggml-cuda/fattn.cu has no kernel for them."""
+
+_RPC = re.compile(r"(?P<host>[A-Za-z0-9_.-]{1,253}):(?P<port>\d{1,5})", re.ASCII)
+"""A worker as llama.cpp reads it: the host ends at the first colon, so there are no IPv6 addresses (ggml-rpc.cpp)."""
+
+
+def check_rpc(workers: Collection[str]) -> None:
+    """Raise BadOption unless all `workers` are HOST:PORT."""
+    for worker in workers:
+        found = _RPC.fullmatch(worker)
+        if found is None or found["host"].startswith("-") or not 1 <= int(found["port"]) <= 65_535:
+            raise BadOption(
+                f'"{worker}" is no RPC worker.', "Write --rpc HOST:PORT, several with commas between.", option="--rpc"
+            )
 
 
 def check_limits(

@@ -1,8 +1,8 @@
 """What a plan has to fit into: the memory of a machine that is here, or of one that is described."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from launcher.base.errors import BadOption
 from launcher.machine.backend import choose_backend
@@ -28,6 +28,10 @@ _USABLE = 0.967
 _HOST_COUNTED = "Of {:g} GiB of host memory {:,} MiB are counted on: a quarter is left to the system."
 _ENGINES_NAMES: Mapping[str, Backend] = {"CUDA": "cuda", "ROCm": "rocm", "MTL": "metal", "Vulkan": "vulkan"}
 """How an engine begins a device's name, by backend."""
+_COUNTED = (
+    "Of the RPC workers {} these devices are counted, as the engine lists them: {}. The network limits their speed."
+)
+_UNCOUNTED = "The RPC workers {} are not counted: the engine lists no device of theirs beside a GPU of its own."
 _HOST_RESERVE = 0.25
 """Share of the host's memory that the system and other programs are taken to need, where its free memory is unknown."""
 
@@ -264,3 +268,25 @@ def backend_of(gpu: Gpu) -> Backend:
     """
     cuda = gpu.vendor == "nvidia" and not _too_old_for_cuda(gpu)
     return _engines_backend(gpu) or ("cuda" if cuda else "vulkan")
+
+
+def with_workers(situation: Situation, free_mib: Mapping[str, int], workers: Collection[str]) -> Situation:
+    """Return a situation with the devices that an engine lists for RPC workers: their names and free MiB.
+
+    None is counted that it does not list; a note says so. The margin is kept free on each.
+    """
+    names = ", ".join(workers)
+    if not free_mib or situation.backend == "cpu":
+        return replace(situation, notes=(*situation.notes, _UNCOUNTED.format(names)))
+    own = situation.gpu_free_mib or (situation.free_mib,)
+    count = situation.gpus + len(free_mib)
+    devices = ", ".join(f"{name} with {free:,} MiB free" for name, free in free_mib.items())
+    return replace(
+        situation,
+        gpus=count,
+        gpu_free_mib=(*own, *free_mib.values()),
+        free_mib=situation.free_mib + sum(free_mib.values()),
+        margin_mib=situation.margin_mib * count // situation.gpus,
+        bandwidth_gb_s=None,
+        notes=(*situation.notes, _COUNTED.format(names, devices)),
+    )

@@ -1,0 +1,1 @@
+"""Proves exports by running them with the tools that they are written for."""

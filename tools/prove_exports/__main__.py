@@ -1,0 +1,303 @@
+"""Proves exports by running them: see .ci/exports.
+
+`python -m tools.prove_exports FOLDER [--llama-server PATH]`
+"""
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+COMMAND = [sys.executable, "-m", "launcher"]
+MODEL_NAME = "de'mo $HOME é.gguf"
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass
+class Proofs:
+    """Runs checks by name and counts them."""
+
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+
+    def __call__(self, name: str, check: Callable[[], str]) -> None:
+        """Run one check, which returns what is worth telling."""
+        try:
+            told = check()
+        except Exception as error:  # noqa: BLE001 -- a check may fail in any way; it is named and the others go on
+            self.failed.append(name)
+            print(f"FAILED  {name}: {type(error).__name__}: {error}", flush=True)
+        else:
+            self.passed += 1
+            print(f"passed  {name}{f': {told}' if told else ''}", flush=True)
+
+
+def run(
+    *command: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, within five minutes."""
+    words = [str(word) for word in command]
+    environment = {**os.environ, **(env or {})}
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment, cwd=cwd, check=False)
+
+
+def ensure(told: subprocess.CompletedProcess[str], code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Return what a command told, unless it ended with another code."""
+    if told.returncode != code:
+        raise AssertionError(f"exit code {told.returncode}, not {code}: {(told.stderr + told.stdout)[-800:]}")
+    return told
+
+
+def export(kind: str, *options: str) -> str:
+    """Return the text of an export."""
+    return ensure(run(*COMMAND, "export", kind, *options)).stdout
+
+
+@contextmanager
+def served(*options: str) -> Iterator[dict[str, Any]]:
+    """Serve a model for as long as the block lasts; yield what `serve --json` tells."""
+    with subprocess.Popen(
+        [*COMMAND, "serve", *options, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def get(url: str, key: str | None = None) -> tuple[int, Any]:
+    """Return the status and the JSON of an answer; 0 where there is none."""
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with OPENER.open(request, timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, None
+    except OSError:
+        return 0, None
+
+
+def starts(command: list[str], port: int, key: str, **environment: str) -> str:
+    """Start a server, wait until it is ready, see that it wants the key, and end it."""
+    with subprocess.Popen(
+        command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while get(f"http://127.0.0.1:{port}/health")[0] != 200:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    process.kill()
+                    raise AssertionError(f"it did not become ready: {(process.communicate()[1])[-500:]}")
+                time.sleep(0.1)
+            without, _ = get(f"http://127.0.0.1:{port}/v1/models")
+            status, models = get(f"http://127.0.0.1:{port}/v1/models", key)
+            assert (without, status) == (401, 200), (without, status)
+            return f"serves {models['data'][0]['id']!r}, without the key 401"
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def prove_servers(proofs: Proofs, folder: Path, model: Path) -> None:
+    """What starts a server, with a model of an odd name."""
+    port, key = free_port(), "k" * 32
+    options = ("--model", str(model), "--port", str(port), "--ctx", "1024", "--draft", "2", "--threads", "1")
+
+    def line() -> str:
+        return starts(["bash", "-c", "exec 2>&1; " + export("command", "--shell", "bash", *options)], port, key,
+                      LLAMA_API_KEY=key)  # fmt: skip
+
+    def script() -> str:
+        path, key_file = folder / "serve it.sh", folder / "the key"
+        path.unlink(missing_ok=True)
+        key_file.write_text(f"{key}\n")
+        export("script", "--shell", "bash", "--out", str(path), *options)
+        return starts([str(path)], port, key, LLAMA_API_KEY_FILE=str(key_file), LLAMA_ARG_PORT="1")
+
+    def unit() -> str:
+        path = folder / "llama-server.service"
+        path.write_text(export("systemd", *options))
+        ensure(run("systemd-analyze", "--user", "verify", path, env={"XDG_RUNTIME_DIR": str(folder)}))
+        return run("systemd-analyze", "--version").stdout.splitlines()[0]
+
+    proofs("command: bash runs it, the engine serves a model with an odd name", line)
+    proofs("script: runs by itself, with the key of a file", script)
+    if shutil.which("systemd-analyze"):
+        proofs("systemd: systemd-analyze verify", unit)
+    proofs("compose: a YAML parser reads it", lambda: _compose(export("compose", *options)))
+    proofs("llama-swap: a YAML parser reads it", lambda: _swap(export("llama-swap", *options)))
+
+
+def _compose(text: str) -> str:
+
+    service = yaml.safe_load(text)["services"]["llama-server"]
+    assert service["command"][1] == f"/models/{MODEL_NAME}".replace("$", "$$")
+    return str(service["image"])
+
+
+def _swap(text: str) -> str:
+
+    (model,) = yaml.safe_load(text)["models"].values()
+    assert any(word.endswith(MODEL_NAME) for word in shlex.split(model["cmd"]))
+    return ""
+
+
+def prove_clients(proofs: Proofs, folder: Path) -> None:
+    """What asks a server."""
+    with served("--model", "demo") as ready:
+        key = {"LLAMA_API_KEY": ready["api_key"]}
+        wrong = {"LLAMA_API_KEY": "wrong"}
+
+        def asked_by_curl() -> str:
+            text = export("curl")
+            told = ensure(run("bash", "-c", text, env=key)).stdout
+            assert told.rstrip().endswith("data: [DONE]"), told[-200:]
+            refused = ensure(run("bash", "-c", text, env=wrong), 22)
+            assert "401" in refused.stderr
+            return f"{told.count('data: ')} events; with a wrong key exit 22"
+
+        proofs("curl: a streamed reply, and a wrong key told", asked_by_curl)
+        python = _python(proofs, folder)
+        if python is not None:
+            _programs(proofs, "python", [str(python)], folder / "ask.py", key, wrong)
+        if _typescript(proofs, folder):
+            _programs(proofs, "typescript", ["node"], folder / "ask.js", key, wrong)
+    for name, program, source in (("python", folder / "venv/bin/python", "ask.py"), ("typescript", "node", "ask.js")):
+        told = run(program, folder / source, env=key)
+        proofs(f"{name}: tells that the server is gone", partial(_gone, told))
+
+
+def _gone(told: subprocess.CompletedProcess[str]) -> str:
+    assert "cannot be reached" in ensure(told, 1).stderr, told.stderr
+    return told.stderr.strip()
+
+
+def _programs(
+    proofs: Proofs, name: str, command: list[str], program: Path, key: dict[str, str], wrong: dict[str, str]
+) -> None:
+    def streams() -> str:
+        told = ensure(run(*command, program, "What is MTP?", env=key)).stdout
+        assert len(told.split()) > 5, told
+        return f"{len(told.split())} words"
+
+    def refused() -> str:
+        told = ensure(run(*command, program, env=wrong), 1)
+        assert told.stderr.strip() == "The API key is wrong.", told.stderr
+        return told.stderr.strip()
+
+    proofs(f"{name}: a streamed reply", streams)
+    proofs(f"{name}: tells a wrong key", refused)
+
+
+def _python(proofs: Proofs, folder: Path) -> Path | None:
+    python = folder / "venv" / "bin" / "python"
+
+    def install() -> str:
+        if not python.exists():
+            ensure(run(sys.executable, "-m", "venv", folder / "venv"))
+        ensure(run(python, "-m", "pip", "install", "--quiet", "openai"))
+        (folder / "ask.py").write_text(export("python"))
+        ensure(run(python, "-W", "error", "-m", "py_compile", folder / "ask.py"))
+        return ensure(run(python, "-c", "import openai; print(openai.__version__)")).stdout.strip()
+
+    proofs("python: the package openai", install)
+    return python if python.exists() else None
+
+
+def _typescript(proofs: Proofs, folder: Path) -> bool:
+    def check() -> str:
+        packages = ("openai", "typescript", "@types/node")
+        (folder / "package.json").write_text('{"private": true}')
+        ensure(run("npm", "install", "--no-fund", "--no-audit", "--silent", *packages, cwd=folder))
+        (folder / "ask.ts").write_text(export("typescript"))
+        checks = ("--strict", "--target", "es2022", "--module", "nodenext", "--types", "node", "--noUnusedLocals")
+        ensure(run("npx", "tsc", *checks, "ask.ts", cwd=folder))
+        return ensure(run("npx", "tsc", "--version", cwd=folder)).stdout.strip()
+
+    proofs("typescript: tsc --strict", check)
+    return (folder / "ask.js").exists()
+
+
+def prove_router(proofs: Proofs, folder: Path, model: Path, program: str) -> None:
+    """What a real router makes of its preset."""
+    port, key = free_port(), "k" * 32
+
+    def reads() -> str:
+        preset = folder / "preset.ini"
+        options = ("--model", str(model), "--port", str(port), "--ctx", "1024", "--draft", "2", "--threads", "1")
+        text = export("router-ini", *options)
+        preset.write_text(text)
+        line = text.splitlines()[0].removeprefix("; llama-server ").replace("FILE", str(preset))
+        environment = {"LLAMA_API_KEY": key, "XDG_CONFIG_HOME": "/var/empty"}
+        with subprocess.Popen(
+            [program, *line.split(" ")],
+            env={**os.environ, **environment},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            try:
+                deadline = time.monotonic() + 30
+                while (found := get(f"http://127.0.0.1:{port}/models", key))[0] != 200:
+                    if process.poll() is not None or time.monotonic() > deadline:
+                        raise AssertionError("the router does not answer")
+                    time.sleep(0.2)
+                (read,) = found[1]["data"]
+            finally:
+                process.kill()
+        assert read["id"] == MODEL_NAME.removesuffix(".gguf"), read["id"]
+        told = read["status"]["args"]
+        for flag, value in (("--model", str(model)), ("--ctx-size", "1024"), ("--spec-type", "draft-mtp")):
+            assert told[told.index(flag) + 1] == value, told
+        return f"{read['id']!r}, its arguments as exported"
+
+    proofs("router-ini: llama-server's router reads it", reads)
+
+
+def main() -> int:
+    """Run all checks; the last line counts them."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--llama-server", help="a real llama-server, for the router's preset")
+    options = parser.parse_args()
+    folder = options.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["MTP_LAUNCHER_HOME"] = str(folder / "home")
+    told = json.loads(ensure(run(*COMMAND, "export", "command", "--model", "demo", "--json")).stdout)["text"]
+    demo = next(word for word in told.split() if word.endswith(".gguf"))
+    model = folder / MODEL_NAME
+    shutil.copyfile(demo, model)
+    proofs = Proofs()
+    prove_servers(proofs, folder, model)
+    prove_clients(proofs, folder)
+    if options.llama_server:
+        prove_router(proofs, folder, model, options.llama_server)
+    print(f"{proofs.passed} passed, {len(proofs.failed)} failed")
+    return 1 if proofs.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
