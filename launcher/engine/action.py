@@ -1,17 +1,22 @@
 """What can be done about a fault, as data that the program can carry out itself."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from launcher.base.errors import ActionImpossible
-from launcher.engine.launch import ServeOptions
+
+if TYPE_CHECKING:
+    from launcher.engine.launch import ServeOptions
 
 Value = str | int
 
 
 class ActionKind(StrEnum):
-    """What is to be done. Some change settings (`changes_settings`); the others are the program's or the user's to do."""
+    """What is to be done: some change settings (`changes_settings`), others are the program's or the user's to do."""
 
     SMALLER_CONTEXT = "smaller_context"
     LARGER_CONTEXT = "larger_context"
@@ -20,6 +25,10 @@ class ActionKind(StrEnum):
     DRAFT_OFF = "draft_off"
     MORE_EXPERTS_ON_CPU = "more_experts_on_cpu"
     ONE_SLOT = "one_slot"
+    MORE_SLOTS = "more_slots"
+    SHORTER_DRAFT = "shorter_draft"
+    IMPROVE_COOLING = "improve_cooling"
+    PLUG_IN = "plug_in"
     REMOVE_FLAG = "remove_flag"
     REPLACE_FLAG = "replace_flag"
     ADD_FLAG = "add_flag"
@@ -108,6 +117,14 @@ def _experts(given: Mapping[str, Value], options: ServeOptions, _running: int | 
     return replace(options, n_cpu_moe=int(given.get("n_cpu_moe", (options.n_cpu_moe or 0) + 4)))
 
 
+def _more_slots(given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
+    return replace(options, slots=int(given.get("slots", 2 * options.slots)))
+
+
+def _shorter_draft(given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
+    return replace(options, draft=int(given.get("draft", max(options.draft - 1, 0))))
+
+
 def _one_slot(_given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
     return replace(options, slots=1)
 
@@ -151,6 +168,8 @@ _CHANGES = {
     ActionKind.DRAFT_OFF: _draft_off,
     ActionKind.MORE_EXPERTS_ON_CPU: _experts,
     ActionKind.ONE_SLOT: _one_slot,
+    ActionKind.MORE_SLOTS: _more_slots,
+    ActionKind.SHORTER_DRAFT: _shorter_draft,
     ActionKind.REMOVE_FLAG: _remove_flag,
     ActionKind.REPLACE_FLAG: _replace_flag,
     ActionKind.ADD_FLAG: _add_flag,
