@@ -44,6 +44,8 @@ class Health:
             event = None if explained else latch.feed(moment)
             if event is not None:
                 events.append(event)
+                if event.cleared and code in _CAUSES:
+                    self.speed.forget_last()  # what was slow had its reason
         return tuple(events)
 
     def _cause_stands(self) -> bool:

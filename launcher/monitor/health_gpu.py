@@ -12,7 +12,7 @@ POWER = frozenset({"power limit"})
 Evidence = dict[str, float | str]
 
 _MIB = 2**20
-_POWER_COSTS = 0.75
+_POWER_COSTS, _HEAT_COSTS = 0.75, 0.92
 _SHORT_MIB, _ROOM_MIB = 256.0, 512.0
 _TAKEN_MIB = 256.0
 _NAMED = 2
@@ -58,7 +58,8 @@ class Throttling:
         if self._code is Code.THROTTLED_HOT:
             at = f" at {temperature:.0f} °C" if temperature is not None else ""
             cool = Action(ActionKind.IMPROVE_COOLING, "Clear the fans and the air's way")
-            return Finding(self._code, f"The GPU slows down because it is too hot{at}{clocks}.", evidence, cool)
+            sentence = f"The GPU slows down because it is too hot{at}{clocks}."
+            return Finding(self._code, sentence, evidence, cool, self._level_of_heat(moment))
         if self._code is Code.THROTTLED_HARDWARE:
             check = Action(ActionKind.IMPROVE_COOLING, "Check the power cables and the cooling")
             sentence = f"The GPU's own protection slows it down: its power supply or its cooling falls short{clocks}."
@@ -71,6 +72,13 @@ class Throttling:
         watts = f" of {limit:.0f} W" if limit is not None else ""
         sentence = f"The power limit{watts} holds the GPU back{clocks}."
         return Finding(self._code, sentence, evidence, None, Level.INFORMATION)
+
+    def _level_of_heat(self, moment: Moment) -> Level:
+        """A laptop's driver holds a temperature all day; that alone is no alarm while it costs hardly any clock."""
+        clock = moment.value("gpu_clock_mhz")
+        by_hardware = "temperature (hardware)" in (moment.activity.throttled_by or ())
+        costs = clock is None or clock < _HEAT_COSTS * self._best_mhz
+        return Level.WARNING if by_hardware or costs else Level.INFORMATION
 
 
 def _clocks(now: float | None, best: float) -> str:
@@ -116,15 +124,20 @@ class VramPressure:
 
     def _others(self, processes: tuple[GpuProcess, ...] | None) -> float | None:
         """Return what all programs but the engine use, in MiB; None unless the driver tells it for the engine, too."""
-        known = {each.pid: each.used_bytes for each in processes or ()}
-        if known.get(self._setup.engine_pid or -1) is None:
+        engine = _engine_of(processes, self._setup.engine_pid)
+        if engine is None or engine.used_bytes is None:
             return None
-        return sum(used or 0 for pid, used in known.items() if pid != self._setup.engine_pid) / _MIB
+        return sum(each.used_bytes or 0 for each in processes or () if each is not engine) / _MIB
 
     def _names(self, processes: tuple[GpuProcess, ...] | None) -> str:
         others = [each for each in processes or () if each.pid != self._setup.engine_pid and each.name]
         others.sort(key=lambda each: -(each.used_bytes or 0))
         return " and ".join(dict.fromkeys(each.name or "" for each in others[:_NAMED]))
+
+
+def _engine_of(processes: tuple[GpuProcess, ...] | None, pid: int | None) -> GpuProcess | None:
+    """Return the engine's entry. In a container the numbers are the host's and come without names: none is ours."""
+    return next((each for each in processes or () if each.pid == pid and each.name is not None), None)
 
 
 class GpuUnused:
@@ -158,10 +171,11 @@ class GpuUnused:
 
     def _taken(self, moment: Moment) -> float | None:
         """Return what the engine has of the GPU's memory, else what all programs have of it together."""
-        for each in moment.activity.processes or ():
-            if each.pid == self._setup.engine_pid and each.used_bytes is not None:
-                return each.used_bytes / _MIB
-        return moment.value("vram_used_mib")
+        counted = moment.value("engine_vram_mib")
+        if counted is not None:
+            return counted
+        engine = _engine_of(moment.activity.processes, self._setup.engine_pid)
+        return engine.used_bytes / _MIB if engine and engine.used_bytes is not None else moment.value("vram_used_mib")
 
     @staticmethod
     def _found(sentence: str, evidence: Evidence) -> Finding:

@@ -72,6 +72,10 @@ class SpeedBook:
         self.compared += 1
         self._last.append(_Judged(time_s, rate / median(first), rate))
 
+    def forget_last(self) -> None:
+        """Compare only replies to come; what is usual stays."""
+        self._last.clear()
+
     def compare(self, now_s: float) -> Comparison | None:
         """Return how the last replies compare; None while there are too few, or all within a short while."""
         known = [one for one in self._last if now_s - one.time_s <= _LAST_S]

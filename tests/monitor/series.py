@@ -1,0 +1,64 @@
+"""Made series for the detectors: looks two seconds apart, from figures that were published."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from launcher.machine.gpu import Activity, GpuProcess
+from launcher.machine.reading import Reading
+from launcher.monitor.health import Health
+from launcher.monitor.health_event import Code, Finished, HealthEvent, Moment
+
+Anything = Any
+"""Whatever a look or a reply has."""
+PERIOD_S = 2.0
+GIB = 2**30
+
+
+def activity(reasons: Sequence[str] | None = (), processes: Sequence[GpuProcess] | None = ()) -> Activity:
+    return Activity(
+        None if processes is None else tuple(processes), None if reasons is None else tuple(reasons), absent={}
+    )
+
+
+def moment(time_s: float, /, **what: Anything) -> Moment:
+    """A look; names that are no fields of Moment are readings."""
+    fields = {name: what.pop(name) for name in list(what) if name in Moment.__dataclass_fields__}
+    readings = {name: Reading(value) for name, value in what.items() if value is not None}
+    return Moment(time_s=time_s, readings=readings, **fields)
+
+
+def reply(
+    tokens_per_second: float,
+    *,
+    tokens: int = 400,
+    fill: float | None = 2_000,
+    acceptance: float = 0.8,
+    **what: Anything,
+) -> Finished:
+    """A reply as MTP with draft length 2 makes it: each step yields its accepted drafts and one token more."""
+    steps = tokens / (1 + 2 * acceptance)
+    return Finished(
+        **{
+            "predicted_n": tokens,
+            "predicted_s": tokens / tokens_per_second,
+            "drafted": round(2 * steps),
+            "accepted": round(2 * steps * acceptance),
+            "fill": fill,
+            "streams": 1,
+            **what,
+        }
+    )
+
+
+def run(health: Health, moments: Iterable[Moment]) -> list[HealthEvent]:
+    return [event for one in moments for event in health.look(one)]
+
+
+def told(events: Iterable[HealthEvent]) -> list[tuple[Code, bool]]:
+    """What was raised (True) and cleared (False), in order."""
+    return [(event.finding.code, not event.cleared) for event in events]
+
+
+def looks(count: int, start_s: float = 0.0, /, **what: Anything) -> list[Moment]:
+    """`count` looks that all see the same."""
+    return [moment(start_s + PERIOD_S * index, **what) for index in range(count)]

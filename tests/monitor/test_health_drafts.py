@@ -1,0 +1,106 @@
+"""Acceptance, inert drafts, and requests that wait."""
+
+import random
+
+import pytest
+
+from launcher.engine.action import ActionKind
+from launcher.monitor.health import Health
+from launcher.monitor.health_event import Code, Finished, Level, Moment, Setup
+from tests.monitor.series import looks, moment, reply, run, told
+
+QWEN = Setup(draft=2, usual_acceptance=0.5)
+"""As the catalogue has 35B-A3B: 50 to 95 %."""
+
+
+def replies(count: int, start_s: float = 0.0, **what: float) -> list[Moment]:
+    return [moment(start_s + 10 * i, finished=(reply(120, **what),)) for i in range(count)]
+
+
+class TestAcceptance:
+    def test_a_collapse_is_raised_after_some_hundred_drafts_and_cleared(self) -> None:
+        moments = replies(30, acceptance=0.8) + replies(20, 300, acceptance=0.3) + replies(20, 500, acceptance=0.78)
+        events = run(Health(QWEN), moments)
+        assert told(events) == [(Code.ACCEPTANCE_LOW, True), (Code.ACCEPTANCE_LOW, False)]
+        assert events[0].time_s - 300 <= 60
+        found = events[0].finding
+        assert "80 % were usual here" in found.sentence
+        assert found.evidence["draft_n"] >= 600
+        assert found.action is not None
+        assert (found.action.kind, found.action.parameters) == (ActionKind.SHORTER_DRAFT, {"draft": 1})
+
+    def test_far_below_what_was_published_is_raised_without_better_days(self) -> None:
+        (event,) = run(Health(QWEN), replies(40, acceptance=0.2))
+        assert "the lowest published for this model is 50 %" in event.finding.sentence
+
+    def test_with_a_draft_of_one_the_next_step_is_without(self) -> None:
+        (event,) = run(Health(Setup(draft=1, usual_acceptance=0.5)), replies(40, acceptance=0.1))
+        assert event.finding.action is not None
+        assert event.finding.action.kind is ActionKind.DRAFT_OFF
+
+    @pytest.mark.parametrize("low", [0.47, 0.55, 0.69])
+    def test_prose_after_code_is_as_published(self, low: float) -> None:
+        """47 % on narrative was measured where code had 87 %."""
+        moments = replies(30, acceptance=0.84) + replies(100, 300, acceptance=low)
+        assert run(Health(QWEN), moments) == []
+
+    def test_one_bad_reply_is_none_and_neither_are_few_drafts(self) -> None:
+        moments = replies(30, acceptance=0.8) + replies(1, 300, acceptance=0.05) + replies(30, 310, acceptance=0.8)
+        assert run(Health(QWEN), moments) == []
+        assert run(Health(QWEN), replies(15, tokens=40, acceptance=0.05)) == []
+
+    def test_a_day_of_mixed_content_raises_nothing(self) -> None:
+        content = random.Random(5)
+        day = [moment(10.0 * i, finished=(reply(120, acceptance=content.uniform(0.45, 0.95)),)) for i in range(8_640)]
+        assert run(Health(QWEN), day) == []
+
+    def test_without_mtp_there_is_nothing_to_look_at(self) -> None:
+        assert run(Health(Setup(draft=0)), replies(40, acceptance=0.05)) == []
+
+
+def undrafted(tokens: int = 200, *, counted: bool = True) -> Finished:
+    return reply(60, tokens=tokens, drafted=0 if counted else None, accepted=0 if counted else None)
+
+
+class TestInert:
+    def test_three_replies_without_a_draft_are_raised_and_one_with_drafts_clears(self) -> None:
+        moments = [moment(10.0 * i, finished=(undrafted(),)) for i in range(3)]
+        events = run(Health(QWEN), [*replies(3, -60), *moments, *replies(1, 30)])
+        assert told(events) == [(Code.DRAFTS_INERT, True), (Code.DRAFTS_INERT, False)]
+        assert events[0].time_s == 20
+        assert "the last 3 replies (600 tokens)" in events[0].finding.sentence
+
+    @pytest.mark.parametrize(
+        "finished",
+        [
+            [undrafted(), undrafted()],
+            [undrafted(20)] * 10,
+            [undrafted(60)] * 3,
+            [undrafted(), undrafted(), reply(60), undrafted(), undrafted()],
+            [undrafted(counted=False)] * 10,
+        ],
+    )
+    def test_near_misses(self, finished: list[Finished]) -> None:
+        moments = [moment(10.0 * i, finished=(each,)) for i, each in enumerate(finished)]
+        assert run(Health(QWEN), moments) == []
+
+    def test_without_mtp_no_drafts_are_as_wished(self) -> None:
+        assert run(Health(Setup(draft=0)), [moment(10.0 * i, finished=(undrafted(),)) for i in range(9)]) == []
+
+
+class TestWaiting:
+    def test_twenty_seconds_of_waiting_are_told_as_advice(self) -> None:
+        events = run(Health(Setup(slots=2)), looks(15, waiting=3) + looks(15, 30.0, waiting=0))
+        assert told(events) == [(Code.REQUESTS_WAIT, True), (Code.REQUESTS_WAIT, False)]
+        assert events[0].time_s <= 20
+        assert events[0].finding.level is Level.INFORMATION
+        action = events[0].finding.action
+        assert action is not None
+        assert (action.kind, action.parameters) == (ActionKind.MORE_SLOTS, {"slots": 4})
+
+    def test_a_short_queue_and_one_that_is_not_counted_are_not(self) -> None:
+        bursts = [
+            look for start in range(0, 300, 20) for look in looks(8, start, waiting=2) + looks(2, start + 16, waiting=0)
+        ]
+        assert run(Health(Setup()), bursts) == []
+        assert run(Health(Setup()), looks(100, waiting=None)) == []

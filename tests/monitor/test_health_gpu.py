@@ -1,0 +1,167 @@
+"""Throttling, other programs in the GPU's memory, and a GPU that nothing runs on."""
+
+import pytest
+
+from launcher.engine.action import ActionKind
+from launcher.machine import nvidia
+from launcher.machine.gpu import GpuProcess
+from launcher.monitor.health import Health
+from launcher.monitor.health_event import Code, Level, Setup
+from launcher.monitor.health_gpu import HARDWARE, HOT, POWER
+from tests.monitor.series import GIB, activity, looks, run, told
+
+ENGINE, BROWSER, GAME = 4711, 800, 900
+CARD = Setup(engine_pid=ENGINE, vram_total_mib=16_311.0)
+
+
+def test_the_reasons_are_spelled_as_the_driver_is_read() -> None:
+    assert set(nvidia._THROTTLES.values()) >= HOT | HARDWARE | POWER
+
+
+class TestThrottling:
+    """An RTX 5090M at work: 2,400 MHz and 78 degrees; too hot, 1,500 MHz and 87."""
+
+    def work(self, count: int, start_s: float = 0.0, *, reasons: tuple[str, ...] = (), **what: object) -> list[object]:
+        figures = {"gpu_clock_mhz": 2_400.0, "gpu_temperature_c": 78.0, "gpu_power_w": 160.0, "generating": True}
+        return list(looks(count, start_s, activity=activity(reasons), **(figures | what)))
+
+    def hot(self, count: int, start_s: float) -> list[object]:
+        reasons = ("temperature (hardware)", "hardware slowdown")
+        return self.work(count, start_s, reasons=reasons, gpu_clock_mhz=1_500.0, gpu_temperature_c=87.0)
+
+    def test_heat_is_raised_within_ten_seconds_and_cleared(self) -> None:
+        health = Health(CARD)
+        events = run(health, self.work(10) + self.hot(20, 20.0) + self.work(15, 60.0))
+        assert told(events) == [(Code.THROTTLED_HOT, True), (Code.THROTTLED_HOT, False)]
+        raised = events[0]
+        assert raised.time_s - 20.0 <= 10
+        assert raised.finding.level is Level.WARNING
+        assert (
+            raised.finding.sentence == "The GPU slows down because it is too hot at 87 °C: 1500 MHz, it had 2400 MHz."
+        )
+        assert raised.finding.evidence["reasons"] == "temperature (hardware), hardware slowdown"
+        assert health.standing == ()
+
+    def test_a_hot_moment_is_no_alarm(self) -> None:
+        spikes = [look for start in range(0, 200, 20) for look in self.hot(3, start) + self.work(7, start + 6)]
+        assert run(Health(CARD), spikes) == []
+
+    def test_a_gpu_that_does_nothing_slows_nobody_down(self) -> None:
+        idle = looks(50, generating=False, activity=activity(("temperature (driver)",)), gpu_clock_mhz=300.0)
+        assert run(Health(CARD), idle) == []
+
+    def test_a_laptop_that_holds_its_temperature_without_losing_clock_is_information(self) -> None:
+        warm = self.work(30, reasons=("temperature (driver)",), gpu_clock_mhz=2_350.0)
+        (event,) = run(Health(CARD), self.work(3, -10.0) + warm)
+        assert (event.finding.code, event.finding.level) == (Code.THROTTLED_HOT, Level.INFORMATION)
+
+    def test_the_hardwares_own_slowdown_is_told_from_heat(self) -> None:
+        brake = self.work(20, 20.0, reasons=("hardware slowdown", "power brake"), gpu_clock_mhz=700.0)
+        (event,) = run(Health(CARD), self.work(10) + brake)
+        assert event.finding.code is Code.THROTTLED_HARDWARE
+        assert "power supply" in event.finding.sentence
+
+    def test_a_power_limit_at_full_clock_is_the_ordinary_state(self) -> None:
+        assert run(Health(CARD), self.work(200, reasons=("power limit",), gpu_clock_mhz=2_100.0)) == []
+
+    @pytest.mark.parametrize(("on_battery", "words"), [(True, "On battery"), (False, "The power limit of 60 W")])
+    def test_a_power_limit_that_costs_much_is_information(self, on_battery: bool, words: str) -> None:
+        low = self.work(
+            30, 20.0, reasons=("power limit",), gpu_clock_mhz=900.0, gpu_power_limit_w=60.0, on_battery=on_battery
+        )
+        (event,) = run(Health(CARD), self.work(10) + low)
+        assert (event.finding.code, event.finding.level) == (Code.THROTTLED_POWER, Level.INFORMATION)
+        assert event.finding.sentence.startswith(words)
+
+    def test_a_driver_that_does_not_say_says_nothing(self) -> None:
+        assert run(Health(CARD), looks(50, generating=True, activity=activity(None, None), gpu_clock_mhz=300.0)) == []
+
+    def test_what_was_building_up_before_the_computer_slept_begins_anew(self) -> None:
+        moments = self.work(10) + self.hot(4, 20.0) + self.hot(4, 4_000.0)
+        assert run(Health(CARD), moments) == []
+
+
+def programs(**used_mib: int | None) -> tuple[GpuProcess, ...]:
+    pids = {"engine": ENGINE, "browser": BROWSER, "game": GAME}
+    return tuple(GpuProcess(pids[name], name, None if mib is None else mib * 2**20) for name, mib in used_mib.items())
+
+
+class TestVramPressure:
+    """14,600 of 16,311 MiB are the engine's, as for 35B-A3B in IQ3_S."""
+
+    def test_a_program_that_takes_the_rest_is_named(self) -> None:
+        before = looks(10, vram_used_mib=15_000.0, activity=activity((), programs(engine=14_600, browser=300)))
+        now = programs(engine=14_600, browser=350, game=1_200)
+        after = looks(10, 20.0, vram_used_mib=16_250.0, activity=activity((), now))
+        free = looks(10, 40.0, vram_used_mib=15_000.0, activity=activity((), programs(engine=14_600, browser=300)))
+        events = run(Health(CARD), before + after + free)
+        assert told(events) == [(Code.VRAM_PRESSURE, True), (Code.VRAM_PRESSURE, False)]
+        found = events[0].finding
+        assert found.sentence == (
+            "game and browser took 1250 MiB of GPU memory since the model was loaded; 61 MiB are left."
+        )
+        assert found.action is not None
+        assert found.action.kind is ActionKind.FREE_MEMORY
+
+    def test_where_no_program_tells_its_memory_it_is_inferred_and_said(self) -> None:
+        hidden = activity((), programs(engine=None, game=None))
+        before = looks(10, vram_used_mib=15_000.0, activity=hidden)
+        (event,) = run(Health(CARD), before + looks(10, 20.0, vram_used_mib=16_250.0, activity=hidden))
+        assert event.finding.sentence.startswith("Other programs took, as it seems, 1250 MiB")
+        assert event.finding.sentence.endswith("On it now: game.")
+
+    def test_a_model_that_fills_the_card_by_itself_is_as_planned(self) -> None:
+        full = activity((), programs(engine=15_900, browser=300))
+        assert run(Health(CARD), looks(50, vram_used_mib=16_250.0, activity=full)) == []
+
+    def test_growth_of_the_engine_itself_is_not_others(self) -> None:
+        before = looks(10, vram_used_mib=15_700.0, activity=activity((), programs(engine=15_300, browser=300)))
+        grown = activity((), programs(engine=15_850, browser=300))
+        assert run(Health(CARD), before + looks(10, 20.0, vram_used_mib=16_250.0, activity=grown)) == []
+
+    def test_others_may_take_much_while_much_is_left(self) -> None:
+        before = looks(10, vram_used_mib=9_000.0, activity=activity((), programs(engine=8_600, browser=300)))
+        game = activity((), programs(engine=8_600, game=6_000))
+        assert run(Health(CARD), before + looks(10, 20.0, vram_used_mib=15_600.0, activity=game)) == []
+
+    def test_an_engine_in_a_container_is_not_taken_for_the_hosts_program_of_its_number(self) -> None:
+        stranger = GpuProcess(ENGINE, None, 14 * GIB)
+        before = looks(5, vram_used_mib=15_000.0, activity=activity((), (stranger,)))
+        (event,) = run(
+            Health(CARD), before + looks(5, 10.0, vram_used_mib=16_250.0, activity=activity((), (stranger,)))
+        )
+        assert "as it seems" in event.finding.sentence
+
+
+class TestGpuUnused:
+    def test_a_build_for_gpus_that_saw_none_is_raised_at_once_and_stays(self) -> None:
+        setup = Setup(expects_gpu=True, sees_gpu=False, on_gpu=False)
+        (event,) = run(Health(setup), looks(50))
+        assert event.finding.code is Code.GPU_UNUSED
+        assert event.time_s <= 6
+        assert event.finding.sentence == "The engine is made for a GPU but computes on the processor: it found none."
+        assert event.finding.action is not None
+        assert event.finding.action.kind is ActionKind.OTHER_ENGINE_BUILD
+
+    @pytest.mark.parametrize(
+        "setup",
+        [
+            Setup(expects_gpu=False, on_gpu=False),
+            Setup(expects_gpu=None, on_gpu=None),
+            Setup(expects_gpu=True, on_gpu=None),
+            Setup(expects_gpu=True, sees_gpu=True, on_gpu=True, weights_mib=None),
+        ],
+    )
+    def test_what_is_not_known_or_meant_so_is_not_raised(self, setup: Setup) -> None:
+        assert run(Health(setup), looks(50, vram_used_mib=10.0)) == []
+
+    def test_layers_that_are_on_the_gpu_by_word_only(self) -> None:
+        setup = Setup(engine_pid=ENGINE, expects_gpu=True, on_gpu=True, weights_mib=14_000.0)
+        gone = looks(5, vram_used_mib=700.0, activity=activity((), programs(browser=600)))
+        there = looks(5, 10.0, vram_used_mib=15_000.0, activity=activity((), programs(browser=600, engine=14_300)))
+        assert told(run(Health(setup), gone + there)) == [(Code.GPU_UNUSED, True), (Code.GPU_UNUSED, False)]
+
+    def test_memory_that_windows_hides_is_unknown_not_absent(self) -> None:
+        setup = Setup(engine_pid=ENGINE, expects_gpu=True, on_gpu=True, weights_mib=14_000.0)
+        assert run(Health(setup), looks(50, activity=activity((), programs(engine=None)))) == []
+        assert run(Health(setup), looks(50, vram_used_mib=15_000.0, activity=activity((), programs(engine=None)))) == []
