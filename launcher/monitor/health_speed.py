@@ -20,7 +20,7 @@ _SHORTEST_S = 0.1
 _MOST_OTHERS_PERCENT = 25.0
 _FIRST_REPLIES = 6
 """So many replies of one kind say what is usual for it."""
-_LAST_REPLIES = 5
+_LAST_REPLIES, _TOLD = 5, 3
 _RECENT_S, _LAST_S, _LEAST_SPAN_S = 60.0, 600.0, 30.0
 """All replies of the last minute, or the last five where there were fewer; never from less than half a minute."""
 _LEAST_FILL = 256
@@ -31,9 +31,13 @@ _Kind = tuple[int, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The last replies against the usual: `ratio` 1 is as fast. Rates are verification steps a second."""
+    """The last replies against the usual, in verification steps a second.
+
+    `ratio` 1 is as fast as usual: the median of those that are judged. `latest` is that of the newest three, to be told.
+    """
 
     ratio: float
+    latest: float
     usual_per_s: float
     now_per_s: float
     replies: int
@@ -84,8 +88,10 @@ class SpeedBook:
             recent = known[-_LAST_REPLIES:]
         if len(recent) < _LAST_REPLIES:
             return None
-        ratio, rate = median(one.ratio for one in recent), median(one.rate for one in recent)
-        return Comparison(ratio, rate / ratio, rate, len(recent), recent[-1].time_s - recent[0].time_s)
+        newest = recent[-_TOLD:]
+        latest, rate = median(one.ratio for one in newest), median(one.rate for one in newest)
+        span_s = recent[-1].time_s - recent[0].time_s
+        return Comparison(median(one.ratio for one in recent), latest, rate / latest, rate, len(recent), span_s)
 
 
 class SpeedFalling:
@@ -111,10 +117,10 @@ class SpeedFalling:
         minutes = (moment.time_s - self._since_s) / 60
         return Finding(
             Code.SPEED_FALLING,
-            f"Replies take {1 / now.ratio:.1f} times as long as this server's first ones with as much context in use:"
+            f"Replies take {1 / now.latest:.1f} times as long as this server's first ones with as much context in use:"
             f" {now.now_per_s:.1f} steps/s now, {now.usual_per_s:.1f} then.",
             {
-                "ratio": now.ratio,
+                "ratio": now.latest,
                 "steps_per_s": now.now_per_s,
                 "usual_steps_per_s": now.usual_per_s,
                 "replies": float(now.replies),

@@ -95,6 +95,6 @@ def _found(what: str, evidence: dict[str, float], speed: Comparison | None) -> F
     told = f" ({traffic:.0f} MiB/s over PCIe while it generates)" if traffic is not None else ""
     slow = ""
     if speed is not None:
-        figures["speed_ratio"] = speed.ratio
-        slow = f": replies take {1 / speed.ratio:.1f} times as long" if speed.ratio <= _SLOWER else ""
+        figures["speed_ratio"] = speed.latest
+        slow = f": replies take {1 / speed.latest:.1f} times as long" if speed.ratio <= _SLOWER else ""
     return Finding(Code.SPILL, f"{what}{told}{slow}.", figures, Action(ActionKind.SMALLER_CONTEXT, "Halve the context"))
