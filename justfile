@@ -52,3 +52,7 @@ accuracy *arguments:
 # hostile headers for the GGUF reader, for some time: `just fuzz --seconds 600`
 fuzz *arguments:
     python -m tools.fuzz_gguf {{arguments}}
+
+# faults of servers and disks met by a download: prints the table of docs/downloads.md
+faults *arguments:
+    python -m tools.fault_matrix {{arguments}}
