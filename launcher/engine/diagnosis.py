@@ -61,7 +61,7 @@ class Diagnosis:
             f"{self.title} {self.cause}",
             self.hint,
             diagnosis=self.code,
-            action=self.action.as_json(),
+            actions=[action.as_json() for action in self.actions],
             line=self.line,
             exit_code=exit_code,
         )
@@ -103,7 +103,12 @@ def diagnose(text: str, *, exit_code: int | None = None) -> Diagnosis | None:
             return _told(Hit(len(run), by_exit, "", {}), named, run)
     if exit_code or any(mark in run for mark in _FAILING_END):
         return None  # it failed, and not of what only hindered it
-    lesser = [hit for hit in named if hit.fault.data.severity in _RANKS]
+    loaded = alive_at(run)
+    lesser = [
+        hit
+        for hit in named
+        if hit.fault.data.severity in _RANKS and not (hit.fault.data.until_loaded and hit.offset < loaded)
+    ]
     first = min(
         lesser, key=lambda hit: (_RANKS.index(hit.fault.data.severity), hit.offset, hit.fault.order), default=None
     )
@@ -153,7 +158,7 @@ def _told(hit: Hit, named: list[Hit], run: str) -> Diagnosis:
         data.error,
         _filled(data.title, facts),
         _filled(data.cause, facts),
-        _filled(data.hint, facts),
+        _filled(narrower.fault.data.hint if narrower else data.hint, facts),
         tuple(_distinct(_action(each, facts) for each in actions)),
         facts,
         _shown(hit.line),

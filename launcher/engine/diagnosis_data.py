@@ -44,6 +44,7 @@ class FaultData(_Strict):
     actions: Annotated[list[ActionData], Field(min_length=1)]
     source: str
     at_start: bool = False
+    until_loaded: bool = False
     exits: list[int] = Field(default_factory=list)
     context: list[str] = Field(default_factory=list)
     evidence: list[str] = Field(default_factory=list)

@@ -270,6 +270,26 @@ def _clean(text: str, models: Path, folder: Path, engine: list[str]) -> str:
     return text.replace(engine[0], "llama-server")
 
 
+def _dress(rng: random.Random, text: str) -> str:
+    """Return a log as it comes out of what keeps it: a file of ours, the journal, docker compose, Windows."""
+    style = rng.choice(("plain", "plain", "book", "journal", "compose", "windows", "colours"))
+    lines = text.splitlines()
+    if style == "book":
+        lines = [
+            f"2026-11-20 21:07:{number // 20 % 60:02},{number * 37 % 1000:03} {line}"
+            for number, line in enumerate(lines)
+        ]
+    elif style == "journal":
+        lines = [
+            f"Nov 20 21:07:{number // 20 % 60:02} host llama-server[4711]: {line}" for number, line in enumerate(lines)
+        ]
+    elif style == "compose":
+        lines = [f"llama-1  | {line}" for line in lines]
+    elif style == "colours":
+        lines = [re.sub(r"^(\S+ )([EW] )", "\x1b[34m\\1\x1b[0m\x1b[31m\\2", line) + "\x1b[0m" for line in lines]
+    return ("\r\n" if style == "windows" else "\n").join([*lines, ""])
+
+
 def _draw(rng: random.Random, models: Path, busy: int) -> Iterator[Case]:
     """Yield faults for ever: all of them, again with other values, each time in another order."""
     while True:
@@ -313,7 +333,9 @@ def main() -> None:
                 before, _ = _run(program, sound, port, folder, [])
             text, code = _run(program, case, port, folder, _harmless(rng, kind))
             name = f"{number:02}-{case.name.replace(' ', '-').removesuffix('.gguf')}-{kind}.log"
-            (options.out / name).write_text(_clean(before + text, options.models, folder, program))
+            (options.out / name).write_bytes(
+                _dress(rng, _clean(before + text, options.models, folder, program)).encode()
+            )
             labels.append(
                 f'[["{name}"]]\n'.replace('[["', '["').replace('"]]', '"]')
                 + f"codes = {list(case.codes)}\nexit_code = {code}\n"
