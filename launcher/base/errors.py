@@ -34,6 +34,12 @@ class HomeUnusable(LauncherError):
     code = "home_unusable"
 
 
+class FolderNotOurs(HomeUnusable):
+    """A folder for keys belongs to another user."""
+
+    code = "folder_not_ours"
+
+
 class ModelMissing(LauncherError):
     """There is no such model file, or it cannot be read."""
 
@@ -265,6 +271,12 @@ class Untrusted(Unreachable):
     """A server cannot show that it is the one that was meant: waiting does not help."""
 
     code = "untrusted"
+
+
+class ControlRefused(LauncherError):
+    """A program of another user, or one without the token, asked a running server's program for something."""
+
+    code = "control_refused"
 
 
 class Refused(LauncherError):

@@ -1,13 +1,20 @@
 """Files written whole or not at all."""
 
+import logging
 import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
+
+from launcher.base.errors import FolderNotOurs
 
 _READERS_S = 1.0
 """How long a reader may keep a file of ours from being replaced (Windows)."""
+_log = logging.getLogger(__name__)
+_told: set[Path] = set()
+"""What could not be mended and was said: once is enough."""
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
@@ -42,3 +49,67 @@ def replace(draft: Path, path: Path) -> None:
                 raise
             time.sleep(0.005)
     draft.replace(path)
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a file that only its owner may read, also where it is new, and return its descriptor. Raises OSError."""
+    descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o600)
+    if sys.platform != "win32":
+        os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+def set_aside(path: Path, what: str) -> Path | None:
+    """Keep a file that cannot be understood under another name, .bad, and say so in a warning.
+
+    `what` begins the sentence, such as "The list of settings". Returns the new path, None when it cannot be renamed.
+    """
+    number, bad = 1, path.with_name(f"{path.name}.bad")
+    while bad.exists():
+        number += 1
+        bad = path.with_name(f"{path.name}.bad{number}")
+    try:
+        replace(path, bad)
+    except OSError as error:
+        _log.warning("%s (%s) is damaged, and cannot be set aside: %s.", what, path, error.strerror or error)
+        return None
+    _log.warning("%s was damaged: it is begun anew, and the damaged file is kept as %s.", what, bad)
+    return bad
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder that only its owner may enter, or make one that is there so, with a warning; return it.
+
+    Raises FolderNotOurs when it belongs to another user, who could put files of theirs into it, and OSError.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if sys.platform == "win32":  # the user's profile is the user's own
+        return path
+    found = path.stat()
+    if found.st_uid != os.geteuid() and os.geteuid() != 0:
+        raise FolderNotOurs(
+            f"The folder {path} belongs to another user, who could read the keys in it, or exchange them.",
+            "Name a folder of your own by MTP_LAUNCHER_HOME.",
+            folder=str(path),
+        )
+    _narrow(path, found.st_mode, 0o700, "enter")
+    return path
+
+
+def read_private(path: Path) -> bytes:
+    """Read a file that is its owner's alone; one that others can read is mended, with a warning. Raises OSError."""
+    if sys.platform != "win32":
+        _narrow(path, path.stat().st_mode, 0o600, "read")
+    return path.read_bytes()
+
+
+def _narrow(path: Path, mode: int, wanted: int, verb: str) -> None:
+    if not mode & 0o077 or path in _told:
+        return
+    with suppress(OSError):
+        path.chmod(wanted)
+    if path.stat().st_mode & 0o077:  # a file system without owners, as a Windows drive in WSL, or one to read only
+        _told.add(path)
+        _log.warning("Other users can %s %s, and its file system does not keep them out.", verb, path)
+    else:
+        _log.warning("Other users could %s %s. Now they cannot.", verb, path)

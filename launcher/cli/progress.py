@@ -2,13 +2,14 @@
 
 import sys
 
-from launcher.engine.state import Event, State, Status
+from launcher.engine.state import Event, Notice, State, Status
 
 _WORDS = {
     State.PREPARING: "Preparing",
     State.LOADING: "Loading the model",
     State.WARMING_UP: "Warming up",
     State.READY: "Ready",
+    State.DRAINING: "Ending what was begun",
     State.RESTARTING: "Restarting",
     State.STOPPING: "Stopping",
     State.STOPPED: "Stopped",
@@ -24,6 +25,10 @@ class StateLine:
 
     def show(self, event: Event) -> None:
         """Take in an event of the supervisor."""
+        if isinstance(event, Notice):
+            self._last = None
+            sys.stderr.write(f"{event.text}\n")
+            sys.stderr.flush()
         if not isinstance(event, Status) or event.state not in _WORDS:
             return
         if event.state is self._last:

@@ -5,7 +5,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from launcher.base.errors import Refused
+from launcher.base.errors import Refused
 from launcher.base.http import LoopbackClient
+from launcher.base.text import one_line
 
 _FIRST_RATE_TOKENS = 5
 """The engine reports 0.001 ms for the first token, so a rate over fewer tokens than this means nothing."""
@@ -37,8 +40,8 @@ class Timings:
             predicted_n=int(data.get("predicted_n", 0)),
             predicted_ms=float(data.get("predicted_ms", 0.0)),
             predicted_per_second=float(data.get("predicted_per_second", 0.0)),
-            draft_n=data.get("draft_n"),
-            draft_n_accepted=data.get("draft_n_accepted"),
+            draft_n=_count(data.get("draft_n")),
+            draft_n_accepted=_count(data.get("draft_n_accepted")),
         )
 
     @property
@@ -93,10 +96,13 @@ class ChatRequest:
 
 
 class EngineClient:
-    """One llama-server's HTTP. Raises Unreachable and Refused: see base.http."""
+    """One llama-server's HTTP. Raises Unreachable and Refused: see base.http.
 
-    def __init__(self, url: str, api_key: str) -> None:
-        self._http = LoopbackClient(url, api_key=api_key)
+    `remote` is for one that may be on another computer.
+    """
+
+    def __init__(self, url: str, api_key: str | None, *, remote: bool = False) -> None:
+        self._http = LoopbackClient(url, api_key=api_key, remote=remote)
 
     async def __aenter__(self) -> Self:
         return self
@@ -115,7 +121,16 @@ class EngineClient:
     async def speculative(self) -> bool:
         """Return whether the first slot drafts, as /slots says."""
         slots = await self._http.json("/slots")
-        return bool(isinstance(slots, list) and slots and slots[0].get("speculative"))
+        return bool(isinstance(slots, list) and slots and isinstance(slots[0], dict) and slots[0].get("speculative"))
+
+    async def working_slots(self) -> int:
+        """Return how many slots work on a request, as /slots says. Not more often than every 1.5 s: see monitor."""
+        slots = await self._http.json("/slots")
+        return sum(bool(slot.get("is_processing")) for slot in slots if isinstance(slot, dict)) if slots else 0
+
+    async def answer(self, path: str) -> Any:  # noqa: ANN401 -- the caller checks the shape
+        """Return what a GET of `path` answers, as parsed JSON."""
+        return await self._http.json(path)
 
     async def metrics(self) -> str:
         """Return /metrics as text (Prometheus 0.0.4). Not more often than every 1.5 s: see monitor."""
@@ -128,14 +143,26 @@ class EngineClient:
             yield _deltas(events)
 
 
+def _count(value: object) -> int | None:
+    return None if value is None else int(str(value))
+
+
 async def _deltas(events: AsyncIterator[Any]) -> AsyncIterator[Delta]:
     async for event in events:
-        choices = event.get("choices") or [{}]
-        delta = choices[0].get("delta") or {}
-        timings = event.get("timings")
-        yield Delta(
-            content=delta.get("content") or "",
-            reasoning=delta.get("reasoning_content") or "",
-            timings=Timings.parse(timings) if timings else None,
-            finish_reason=choices[0].get("finish_reason"),
-        )
+        try:
+            yield _delta(event)
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise Refused("The server sent something that is no part of a reply.", "Is it a llama-server?") from error
+
+
+def _delta(event: Mapping[str, Any]) -> Delta:
+    choices = event.get("choices") or [{}]
+    delta = choices[0].get("delta") or {}
+    timings = event.get("timings")
+    finish_reason = choices[0].get("finish_reason")
+    return Delta(
+        content=str(delta.get("content") or ""),
+        reasoning=str(delta.get("reasoning_content") or ""),
+        timings=Timings.parse(timings) if timings else None,
+        finish_reason=one_line(str(finish_reason), 40) if finish_reason else None,
+    )

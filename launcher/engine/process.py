@@ -20,6 +20,7 @@ STOP_PATIENCE_S = (5.0, 2.0)
 """After the first and the second request to stop; then the group is killed (llama-server waits for open streams)."""
 
 _MAX_LINE = 16_384
+_HALF_LINE_S = 1.0
 _DRAIN_S = 1.0
 
 
@@ -84,12 +85,27 @@ def cannot_start(command: Command, reason: str) -> EngineMissing:
     )
 
 
-async def read_lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Yield lines without their ends; undecodable bytes are replaced, lines over 16,384 characters are cut."""
+async def read_lines(reader: asyncio.StreamReader, half_line_s: float = _HALF_LINE_S) -> AsyncIterator[str]:
+    """Yield lines without their ends; what is no line yet after `half_line_s` is yielded as one.
+
+    Undecodable bytes are replaced, NULs made visible, lines over 16,384 characters are cut.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     pending = ""
-    while data := await reader.read(65_536):
-        *lines, pending = (pending + decoder.decode(data)).split("\n")
+    while True:
+        try:
+            async with asyncio.timeout(half_line_s if pending else None):
+                data = await reader.read(65_536)
+        except TimeoutError:
+            yield pending
+            pending = ""
+            continue
+        if not data:
+            break
+        text = decoder.decode(data)
+        if "\0" in text:
+            text = text.replace("\0", "\u2400")
+        *lines, pending = (pending + text).split("\n")
         for line in lines:
             yield line.rstrip("\r")[:_MAX_LINE]
         pending = pending[:_MAX_LINE]

@@ -16,14 +16,22 @@ class State(StrEnum):
     WARMING_UP = "warming up"
     READY = "ready"
     BUSY = "busy"
+    DRAINING = "draining"
     RESTARTING = "restarting"
     STOPPING = "stopping"
     FAILED = "failed"
 
 
+SERVING = (State.READY, State.BUSY)
+"""The states in which requests are answered."""
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A server's state; `percent` (0 to 100) only while it loads and says so, `error` only when it failed."""
+    """A server's state; `percent` (0 to 100) only while it loads and says so.
+
+    `error` is why it failed, or, while it is being restarted, why that is.
+    """
 
     state: State = State.STOPPED
     percent: float | None = None
@@ -37,5 +45,21 @@ class LogAdded:
     text: str
 
 
-Event = Status | LogAdded
+@dataclass(frozen=True, slots=True)
+class EngineStarted:
+    """An engine's process runs. `created_s` is when it was created (seconds since the epoch)."""
+
+    pid: int
+    created_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that a user should know and that changes no state; `code` is stable."""
+
+    code: str
+    text: str
+
+
+Event = Status | LogAdded | EngineStarted | Notice
 Listener = Callable[[Event], None]

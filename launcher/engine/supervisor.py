@@ -1,30 +1,33 @@
 """One server under supervision: a state machine with one entry, `become`."""
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any
 
-from launcher.base.errors import DraftsInert, EngineFailed, LauncherError, ServerNotFound, Superseded, Unreachable
-from launcher.engine.client import ChatRequest, Delta, EngineClient, Timings
+from launcher.base.errors import LauncherError, ServerNotFound, SettingsFailed, Superseded, Unreachable
+from launcher.engine.client import ChatRequest, Delta, EngineClient
 from launcher.engine.diagnosis import explain
+from launcher.engine.drain import drain
 from launcher.engine.endpoint import Endpoint
+from launcher.engine.guard import Clock, Guard, Limits, SystemClock
+from launcher.engine.in_use_files import FilesInUse
 from launcher.engine.launch import Launch, ServeOptions, plan
 from launcher.engine.logs import LogBook
-from launcher.engine.process import EngineProcess, Stream, start
-from launcher.engine.state import Event, Listener, LogAdded, State, Status
-
-_FIRST_POLL_S, _LAST_POLL_S = 0.02, 0.25
-_SILENCE_S = 600.0
-"""A load that reports nothing for this long has hung. A cold 40 GB file on a slow disk reports all the while."""
-_LEAVE_S = 1.0
-_LOADING_LINE = "cmd_child_to_router:state:"
-_SELF_TEST = ChatRequest(
-    [{"role": "user", "content": "Hello."}], max_tokens=8, temperature=0.0, extra={"ignore_eos": True}
+from launcher.engine.process import EngineProcess, Exit, Stream, start
+from launcher.engine.restarts import Crashes, RestartPolicy
+from launcher.engine.startup import (
+    LOADING_LINE,
+    answer_first_request,
+    loading_percent,
+    unless_ended,
+    until_healthy,
 )
-_T = TypeVar("_T")
+from launcher.engine.state import SERVING, EngineStarted, Event, Listener, LogAdded, Notice, State, Status
+
+_LEAVE_S = 1.0
+_HUNG_PATIENCE_S = (0.5, 0.5)
 
 
 class _PlanFailed(Exception):
@@ -41,11 +44,23 @@ class Supervisor:
     All methods belong to one asyncio loop. `listener` is called there too, and must not block.
     """
 
-    def __init__(self, endpoint: Endpoint, log: LogBook, listener: Listener | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        log: LogBook,
+        listener: Listener | None = None,
+        *,
+        restarts: RestartPolicy | None = None,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.endpoint = endpoint
         self.log = log
         self.launch: Launch | None = None
         self._listener = listener
+        self._clock = clock or SystemClock()
+        self._limits = limits or Limits()
+        self._crashes = Crashes(restarts or RestartPolicy(), self._clock.monotonic)
         self._status = Status()
         self._status_changed = asyncio.Event()
         self._options: ServeOptions | None = None
@@ -55,7 +70,7 @@ class Supervisor:
         self._change: asyncio.Task[None] | None = None
         self._turning = asyncio.Lock()
         self._abandoned = False
-        self._streams: set[asyncio.Timeout] = set()
+        self._streams: dict[asyncio.Timeout, float] = {}  # when each last said something
         self._streams_left = asyncio.Event()
         self._streams_left.set()
         self._others = 0
@@ -89,18 +104,25 @@ class Supervisor:
     @property
     def client(self) -> EngineClient:
         """The engine's HTTP. Raises ServerNotFound unless it is ready."""
-        if self._client is None or self._status.state not in (State.READY, State.BUSY):
+        if self._status.state is State.DRAINING:
+            raise ServerNotFound("The server ends what it has begun and takes nothing new.", "Try again in a moment.")
+        if self._client is None or self._status.state not in SERVING:
             raise ServerNotFound("The server is not ready.", "Start it first.")
         return self._client
 
-    async def become(self, options: ServeOptions | None) -> None:
+    async def become(self, options: ServeOptions | None, *, again: bool = False, drain_s: float = 0.0) -> None:
         """Serve `options`, or stop with None; returns when it is so.
+
+        What is served as asked already stays as it is, unless `again` says to restart it. What runs may end the
+        requests it has for up to `drain_s` seconds.
 
         A newer call takes the place of one that is under way, which then raises Superseded. Raises the
         LauncherError that says why serving failed: when the checks before the start failed, what ran before goes
-        on running, else the server is in FAILED and nothing runs. Cancelling the call stops the server.
+        on running; SettingsFailed when what ran before was started again, else the server is in FAILED and nothing
+        runs. Cancelling the call stops the server.
         """
-        change = asyncio.ensure_future(self._turn(options, self._change))
+        self._crashes.forget()
+        change = asyncio.ensure_future(self._turn(options, self._change, again=again, drain_s=drain_s))
         self._change = change
         try:
             await asyncio.shield(change)
@@ -127,37 +149,52 @@ class Supervisor:
         """Stream a reply: see EngineClient.chat. Stopping the server ends the stream with Unreachable."""
         client = self.client
         scope = asyncio.timeout(None)
-        self._streams.add(scope)
+        self._streams[scope] = self._clock.monotonic()
         self._streams_left.clear()
         self._show_business()
         try:
             async with scope, client.chat(request) as deltas:
-                yield deltas
+                yield self._heard(scope, deltas)
         except TimeoutError:
             raise Unreachable("The server was stopped while it answered.") from None
         finally:
-            self._streams.discard(scope)
+            self._streams.pop(scope, None)
             if not self._streams:
                 self._streams_left.set()
             self._show_business()
+
+    async def _heard(self, scope: asyncio.Timeout, deltas: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
+        async for delta in deltas:
+            self._streams[scope] = self._clock.monotonic()
+            yield delta
 
     def note_requests(self, processing: int) -> None:
         """Take note of how many requests the engine works on, other clients' included."""
         self._others = max(0, processing - len(self._streams))
         self._show_business()
 
-    async def _turn(self, options: ServeOptions | None, earlier: asyncio.Task[None] | None) -> None:
+    async def _turn(
+        self,
+        options: ServeOptions | None,
+        earlier: asyncio.Task[None] | None,
+        *,
+        again: bool = False,
+        drain_s: float = 0.0,
+        pause_s: float = 0.0,
+    ) -> None:
         if earlier is not None:
             earlier.cancel()
         async with self._turning:  # what was cancelled puts everything away before anything new begins
-            if options is not None and options == self._options and self._status.state in (State.READY, State.BUSY):
+            if options is not None and options == self._options and self._status.state in SERVING and not again:
                 return
             try:
+                await asyncio.sleep(pause_s)
                 if options is None:
+                    await self._drain(drain_s)
                     await self._end(State.STOPPING)
                     self._show(State.STOPPED)
                 else:
-                    await self._begin(options)
+                    await self._begin_or_go_back(options, drain_s)
             except asyncio.CancelledError:
                 if not self._abandoned:
                     await self._end(State.STOPPING)
@@ -167,82 +204,102 @@ class Supervisor:
                 if self._process is None:
                     self._show(State.FAILED, error=failed.reason)
                 raise failed.reason from None
+            except SettingsFailed:
+                raise
             except BaseException as error:
                 await self._end(None)
                 self._show(State.FAILED, error=error if isinstance(error, LauncherError) else None)
                 raise
 
-    async def _begin(self, options: ServeOptions) -> None:
-        if self._process is None:
+    async def _begin_or_go_back(self, options: ServeOptions, drain_s: float) -> None:
+        """Serve `options`; when they fail, serve what was served before, and raise SettingsFailed."""
+        before = self._options if self._status.state in SERVING else None
+        try:
+            await self._begin(options, drain_s)
+        except LauncherError as reason:
+            if before is None or before == options:
+                raise
+            await self._end(None)
+            self._show(State.RESTARTING, error=reason)
+            try:
+                await self._begin(before, 0.0)
+            except (LauncherError, _PlanFailed):
+                raise reason from None
+            raise SettingsFailed(reason) from reason
+
+    async def _begin(self, options: ServeOptions, drain_s: float) -> None:
+        if self._process is None and self._status.state is not State.RESTARTING:
             self._show(State.PREPARING)
         try:
             launch = await plan(options, self.endpoint)
         except LauncherError as error:  # what runs goes on running
             raise _PlanFailed(error) from None
+        await self._drain(drain_s)
         await self._end(State.RESTARTING)
         self._lines = 0
         self._options, self.launch = options, launch
         self._show(State.LOADING)
+        files = await asyncio.to_thread(FilesInUse.of, launch)
         self._process = process = await start(launch.command, self._on_line)
+        self._tell(EngineStarted(*process.identity))
         self._client = client = EngineClient(self.endpoint.url, self.endpoint.api_key)
-        await self._unless_ended(process, self._until_healthy(client), "loading the model")
-        self._show(State.WARMING_UP)
-        await self._unless_ended(process, self._self_test(client, options), "answering its first request")
-        self._others = 0
-        self._show(State.READY)
-        self._watching = asyncio.create_task(self._watch(process))
-
-    async def _until_healthy(self, client: EngineClient) -> None:
         self._heard_s = time.monotonic()
-        pause_s = _FIRST_POLL_S
-        while not await client.healthy():
-            if time.monotonic() - self._heard_s > _SILENCE_S:
-                raise EngineFailed(
-                    f"The engine said nothing for {_SILENCE_S:.0f} s while loading the model.", self._hint
-                )
-            await asyncio.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, _LAST_POLL_S)
+        limits = self._limits
+        loaded = until_healthy(client, lambda: self._heard_s, limits.loading_s, self._hint)
+        await unless_ended(process, loaded, self._explained("loading the model"))
+        self._show(State.WARMING_UP)
+        answered = answer_first_request(client, options, limits.first_reply_s, self._hint)
+        await unless_ended(process, answered, self._explained("answering its first request"))
+        self._others = 0
+        self._crashes.ready()
+        self._show(State.READY)
+        guard = Guard(
+            process.identity.pid,
+            client,
+            files,
+            tell=self._tell,
+            quiet_since=lambda: min(self._streams.values(), default=None),
+            log_problem=lambda: self.log.problem,
+            clock=self._clock,
+            limits=limits,
+        )
+        self._watching = asyncio.create_task(self._watch(process, guard, files))
 
-    async def _self_test(self, client: EngineClient, options: ServeOptions) -> None:
-        """Answer one short request and see that drafts are made when they were asked for."""
-        timings: Timings | None = None
-        async with client.chat(_SELF_TEST) as deltas:
-            async for delta in deltas:
-                timings = delta.timings or timings
-        if not options.draft:
-            return
-        speculative = await client.speculative()
-        if not speculative or timings is None or not timings.draft_n:
-            raise DraftsInert(
-                "The engine runs, but its MTP drafts nothing.",
-                "Start it with --draft 0, or use another build or another file of the model.",
-                speculative=speculative,
-            )
+    async def _drain(self, limit_s: float) -> None:
+        """Let the requests that run come to their end, for up to `limit_s` seconds, and take no new ones of ours."""
+        if limit_s and self._client is not None and self._status.state in SERVING:
+            self._show(State.DRAINING)
+            await drain(self._client, self._streams_left, limit_s)
 
-    async def _unless_ended(self, process: EngineProcess, work: Awaitable[_T], while_doing: str) -> _T:
-        """Await `work`, but raise the engine's own reason when it ends first."""
-        task = asyncio.ensure_future(work)
-        either: set[asyncio.Future[Any]] = {task, process.exited}
+    def _explained(self, while_doing: str) -> Callable[[Exit], LauncherError]:
+        """Return what turns the engine's end into its reason."""
+        return lambda ended: explain(ended, self.log.last(self._lines), while_doing=while_doing, hint=self._hint)
+
+    async def _watch(self, process: EngineProcess, guard: Guard, files: FilesInUse) -> None:
+        """Wait for the end of an engine that should not end, or has to be ended, and begin again."""
+        guarding = asyncio.create_task(guard.watch())
+        either: set[asyncio.Future[Any]] = {process.exited, guarding}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            failed = task.done() and isinstance(task.exception(), Unreachable)
-            if failed:  # the engine may have broken off because it is ending
-                await asyncio.wait([process.exited], timeout=2.0)
-            if process.exited.done() and (failed or not task.done()):
-                raise explain(
-                    process.exited.result(), self.log.last(self._lines), while_doing=while_doing, hint=self._hint
-                )
-            return await task
         finally:
-            task.cancel()
-            await asyncio.wait([task])
-
-    async def _watch(self, process: EngineProcess) -> None:
-        ended = await asyncio.shield(process.exited)
-        error = explain(ended, self.log.last(self._lines), while_doing="serving", hint=self._hint)
+            guarding.cancel()
+        if process.exited.done():
+            error = files.cause() or self._explained("serving")(process.exited.result())
+        else:
+            error = guarding.result()
+            await process.stop(_HUNG_PATIENCE_S)
         self._process = None
         self._watching = None
-        self._show(State.FAILED, error=error)
+        verdict = self._crashes.judge(error)
+        if isinstance(verdict, LauncherError) or self.changing:
+            self._show(State.FAILED, error=verdict if isinstance(verdict, LauncherError) else error)
+            await self._close_client()
+            return
+        self._show(State.RESTARTING, error=error)
+        turn = f"{self._crashes.in_a_row} of {self._crashes.allowed}"
+        self._tell(Notice("crashed", f"{error.title} It is started again in {verdict:g} s ({turn})."))
+        self._change = asyncio.create_task(self._turn(self._options, None, pause_s=verdict))
+        self._change.add_done_callback(lambda change: change.cancelled() or change.exception())  # the state tells it
         await self._close_client()
 
     async def _end(self, meanwhile: State | None) -> None:
@@ -284,8 +341,8 @@ class Supervisor:
 
     def _on_line(self, stream: Stream, text: str) -> None:
         self._heard_s = time.monotonic()
-        if stream == "stdout" and text.startswith(_LOADING_LINE):
-            percent = loading_percent(text.removeprefix(_LOADING_LINE))
+        if stream == "stdout" and text.startswith(LOADING_LINE):
+            percent = loading_percent(text.removeprefix(LOADING_LINE))
             if percent is not None and self._status.state is State.LOADING:
                 self._show(State.LOADING, percent=percent)
             return
@@ -294,7 +351,7 @@ class Supervisor:
         self._tell(LogAdded(text))
 
     def _show_business(self) -> None:
-        if self._status.state in (State.READY, State.BUSY):
+        if self._status.state in SERVING:
             busy = bool(self._streams) or self._others > 0
             self._show(State.BUSY if busy else State.READY)
 
@@ -310,17 +367,3 @@ class Supervisor:
     def _tell(self, event: Event) -> None:
         if self._listener is not None:
             self._listener(event)
-
-
-def loading_percent(payload: str) -> float | None:
-    """Return how far an engine has loaded, 0 to 100, from its parent protocol's JSON; None if it is not said."""
-    try:
-        report = json.loads(payload)
-        if report["state"] != "loading":
-            return None
-        loading = report["payload"]
-        stages = loading["stages"]
-        done = stages.index(loading["current"]) + float(loading["value"])
-        return float(100.0 * done / len(stages))
-    except (ValueError, KeyError, TypeError, ZeroDivisionError):
-        return None

@@ -16,6 +16,7 @@ _WORDS = {
     State.WARMING_UP: "Warming up",
     State.READY: "Ready",
     State.BUSY: "Busy",
+    State.DRAINING: "Finishing",
     State.RESTARTING: "Restarting",
     State.STOPPING: "Stopping",
     State.FAILED: "Failed",

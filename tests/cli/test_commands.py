@@ -285,14 +285,28 @@ def test_a_llama_server_given_by_path_goes_the_same_way(real_engine: Path, demo_
         assert answer("chat", "Hello", "--max-tokens", "20")["draft_n"] > 0
 
 
-def test_a_crash_of_the_engine_ends_serve_with_the_reason() -> None:
+def test_an_engine_that_crashes_is_started_again_at_the_same_address() -> None:
     with subprocess.Popen(
-        [*COMMAND, "serve", "--model", "demo", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, "serve", "--model", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        os.kill(json.loads(process.stdout.readline())["pid"], signal.SIGKILL)
-        assert json.loads(process.stdout.readline())["error"]["code"] == "engine_failed"
-        assert process.wait(20) == 1
+        assert process.stderr is not None
+        while not process.stdout.readline().startswith("Ctrl-C"):
+            pass
+        (before,) = answer("status")
+        os.kill(before["engine_pid"], signal.SIGKILL)
+        told = process.stderr.readline()
+        while not told.startswith("The engine was killed from outside while serving."):
+            told = process.stderr.readline()
+        assert told.endswith("It is started again in 0.5 s (1 of 3).\n")
+        while process.stderr.readline().strip() != "Ready":
+            pass
+        assert answer("chat", "Hello", "--max-tokens", "8")["predicted_n"] == 8
+        (after,) = answer("status")
+        assert (after["url"], after["api_key"]) == (before["url"], before["api_key"])
+        assert after["engine_pid"] != before["engine_pid"]
+        process.terminate()
+        assert process.wait(20) == 0
     assert answerless("status")
 
 
