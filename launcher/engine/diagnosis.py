@@ -20,6 +20,7 @@ _FACT_LENGTH = 200
 _NEAR, _FAR = 3_000, 200_000
 """Characters of the log in which a fault's context is looked for: behind it, and before it."""
 _NARROWING = 4_000
+_LAST_CHARACTERS = 200_000
 _RANKS: tuple[Severity, ...] = ("degraded", "request", "notice")
 _SYMPTOM = re.compile(
     r"exiting due to|failed to load model|failed to create.context|encountered an error while trying to fit"
@@ -117,7 +118,8 @@ def diagnose(text: str, *, exit_code: int | None = None) -> Diagnosis | None:
 
 def last_error(text: str) -> str | None:
     """Return the first error of the last run that is no mere symptom, else its last line; None for an empty log."""
-    lines = [line for raw in last_run(text).split("\n") if (line := line_of(raw)).text.strip()]
+    run = last_run(text)
+    lines = [line for raw in run[-_LAST_CHARACTERS:].split("\n") if (line := line_of(raw)).text.strip()]
     errors = [line.text for line in lines if line.level == "E" or " E " in line.text or "error" in line.text.lower()]
     first = next((error for error in errors if not _SYMPTOM.search(error)), errors[-1] if errors else None)
     first = first or (lines[-1].text if lines else None)

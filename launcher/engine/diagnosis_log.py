@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from launcher.engine.diagnosis_data import Fault, Pattern, faults
 
-HEAD_BYTES, TAIL_BYTES = 2 * 2**20, 22 * 2**20
+HEAD_BYTES, TAIL_BYTES = 2 * 2**20, 14 * 2**20
 """Of a longer log only its beginning and its end are read: a run says why it failed when it loads or when it ends."""
 
 _BEGINS = (": initializing ...\n", ': initializing ...\\n"')
@@ -76,7 +76,8 @@ def read_log(source: Path | BinaryIO) -> str:
 
 
 def line_of(raw: str) -> Line:
-    """Take a line apart: plain ones of any version, those that a log book has stamped, and JSON."""
+    """Take a line apart: plain ones of any version, those that a log book has stamped, and JSON. Long ones are cut."""
+    raw = raw[:_CUT]
     if found := _JSON.search(raw):
         try:
             entry = json.loads(found[0])
@@ -93,7 +94,7 @@ def last_run(text: str) -> str:
     begins = max(map(text.rfind, _BEGINS))
     begin = _preamble(text, text.rfind("\n", 0, begins) + 1) if begins >= 0 else 0
     # What shows before a run tells of itself is a run of its own when another one has told of itself before it.
-    early = [hit.offset for hit in hits(text[begin:]) if hit.fault.data.at_start]
+    early = [hit.offset for hit in hits(text[begin:], [fault for fault in faults() if fault.data.at_start])]
     if early and any(mark in text[begin : begin + early[-1]] for mark in _BEGINS):
         return text[_preamble(text, begin + early[-1]) :]
     return text[begin:]
@@ -115,10 +116,10 @@ def _time(line: str) -> int | None:
 
 def _preamble(text: str, begin: int) -> int:
     """Return where the lines begin that a run wrote before `begin`, as the backends do that it loads."""
-    own = _time(text[begin : text.find("\n", begin)])
+    own = _time(text[begin : begin + _CUT].split("\n")[0])
     for _ in range(_PREAMBLE_LINES):
         before = text.rfind("\n", 0, begin - 1) + 1 if begin > 0 else 0
-        line = text[before : begin - 1]
+        line = text[before : min(begin - 1, before + _CUT)]
         time = _time(line)
         if begin == 0 or any(mark in line for mark in _ENDED) or (time is not None and (own is None or time > own)):
             break
@@ -126,11 +127,11 @@ def _preamble(text: str, begin: int) -> int:
     return begin
 
 
-def hits(text: str) -> list[Hit]:
-    """Return the lines that name a fault, in their order; of each pattern only the first ones."""
+def hits(text: str, known: Sequence[Fault] | None = None) -> list[Hit]:
+    """Return the lines that name one of the `known` faults, in their order; of each pattern the first ones."""
     places: dict[str, list[int]] = {}
     found: dict[tuple[int, int], Hit] = {}
-    for fault in faults():
+    for fault in faults() if known is None else known:
         for pattern in fault.patterns:
             if pattern.needle not in places:
                 places[pattern.needle] = list(_line_starts(text, pattern.needle))
@@ -177,5 +178,5 @@ def around(text: str, offset: int, before: int, after: int) -> tuple[str, str]:
     """Return the lines before and from `offset` on without prefixes, so many characters of each."""
     begin = text.rfind("\n", 0, max(0, offset - before)) + 1
     sides = text[begin:offset], text[offset : offset + after]
-    above, below = ("\n".join(line_of(raw[:_CUT]).text for raw in side.split("\n")) for side in sides)
+    above, below = ("\n".join(line_of(raw).text for raw in side.split("\n")) for side in sides)
     return above, below
