@@ -8,7 +8,6 @@ from functools import partial
 
 from launcher.base.errors import LauncherError
 from launcher.engine.state import State
-from launcher.engine.supervisor import Supervisor
 from launcher.machine.gpus import GpuSensors
 from launcher.machine.reading import Reading
 from launcher.machine.sensors import HostSensors
@@ -17,6 +16,7 @@ from launcher.monitor.health_watch import HealthWatch, Sensed
 from launcher.monitor.meter import Acceptance, ReplyMeter
 from launcher.monitor.series import Series
 from launcher.monitor.traffic import Counters, Traffic, between, read_counters
+from launcher.monitor.watched import Watched
 
 PERIOD_S = 0.1
 METRICS_PERIOD_S = 2.0
@@ -61,7 +61,7 @@ class Monitor:
         self._counters_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
-    def begin(self, supervisor: Supervisor) -> None:
+    def begin(self, supervisor: Watched) -> None:
         """Start sampling `supervisor` and the machine, unless that is being done."""
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._sample(supervisor)), asyncio.create_task(self._follow(supervisor))]
@@ -89,7 +89,7 @@ class Monitor:
             self._meter = None
             self._earlier = meter, self._clock()
 
-    async def _sample(self, supervisor: Supervisor) -> None:
+    async def _sample(self, supervisor: Watched) -> None:
         gpu = await asyncio.to_thread(GpuSensors)
         next_s = self._clock()
         try:
@@ -97,7 +97,8 @@ class Monitor:
                 self._host.watch(supervisor.engine_pid)
                 serving = supervisor.status.state in (State.READY, State.BUSY)
                 pid = supervisor.engine_pid if serving and self.watch.due(next_s) else None
-                ask = partial(self.watch.sense, gpu, pid, supervisor.launch, supervisor.log) if pid else None
+                log = supervisor.log
+                ask = partial(self.watch.sense, gpu, pid, supervisor.launch, log) if pid and log else None
                 machine, sensed = await asyncio.to_thread(self._machine, gpu, supervisor.engine_pid is not None, ask)
                 engine, acceptance = self._engine()
                 self._add(Sampled(next_s, machine | engine, acceptance))
@@ -110,7 +111,7 @@ class Monitor:
         finally:
             gpu.close()
 
-    async def _follow(self, supervisor: Supervisor) -> None:
+    async def _follow(self, supervisor: Watched) -> None:
         """Read /metrics now and then; the engine may take its time to answer."""
         while True:
             await self._read_metrics(supervisor)
@@ -151,7 +152,7 @@ class Monitor:
         if self._listener is not None:
             self._listener(sample)
 
-    async def _read_metrics(self, supervisor: Supervisor) -> None:
+    async def _read_metrics(self, supervisor: Watched) -> None:
         if supervisor.status.state not in (State.READY, State.BUSY):
             self._counters = None
             return

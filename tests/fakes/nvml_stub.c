@@ -37,6 +37,7 @@ enum {
     ERROR_GPU_IS_LOST = 15,
     ERROR_VERSION_MISMATCH = 25
 };
+enum { PCIE_SENT = 0, PCIE_RECEIVED = 1 };
 enum { TEMPERATURE_GPU = 0, CLOCK_SM = 1, CLOCK_MEM = 2 };
 enum { MEMORY_V2 = 0x02000028 };
 
@@ -177,6 +178,14 @@ int nvmlDeviceGetDisplayActive(Gpu gpu, unsigned int *active) {
 int nvmlDeviceGetUtilizationRates(Gpu gpu, Utilization *use) {
     ANSWER_OF(gpu, nvmlDeviceGetUtilizationRates);
     *use = (Utilization){87, 42};
+    return SUCCESS;
+}
+
+/* KB/s; the driver counts what the GPU sends and what it receives. */
+int nvmlDeviceGetPcieThroughput(Gpu gpu, int counter, unsigned int *value) {
+    ANSWER_OF(gpu, nvmlDeviceGetPcieThroughput);
+    if (counter != PCIE_SENT && counter != PCIE_RECEIVED) return ERROR_INVALID_ARGUMENT;
+    *value = counter == PCIE_RECEIVED ? 2097152 : 1024;
     return SUCCESS;
 }
 

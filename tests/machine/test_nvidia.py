@@ -21,6 +21,7 @@ said = {"absent": nvml.absent, "failures": nvml.failures, "opened": "pynvml" in 
 gpus = nvml.gpus()
 said["gpus"] = [asdict(gpu) for gpu in gpus]
 said["readings"] = {gpu.index: nvml.sample(gpu) for gpu in gpus}
+said["slow_readings"] = {gpu.index: nvml.sample_slowly(gpu) for gpu in gpus}
 said["activity"] = {gpu.index: asdict(nvml.activity(gpu)) for gpu in gpus}
 os.environ["STUB_LOST"] = "0"
 said["lost"] = {gpu.index: nvml.sample(gpu) for gpu in gpus}
@@ -205,6 +206,16 @@ class TestLost:
         assert (said["absent"], said["failures"]) == (None, [f"NVIDIA GPU 0: {LOST}"])
         assert [(gpu["id"], gpu["index"], gpu["absent"]) for gpu in said["gpus"]] == [("GPU-one", 1, {})]
         assert said["readings"]["1"]["gpu_use_percent"] == [87, None]
+
+
+class TestTraffic:
+    def test_what_crosses_pcie_is_told_in_mib(self, driver: Path) -> None:
+        traffic = look(driver)["slow_readings"]["0"]
+        assert traffic == {"pcie_received_mib_s": [2000.0, None], "pcie_sent_mib_s": [1_024_000 / 2**20, None]}
+
+    def test_a_driver_that_does_not_count_it_says_so(self, driver: Path) -> None:
+        traffic = look(driver, nvmlDeviceGetPcieThroughput=NOT_SUPPORTED)["slow_readings"]["0"]
+        assert traffic["pcie_received_mib_s"] == [None, UNSUPPORTED]
 
 
 class TestActivity:

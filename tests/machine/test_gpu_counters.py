@@ -1,0 +1,64 @@
+"""Windows' counters of GPU memory, over a library compiled here in pdh.dll's place."""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.machine.gpu_counters import ProcessGpuMemory
+from launcher.machine.reading import Reading
+
+PID = 4711
+NOT_SAID = Reading.unknown("Windows does not count the GPU memory of this process.")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pdh") / "libpdh.so"
+    source = Path(__file__).parents[1] / "fakes" / "pdh_stub.c"
+    cc = shutil.which("cc")
+    assert cc, "a C compiler is needed: ./test installs one"
+    subprocess.run([cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", path, source], check=True)
+    return path
+
+
+@pytest.fixture
+def pdh(library: Path, monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
+    figures = {"PID": PID, "SHARED": 300, "SHARED_2": 115, "DEDICATED": 23_000}
+    for name, value in figures.items():
+        monkeypatch.setenv(f"STUB_{name}", str(value))
+    return ctypes.CDLL(str(library))
+
+
+def test_both_figures_are_added_up_over_the_gpus(pdh: ctypes.CDLL) -> None:
+    counters = ProcessGpuMemory(PID, lambda: pdh)
+    assert counters.sample() == {"gpu_shared_mib": Reading(415.0), "engine_vram_mib": Reading(23_000.0)}
+    assert ctypes.c_int.in_dll(pdh, "stub_open_count").value == 1
+    counters.close()
+    counters.close()
+    assert ctypes.c_int.in_dll(pdh, "stub_open_count").value == 0
+    assert counters.sample() == {}
+
+
+@pytest.mark.parametrize(("name", "value"), [("PID", "1"), ("COLLECT", "1"), ("STATUS", "3221227457")])
+def test_what_is_not_counted_is_unknown_never_nothing(
+    pdh: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"STUB_{name}", value)
+    counters = ProcessGpuMemory(PID, lambda: pdh)
+    assert counters.sample() == {"gpu_shared_mib": NOT_SAID, "engine_vram_mib": NOT_SAID}
+    counters.close()
+
+
+def test_a_library_that_cannot_be_loaded_or_is_another_is_none(pdh: ctypes.CDLL) -> None:
+    def missing() -> ctypes.CDLL:
+        raise OSError("no such file")
+
+    assert ProcessGpuMemory(PID, missing).sample() == {}
+    assert ProcessGpuMemory(PID, lambda: ctypes.CDLL(None)).sample() == {}
+
+
+def test_elsewhere_than_on_windows_nothing_is_counted() -> None:
+    assert ProcessGpuMemory(PID).sample() == {}

@@ -1,0 +1,55 @@
+"""What other programs take of the processor."""
+
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from launcher.machine.others import OtherPrograms
+
+
+class Times(NamedTuple):
+    user: float
+    system: float
+    idle: float
+
+
+@pytest.fixture
+def spent(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """The seconds that the whole processor, this program and an engine have spent so far."""
+    clock = {"busy": 100.0, "idle": 100.0, "ours": 10.0, "engine": 20.0}
+    monkeypatch.setattr(psutil, "cpu_times", lambda: Times(clock["busy"], 0.0, clock["idle"]))
+
+    def of(process: psutil.Process) -> Times:
+        return Times(clock["ours" if process.pid == os.getpid() else "engine"], 0.0, 0.0)
+
+    monkeypatch.setattr(psutil.Process, "cpu_times", of)
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("busy", "ours", "engine", "percent"),
+    [(2.0, 0.1, 1.9, 0.0), (3.0, 0.2, 0.8, 50.0), (1.0, 0.6, 0.6, 0.0), (4.0, 0.0, 0.0, 100.0)],
+)
+def test_what_is_busy_less_the_engine_and_ourselves(
+    spent: dict[str, float], busy: float, ours: float, engine: float, percent: float
+) -> None:
+    others, parent = OtherPrograms(), os.getppid()
+    assert others.percent(parent) is None  # a share needs two questions
+    spent["busy"] += busy
+    spent["idle"] += 4.0 - busy
+    spent["ours"] += ours
+    spent["engine"] += engine
+    assert others.percent(parent) == pytest.approx(percent)
+
+
+def test_another_engine_is_counted_anew_and_one_that_is_gone_is_unknown(spent: dict[str, float]) -> None:
+    others = OtherPrograms()
+    others.percent(os.getppid())
+    assert others.percent(os.getpid()) is None
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert others.percent(ended.pid) is None
