@@ -71,7 +71,8 @@ class Session:
         on_sample: OnSample | None = None,
         on_health: OnHealth | None = None,
     ) -> None:
-        self.monitor = Monitor(on_sample, on_health=on_health)
+        self.monitor = Monitor(on_sample, on_health=self._note_health)
+        self._on_health = on_health
         self._port = port
         self._may_move = port is None
         self._on_event = on_event
@@ -127,6 +128,13 @@ class Session:
         with suppress(Exception):
             await asyncio.to_thread(learn_from_load, launch, pid, supervisor.log.last())
 
+    def _note_health(self, event: HealthEvent) -> None:
+        """Let other programs of this user see what stands, and tell it."""
+        if self._registration is not None:
+            self._registration.update(health=tuple(found.as_json() for found in self.monitor.watch.standing))
+        if self._on_health is not None:
+            self._on_health(event)
+
     async def stop(self) -> None:
         """Stop the server, if one runs or is about to."""
         self._requests += 1
@@ -160,6 +168,7 @@ class Session:
                     engine=launch.build.name if launch else _engine(options),
                     model=name_of(launch.options if launch else options),
                     draft=launch.options.draft if launch else options.draft,
+                    health=(),
                 )
             lost = isinstance(event, Status) and isinstance(event.error, PortBusy) and self._hides_lost_port
             if self._on_event is not None and not lost:

@@ -6,9 +6,11 @@ import argparse
 import asyncio
 import os
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.cli.health_line import health_line
 from launcher.cli.output import print_json, take_extra
 from launcher.cli.quantities import tokens, workers
 
@@ -51,6 +53,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.cli.progress import StateLine
     from launcher.engine.launch import DEFAULT_DRAFT, ServeOptions
     from launcher.engine.state import Event, State
+    from launcher.monitor.health_event import HealthEvent
 
     def chosen(model: Path) -> ServeOptions:
         return ServeOptions(
@@ -73,9 +76,13 @@ async def run(options: argparse.Namespace) -> int:
         if not options.json:
             states.show(event)
 
+    def show_health(event: HealthEvent) -> None:
+        if not options.json:
+            print(health_line(event.finding.as_json(), cleared=event.cleared), file=sys.stderr, flush=True)
+
     try:
         serve_options = app.options_for(options.what or options.model, chosen, draft=options.draft)
-        async with app.serve(serve_options, port=options.port, on_event=show) as server:
+        async with app.serve(serve_options, port=options.port, on_event=show, on_health=show_health) as server:
             _announce(server, as_json=options.json)
             status = await server.supervisor.wait_for(State.FAILED)
             if status.error is not None:

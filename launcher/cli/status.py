@@ -2,6 +2,7 @@
 
 import argparse
 
+from launcher.cli.health_line import health_line
 from launcher.cli.output import print_json
 
 
@@ -16,7 +17,7 @@ async def run(options: argparse.Namespace) -> int:
 
     servers = await app.status(options.url)
     if options.json:
-        fields = {"url", "port", "api_key", "pid", "engine_pid", "model", "engine", "draft"}
+        fields = {"url", "port", "api_key", "pid", "engine_pid", "model", "engine", "draft", "health"}
         print_json([{"state": server.state, **server.entry.model_dump(include=fields)} for server in servers])
     elif not servers:
         print("No server is running. Start one with `mtp-launcher serve --model FILE`.")
@@ -26,4 +27,6 @@ async def run(options: argparse.Namespace) -> int:
             mtp = f"draft length {entry.draft}" if entry.draft else "MTP off"
             about = (server.state, entry.model, mtp, f"{entry.engine} engine", f"pid {entry.engine_pid}")
             print(f"{entry.url}/v1  {'  '.join(about)}")
+            for found in entry.health:
+                print(f"  {health_line(found)}")
     return 0 if servers else 1

@@ -1,20 +1,27 @@
 """The servers that run now: one file each in the runtime folder, so that other commands find them."""
 
+import logging
 import os
+import secrets
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 from pydantic import BaseModel, Field, ValidationError
 
-from launcher.base.errors import ServerNotFound, SeveralServers
-from launcher.base.files import write_atomically
+from launcher.base.control import Address
+from launcher.base.errors import PortBusy, ServerNotFound, SeveralServers
+from launcher.base.files import set_aside, write_atomically
 from launcher.base.identity import ProcessId
-from launcher.base.paths import runtime_dir
-from launcher.engine.endpoint import Endpoint, claim
+from launcher.base.paths import runtime_dir, state_dir
+from launcher.engine.endpoint import HOST, Endpoint, claim, is_free
+from launcher.engine.left_over import end_left_over
 
 _LOCK_S = 10.0
+_log = logging.getLogger(__name__)
 
 
 class Entry(BaseModel):
@@ -29,7 +36,18 @@ class Entry(BaseModel):
     engine: str
     draft: int
     engine_pid: int | None = Field(default=None, gt=0)
+    engine_created_s: float | None = None
+    command_hash: str | None = None
     state: str = "preparing"
+    settings: dict[str, Any] = {}
+    control: str | None = None
+    control_token: str | None = Field(default=None, repr=False)
+    health: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def line(self) -> Address | None:
+        """The private line to the program that supervises the server."""
+        return Address(self.control, self.control_token) if self.control and self.control_token else None
 
     @property
     def launcher(self) -> ProcessId:
@@ -43,10 +61,13 @@ class Registration:
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
         self._path = _path(entry.port)
+        self._removed = False
 
     def update(self, **changes: object) -> None:
         """Change fields of the entry; a file that cannot be written is left as it was."""
         self.entry = self.entry.model_copy(update=changes)
+        if self._removed:
+            return
         try:
             with _locked():  # on Windows a file that is being read cannot be replaced
                 write_atomically(self._path, self.entry.model_dump_json().encode())
@@ -54,7 +75,8 @@ class Registration:
             return
 
     def remove(self) -> None:
-        """Take the entry out."""
+        """Take the entry out, for good."""
+        self._removed = True
         with suppress(OSError), _locked():
             self._path.unlink(missing_ok=True)
 
@@ -62,24 +84,52 @@ class Registration:
 def register(port: int | None, *, model: str, engine: str, draft: int) -> tuple[Endpoint, Registration]:
     """Claim an endpoint and register the server under it in one step, so that two starts never share a port.
 
-    Raises PortBusy or BadOption: see endpoint.claim.
+    Where the state folder cannot be written, the server gets a new port and key, and a warning says so. Raises PortBusy
+    or BadOption: see endpoint.claim.
     """
+    try:
+        return _register(port, model=model, engine=engine, draft=draft)
+    except OSError as error:
+        _log.warning(
+            "%s cannot be written: %s. The server runs all the same, but other commands do not see it, and its key is"
+            " a new one each time.",
+            state_dir(),
+            error.strerror or error,
+        )
+    endpoint = _unkept(port)
+    return endpoint, Registration(_entry(endpoint, model=model, engine=engine, draft=draft))
+
+
+def _register(port: int | None, *, model: str, engine: str, draft: int) -> tuple[Endpoint, Registration]:
     with _locked():
         endpoint = claim(port, taken=frozenset(entry.port for entry in _running()))
-        us = ProcessId.of(os.getpid()) or ProcessId(os.getpid(), 0.0)
-        entry = Entry(
-            url=endpoint.url,
-            port=endpoint.port,
-            api_key=endpoint.api_key,
-            pid=us.pid,
-            created_s=us.created_s,
-            model=model,
-            engine=engine,
-            draft=draft,
-        )
+        entry = _entry(endpoint, model=model, engine=engine, draft=draft)
         registration = Registration(entry)
         write_atomically(_path(endpoint.port), entry.model_dump_json().encode())
     return endpoint, registration
+
+
+def _entry(endpoint: Endpoint, *, model: str, engine: str, draft: int) -> Entry:
+    us = ProcessId.of(os.getpid()) or ProcessId(os.getpid(), 0.0)
+    return Entry(
+        url=endpoint.url,
+        port=endpoint.port,
+        api_key=endpoint.api_key,
+        pid=us.pid,
+        created_s=us.created_s,
+        model=model,
+        engine=engine,
+        draft=draft,
+    )
+
+
+def _unkept(port: int | None) -> Endpoint:
+    """Return an endpoint that nothing keeps, at a port that is free now. Raises PortBusy when the asked one is not."""
+    if port is not None and not is_free(port):
+        raise PortBusy(f"Port {port} is in use by another program.", "Choose another one with --port.", port=port)
+    with socket.create_server((HOST, 0)) as probe:
+        free: int = probe.getsockname()[1]
+    return Endpoint(port or free, secrets.token_urlsafe(32))
 
 
 def running() -> tuple[Entry, ...]:
@@ -126,10 +176,15 @@ def _running() -> tuple[Entry, ...]:
     for path in sorted(runtime_dir().glob("server-*.json")):
         try:
             entry = Entry.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError):
+        except OSError:
             entry = None
+        except ValidationError:
+            set_aside(path, "The note on a running server")
+            continue
         if entry is not None and entry.launcher.running():
             entries.append(entry)
         else:
+            if entry is not None and entry.engine_pid and entry.engine_created_s:
+                end_left_over(ProcessId(entry.engine_pid, entry.engine_created_s), entry.port, entry.command_hash)
             path.unlink(missing_ok=True)
     return tuple(entries)

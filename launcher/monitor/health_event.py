@@ -45,6 +45,17 @@ class Finding:
     action: Action | None = None
     level: Level = Level.WARNING
 
+    def as_json(self) -> dict[str, object]:
+        """Return it for programs."""
+        rounded = {name: round(value, 3) for name, value in self.evidence.items() if isinstance(value, float)}
+        return {
+            "code": self.code.value,
+            "level": self.level.value,
+            "sentence": self.sentence,
+            "evidence": {**self.evidence, **rounded},
+            "action": self.action.as_json() if self.action else None,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class HealthEvent:
@@ -53,20 +64,6 @@ class HealthEvent:
     time_s: float
     finding: Finding
     cleared: bool = False
-
-    def as_json(self) -> dict[str, object]:
-        """Return it for programs."""
-        found = self.finding
-        return {
-            "code": found.code.value,
-            "level": found.level.value,
-            "cleared": self.cleared,
-            "sentence": found.sentence,
-            "evidence": {
-                name: round(value, 3) if isinstance(value, float) else value for name, value in found.evidence.items()
-            },
-            "action": found.action.as_json() if found.action else None,
-        }
 
 
 @dataclass(frozen=True, slots=True)

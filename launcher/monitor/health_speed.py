@@ -33,7 +33,7 @@ _Kind = tuple[int, int, bool]
 class Comparison:
     """The last replies against the usual, in verification steps a second.
 
-    `ratio` 1 is as fast as usual: the median of those that are judged. `latest`, to be told, is that of the newest three.
+    `ratio` 1 is as fast as usual: the median of all that are judged. `latest`, to be told, is of the newest three.
     """
 
     ratio: float

@@ -178,6 +178,8 @@ async def test_a_queue_at_the_real_engine_is_told_and_cleared(
         raised = await asyncio.wait_for(told.get(), 20)
         assert (raised.finding.code, raised.cleared) == (Code.REQUESTS_WAIT, False)
         assert raised.finding in session.monitor.watch.standing
+        (running,) = await app.status()
+        assert running.entry.health == (raised.finding.as_json(),)
         asked.pop().cancel()
         over = await asyncio.wait_for(told.get(), 20)
         assert (over.finding.code, over.cleared) == (Code.REQUESTS_WAIT, True)

@@ -108,7 +108,8 @@ async def measure(minutes: float, seed: int) -> str:
 
     def note(event: HealthEvent) -> None:
         events.append(event)
-        print(f"{time.monotonic() - began_s:7.1f} s  {'cleared' if event.cleared else 'RAISED'}  {event.as_json()}")
+        what = "cleared" if event.cleared else "RAISED"
+        print(f"{time.monotonic() - began_s:7.1f} s  {what}  {event.finding.as_json()}")
 
     began_s = time.monotonic()
     options = app.options_for(DEMO, lambda path: ServeOptions(model=path, slots=SLOTS, threads=1), draft=None)

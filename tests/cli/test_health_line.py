@@ -1,0 +1,40 @@
+"""Findings in a line, and in `status`."""
+
+import argparse
+import json
+
+import pytest
+
+from launcher.cli import status
+from launcher.cli.health_line import health_line
+from launcher.engine import registry
+from launcher.engine.action import Action, ActionKind
+from launcher.monitor.health_event import Code, Finding, Level
+
+SPILL = Finding(
+    Code.SPILL,
+    "115 MiB of the GPU's memory have moved to host memory.",
+    {"spilled_mib": 115.0004},
+    Action(ActionKind.SMALLER_CONTEXT, "Halve the context"),
+)
+WAIT = Finding(Code.REQUESTS_WAIT, "2 request(s) wait.", {}, None, Level.INFORMATION)
+
+
+def test_a_warning_names_its_remedy_and_a_note_need_have_none() -> None:
+    sentence = "115 MiB of the GPU's memory have moved to host memory."
+    assert health_line(SPILL.as_json()) == f"Warning: {sentence} To do: Halve the context."
+    assert health_line(SPILL.as_json(), cleared=True) == f"Over: {sentence}"
+    assert health_line(WAIT.as_json()) == "Note: 2 request(s) wait."
+
+
+async def test_status_tells_what_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    _, registration = registry.register(None, model="m", engine="e", draft=2)
+    registration.update(health=(SPILL.as_json(), WAIT.as_json()))
+    assert await status.run(argparse.Namespace(url=None, json=False)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:] == [f"  {health_line(SPILL.as_json())}", "  Note: 2 request(s) wait."]
+    assert await status.run(argparse.Namespace(url=None, json=True)) == 0
+    (server,) = json.loads(capsys.readouterr().out)
+    assert server["health"][0]["evidence"] == {"spilled_mib": 115.0}
+    assert server["health"][0]["action"]["kind"] == "smaller_context"
+    registration.remove()
