@@ -1,8 +1,8 @@
 """What the Windows half must do, tried by a Windows Python (see ../wine).
 
-python.exe prove.py FAKE_ENGINE      prints a line a proof: "ok   ...", "FAIL ..." or "open ...", then "done prove"
+python.exe prove.py FAKE_ENGINE
 """
-# ruff: noqa: S101, T201
+# ruff: noqa: S101
 
 import asyncio
 import json
@@ -10,11 +10,9 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,9 @@ from launcher.engine.launch import ServeOptions, plan
 from launcher.engine.process import Command, Exit, start
 from launcher.engine.registry import register, running
 
+sys.path.insert(0, str(Path(__file__).parent))  # Python's embeddable build leaves it out
+from harness import asked, launcher, proof, run
+
 FAKE = Path(sys.argv[1]).resolve()
 NEST = """
 import subprocess, sys
@@ -38,41 +39,6 @@ print(child.pid, flush=True)
 child.wait()
 """
 """A program that starts another; neither reads its standard input."""
-
-Proof = Callable[[], str]
-PROOFS: dict[str, Proof] = {}
-
-
-def proof(name: str) -> Callable[[Proof], Proof]:
-    """Register a proof; it returns the figures to print, or raises."""
-
-    def add(function: Proof) -> Proof:
-        PROOFS[name] = function
-        return function
-
-    return add
-
-
-def launcher(*arguments: str, **environment: str) -> tuple[int, bytes]:
-    """Run one command line as a program would; return its exit code and its standard output."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "launcher", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=60,
-        env={**os.environ, **environment},
-        check=False,
-    )
-    errors = ended.stderr.decode("utf-8", "replace")
-    assert "Traceback" not in errors, errors
-    return ended.returncode, ended.stdout
-
-
-def asked(*arguments: str, code: int = 0, **environment: str) -> Any:  # noqa: ANN401 -- any JSON value
-    """Run one command line with --json and return what it printed."""
-    ended, output = launcher(*arguments, "--json", **environment)
-    assert ended == code, f"exit code {ended}: {output!r}"
-    return json.loads(output.decode("utf-8", "replace"))
 
 
 @contextmanager
@@ -443,21 +409,4 @@ def _registry() -> str:
     return f"{rounds} updates"
 
 
-def main() -> None:
-    """Try every proof in a home of its own kind of name, and leave no process."""
-    with tempfile.TemporaryDirectory(prefix="wine proof é ", ignore_cleanup_errors=True) as folder:
-        os.environ[HOME_VARIABLE] = str(Path(folder) / "home")
-        for name, function in PROOFS.items():
-            try:
-                verdict, said = "ok  ", function()
-            except Exception as error:  # noqa: BLE001 -- whatever it was, the others are tried too
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                verdict, said = "FAIL", f"{type(error).__name__} in line {where.lineno} of {where.name}: {error}"
-            print(f"{verdict} {name}: {said}", flush=True)
-            for child in psutil.Process().children(recursive=True):
-                with suppress(psutil.Error):
-                    child.kill()
-    print("done prove", flush=True)
-
-
-main()
+run()
