@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from benchmarks import demo_speed, header, monitoring, own_cpu, plan, ready, transfer, version, window
+from benchmarks import demo_speed, header, health, monitoring, own_cpu, plan, ready, streams, transfer, version, window
 from benchmarks.report import Row, load, machine, table
 from benchmarks.workplace import own_home, slow_model
 
@@ -18,6 +18,8 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "own-cpu": own_cpu.run,
     "window": window.run,
     "monitoring": monitoring.run,
+    "health": health.run,
+    "streams": streams.run,
     "demo-speed": demo_speed.run,
 }
 
@@ -30,7 +32,7 @@ def main() -> int:
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # as Ctrl-C: nothing is left running
     names = [chosen.only] if chosen.only else list(BENCHMARKS)
-    if {"own-cpu", "monitoring", "window"} & set(names):
+    if {"own-cpu", "monitoring", "window", "streams"} & set(names):
         slow_model()
     before = load()
     rows: list[Row] = []

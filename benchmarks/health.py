@@ -1,0 +1,60 @@
+"""What one look of the detectors costs, while they have a full history and each has something to do."""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.measure import summary
+from benchmarks.report import Row
+from launcher.engine.logs import LogBook
+from launcher.machine.gpu import READINGS
+from launcher.machine.gpus import GpuSensors
+from launcher.machine.reading import Reading
+from launcher.monitor.health_watch import PERIOD_S, HealthWatch
+from launcher.monitor.meter import ReplyMeter
+from launcher.monitor.series import CAPACITY, Series
+
+_LOOKS = 200
+_PER_LOOK = 20
+
+
+def run(*, quick: bool) -> list[Row]:
+    """Look again and again, faster than the clock says: only the processor's time counts."""
+    shares = [_share() for _ in range(3 if quick else 10)]
+    limit = 0.05
+    return [
+        Row(
+            f"own processor time of the detectors, a look every {PERIOD_S:.0f} s",
+            f"< {limit} % of a core",
+            summary(shares, "%", 4),
+            max(shares) < limit,
+        )
+    ]
+
+
+def _share() -> float:
+    gpu, watch = GpuSensors(), HealthWatch()
+    series = {name: Series(name) for name in READINGS}
+    for name in READINGS:
+        for index in range(CAPACITY):
+            series[name].add(index / 10, Reading(50.0))
+    with tempfile.TemporaryDirectory(prefix="mtp-benchmark-") as folder:
+        log = LogBook(Path(folder) / "engine.log")
+        gpu.sample(engine_runs=True)
+        spent_s, now_s = 0.0, CAPACITY / 10
+        for _ in range(_LOOKS):
+            for name in READINGS:
+                for index in range(_PER_LOOK):
+                    series[name].add(now_s + index / 10, Reading(50.0))
+            now_s += PERIOD_S
+            began_s = time.process_time()
+            meter = ReplyMeter()
+            watch.reply_started(meter, now_s)
+            sensed = watch.sense(gpu, os.getppid(), None, log)
+            watch.look(now_s, sensed, series)
+            watch.reply_ended(meter, now_s)
+            spent_s += time.process_time() - began_s
+        log.close()
+        gpu.close()
+    return 100 * spent_s / (_LOOKS * PERIOD_S)

@@ -1,0 +1,58 @@
+"""Several streams at once: all tokens a second together and of each, with MTP and without, and queued at one slot."""
+
+import asyncio
+import time
+from dataclasses import replace
+from statistics import median
+
+from benchmarks.measure import summary
+from benchmarks.report import Row
+from benchmarks.workplace import request, slow_model, slow_options
+from launcher import app
+from launcher.engine.launch import ServeOptions
+from launcher.session import Reply, Session
+
+_TOKENS = 200
+_STREAMS = (1, 2, 4, 8)
+
+
+def run(*, quick: bool) -> list[Row]:
+    """Serve the slowed-down demo model with as many slots as streams, then with one slot for four."""
+    rounds = 2 if quick else 5
+    model = slow_model()
+    rows = []
+    for draft, name in ((2, "MTP on"), (0, "MTP off")):
+        for streams in _STREAMS:
+            options = replace(slow_options(model, draft), slots=streams)
+            rows += _rows(f"{streams} stream(s) at once, {name}", asyncio.run(_measure(options, streams, rounds)))
+    return rows + _rows("4 requests at one slot, MTP on", asyncio.run(_measure(slow_options(model, 2), 4, rounds)))
+
+
+def _rows(what: str, rounds: list["_Round"]) -> list[Row]:
+    return [
+        Row(f"{what}: all together", "-", summary([each.together for each in rounds], "t/s", 0), None),
+        Row(f"{what}: each", "-", summary([each.each for each in rounds], "t/s", 0), None),
+        Row(f"{what}: last first token after", "-", summary([each.last_first_s for each in rounds], "s", 2), None),
+    ]
+
+
+class _Round:
+    """What one round of replies came to."""
+
+    def __init__(self, replies: list[Reply], seconds: float) -> None:
+        timed = [reply.timings for reply in replies if reply.timings is not None]
+        self.together = sum(timings.predicted_n for timings in timed) / seconds
+        self.each = median(timings.predicted_per_second for timings in timed)
+        self.last_first_s = max(reply.first_token_s or 0.0 for reply in replies)
+
+
+async def _measure(options: ServeOptions, streams: int, rounds: int) -> list[_Round]:
+    async with app.serve(options) as session:
+        await _round(session, streams)  # the prompts are in the cache from here on
+        return [await _round(session, streams) for _ in range(rounds)]
+
+
+async def _round(session: Session, streams: int) -> _Round:
+    began_s = time.monotonic()
+    replies = await asyncio.gather(*(session.ask(request(_TOKENS)) for _ in range(streams)))
+    return _Round(replies, time.monotonic() - began_s)
