@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from launcher.base.errors import EngineFailed, LauncherError
 from launcher.engine.action import Action, ActionKind
 from launcher.engine.diagnosis_data import ActionData, Fault, Severity, error_types, faults
-from launcher.engine.diagnosis_log import Hit, alive_at, around, hits, last_run, line_of
+from launcher.engine.diagnosis_log import Hit, alive_at, around, got_over, hits, last_run, line_of
 from launcher.engine.process import Exit
 
 _MIB = 2**20
@@ -128,13 +128,18 @@ def last_error(text: str) -> str | None:
 
 def _first_fatal(named: list[Hit], run: str) -> Hit | None:
     loaded = alive_at(run)
-    fatal = [hit for hit in named if hit.fault.data.severity == "fatal" and hit.offset > loaded]
+    fatal = [
+        hit
+        for hit in named
+        if hit.fault.data.severity == "fatal" and hit.offset > loaded and not got_over(run, hit.offset)
+    ]
     return min(fatal, key=lambda hit: (hit.offset, hit.fault.order), default=None)
 
 
 def _has_evidence(fault: Fault, run: str) -> bool:
-    """Whether all that must be in the log is there, and nothing that must not."""
-    return all(each.search(run) for each in fault.evidence) and not any(each.search(run) for each in fault.absent)
+    """Whether the log holds one of the things that must be in it, and nothing that must not."""
+    evident = not fault.evidence or any(each.search(run) for each in fault.evidence)
+    return evident and not any(each.search(run) for each in fault.absent)
 
 
 def _told(hit: Hit, named: list[Hit], run: str) -> Diagnosis:

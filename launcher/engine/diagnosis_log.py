@@ -21,11 +21,20 @@ _ENDED = (
     "to show complete usage",
     "EOF on stdin detected",
 )
-_ALIVE = ("model loaded\n", 'model loaded\\n"', "listening on http")
+_ALIVE = (
+    "llama_server: model loaded",
+    " init: model loaded",
+    "main: model loaded",
+    "main] model loaded",
+    "listening on http",
+)
+_GOT_OVER = "retrying without pipeline parallelism"
 _PREAMBLE_LINES = 60
 _MOST_HITS = 60
 _WINDOW_LINES = 4
-_CUT = 4_000
+_CUT = 20_000
+"""Longer than what the launcher keeps of a line."""
+_RETRY = 1_500
 _STAMP = re.compile(r"\b(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) ([EWIDT]) +")
 _WRITTEN = re.compile(r"^\d{4}-\d\d-\d\d[ T][\d:]+(?:[,.]\d+)?Z? ")
 _JSON = re.compile(r'\{"type":"log".*')
@@ -103,6 +112,11 @@ def last_run(text: str) -> str:
 def alive_at(text: str) -> int:
     """Return where a run says last that its model is loaded; -1 when it does not."""
     return max(map(text.rfind, _ALIVE))
+
+
+def got_over(text: str, offset: int) -> bool:
+    """Whether the engine says shortly after `offset` that it tries again in a smaller way."""
+    return _GOT_OVER in text[offset : offset + _RETRY]
 
 
 def _time(line: str) -> int | None:
