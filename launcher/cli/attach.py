@@ -1,0 +1,117 @@
+"""`mtp-launcher attach URL`: look at a server that others started, and watch it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from launcher.cli.keys import add_key_options, key_for
+from launcher.cli.output import finite, print_json, rounded
+
+if TYPE_CHECKING:
+    from launcher.attach import Attached, Offer
+    from launcher.monitor.monitor import Sampled
+
+_PERIOD_S = 2.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("url", metavar="URL", help="its address, such as http://192.168.1.20:8080")
+    add_key_options(parser)
+    parser.add_argument("--once", action="store_true", help="only look, do not watch")
+    parser.add_argument("--seconds", type=finite, metavar="N", help="watch for N seconds (default: until Ctrl-C)")
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Tell what the server offers, then what it does; exit code 1 when it stops answering."""
+    from launcher.attach import address_of, attached
+    from launcher.engine import registry
+
+    address = address_of(options.url)
+    key = key_for(options.url, options)
+    if key is None:  # one of ours needs no key to be given
+        ours = await asyncio.to_thread(registry.running)
+        key = next((entry.api_key for entry in ours if entry.url == address.url), None)
+    async with attached(address, key) as server:
+        _tell(server.offer, as_json=options.json)
+        if options.once:
+            return 0
+        try:
+            return await _watch(server, seconds=options.seconds, as_json=options.json)
+        except asyncio.CancelledError:
+            return 0  # Ctrl-C is the ordinary end
+
+
+async def _watch(server: Attached, *, seconds: float | None, as_json: bool) -> int:
+    from launcher.engine.state import State
+    from launcher.monitor.monitor import Monitor
+
+    latest: list[Sampled] = []
+
+    def keep(sample: Sampled) -> None:
+        latest[:] = [sample]
+
+    if not server.offer.counts and server.offer.healthy is None:
+        if not as_json:
+            print("It offers nothing that could be watched: neither /metrics nor /health.")
+        return 0
+    monitor = Monitor(keep)
+    monitor.begin(server)
+    began_s = time.monotonic()
+    try:
+        while seconds is None or time.monotonic() - began_s < seconds:
+            left_s = _PERIOD_S if seconds is None else min(_PERIOD_S, seconds - (time.monotonic() - began_s))
+            await asyncio.sleep(max(0.0, left_s))
+            status = server.status
+            if status.state is State.FAILED and status.error is not None:
+                raise status.error
+            _tell_sample(status.state, latest[0] if latest else None, server.offer, as_json=as_json)
+    finally:
+        await monitor.end()
+    return 0
+
+
+def _tell(offer: Offer, *, as_json: bool) -> None:
+    if as_json:
+        told = {"url": offer.url, "kind": _kind(offer), "models": offer.models, "engine": offer.engine}
+        figures = {"ctx": offer.context, "slots": offer.slots, "speculative": offer.drafts}
+        watched = {"healthy": offer.healthy, "metrics": offer.counts}
+        print_json({**told, **figures, **watched, "not_offered": dict(offer.missing)})
+        return
+    unknown = "not told"
+    drafts = unknown if offer.drafts is None else "on" if offer.drafts else "off"
+    print(f"{offer.url}/v1  {_kind(offer)}{f', {offer.engine}' if offer.engine else ''}")
+    print(f"  models       {', '.join(offer.models) or unknown}")
+    context = unknown if offer.context is None else f"{offer.context:,} tokens a slot"
+    print(f"  context      {context}")
+    print(f"  slots        {unknown if offer.slots is None else offer.slots}")
+    print(f"  speculation  {drafts}")
+    for path, why in offer.missing.items():
+        print(f"  {path:<12} {why}")
+
+
+def _kind(offer: Offer) -> str:
+    return "llama-server" if offer.is_llama_server else "OpenAI-compatible server"
+
+
+def _tell_sample(state: str, sample: Sampled | None, offer: Offer, *, as_json: bool) -> None:
+    rate = sample.readings.get("tokens_per_second") if sample and offer.counts else None
+    share = sample.readings.get("acceptance_percent") if sample and offer.counts else None
+    if as_json:
+        figures = {
+            "tokens_per_second": rounded(rate.value) if rate else None,
+            "acceptance_percent": rounded(share.value) if share else None,
+        }
+        print_json({"state": state, **figures})
+        return
+    parts = [state]
+    if not offer.counts:
+        parts.append("tokens/s not offered")
+    elif rate is not None and rate.value is not None:
+        parts.append(f"{rate.value:.1f} tokens/s")
+        if share is not None and share.value is not None:
+            parts.append(f"{share.value:.0f} % of drafts accepted")
+    print("  ".join(parts), flush=True)

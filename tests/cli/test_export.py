@@ -1,0 +1,179 @@
+"""`mtp-launcher export` and `attach` as a user types them, on the real engine."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+COMMAND = [sys.executable, "-m", "launcher"]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, env=os.environ | environment
+    )
+
+
+def told(*arguments: str) -> str:
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(autouse=True)
+def usual_engine(no_engine_here: None) -> None:
+    """The built-in engine, and no GPU."""
+
+
+@pytest.fixture
+def served() -> Iterator[dict[str, Any]]:
+    """The demo, served by a process of its own."""
+    with subprocess.Popen(
+        [*COMMAND, "serve", "demo", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def test_a_running_server_is_exported_as_it_runs(served: dict[str, Any]) -> None:
+    line = told("export", "command", "--shell", "bash")
+    assert f"--port {served['url'].rpartition(':')[2]} " in line
+    assert "--spec-type draft-mtp" in line
+    for kind in ("command", "script", "compose", "systemd", "curl", "python", "typescript", "llama-swap", "router-ini"):
+        assert served["api_key"] not in told("export", kind)
+    with_key = run("export", "curl", "--with-key")
+    assert served["api_key"] in with_key.stdout
+    assert "whoever reads it" in with_key.stderr
+
+
+def test_curl_and_bash_speak_with_the_engine(served: dict[str, Any]) -> None:
+    text = told("export", "curl")
+    environment = os.environ | {"LLAMA_API_KEY": served["api_key"]}
+    asked = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env=environment)
+    assert asked.stdout.rstrip().endswith("data: [DONE]")
+
+
+def test_settings_need_a_model(served: dict[str, Any]) -> None:
+    done = run("export", "command", "--ctx", "4096")
+    assert done.returncode == 1
+    assert "--ctx needs --model" in done.stderr
+
+
+def test_without_a_server_and_without_a_model_there_is_nothing() -> None:
+    done = run("export", "command")
+    assert done.returncode == 1
+    assert "No server is running" in done.stderr
+
+
+def test_a_plan_is_exported_as_it_is_planned() -> None:
+    plan = json.loads(told("plan", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24", "--json"))["plans"][0]
+    text = told("export", "compose", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24")
+    service = yaml.safe_load(text)["services"]["llama-server"]
+    command = service["command"]
+    assert service["image"].endswith(":server-cuda")
+    for flag, value in (
+        ("--ctx-size", plan["ctx"]),
+        ("--cache-type-k", plan["kv"]),
+        ("--spec-draft-n-max", plan["draft"]),
+    ):
+        assert command[command.index(flag) + 1] == str(value)
+    assert command[1] == f"/models/{plan['file']}"
+
+
+def test_one_file_of_a_model_can_be_named() -> None:
+    text = told(
+        "export", "router-ini", "--model", "qwen3.6-35b-a3b-mtp:UD-Q3_K_XL", "--gpu-memory", "48", "--ctx", "8K"
+    )
+    assert "model = Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf" in text
+    assert "ctx-size = 8192" in text
+
+
+def test_workers_and_own_arguments_are_in_every_export() -> None:
+    wanted = ("--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24", "--rpc", "10.0.0.2:50052")
+    text = told("export", "command", "--shell", "bash", *wanted, "--", "--jinja")
+    assert "--rpc 10.0.0.2:50052" in text
+    assert text.rstrip().endswith("--jinja")
+
+
+def test_what_does_not_fit_is_not_exported() -> None:
+    done = run("export", "command", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "1", "--host-memory", "1")
+    assert done.returncode == 1
+    assert "No plan" in done.stderr
+
+
+def test_a_file_is_written_once(tmp_path: Path) -> None:
+    target = tmp_path / "serve it.sh"
+    assert "Wrote" in told("export", "script", "--shell", "bash", "--model", "demo", "--out", str(target))
+    assert target.stat().st_mode & 0o777 == 0o755
+    again = run("export", "script", "--shell", "bash", "--model", "demo", "--out", str(target))
+    assert again.returncode == 1
+    assert "is there already" in again.stderr
+    told("export", "script", "--shell", "bash", "--model", "demo", "--out", str(target), "--force", "--with-key")
+    assert target.stat().st_mode & 0o777 == 0o700
+
+
+def test_json_has_the_text_and_says_what_is_missing() -> None:
+    got = json.loads(told("export", "llama-swap", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24", "--json"))
+    assert yaml.safe_load(got["text"])["models"]
+    assert got["missing"].endswith(".gguf")
+    assert got["with_key"] is False
+
+
+class TestAttach:
+    def test_a_server_of_others_is_seen_watched_and_asked(self, served: dict[str, Any], tmp_path: Path) -> None:
+        other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "THE_KEY": served["api_key"]}
+        url = f"{served['url']}/v1"
+        seen = json.loads(run("attach", url, "--once", "--json", "--api-key-env", "THE_KEY", **other).stdout)
+        assert seen["kind"] == "llama-server"
+        assert seen["models"] == ["demo"]
+        assert seen["speculative"] is True
+        assert seen["not_offered"] == {}
+        key_file = tmp_path / "key"
+        key_file.write_text(f"{served['api_key']}\n")
+        reply = run("chat", "What is MTP?", "--url", url, "--key-file", str(key_file), "--json", **other)
+        assert json.loads(reply.stdout)["draft_n"] > 0
+        watched = run("attach", url, "--seconds", "0.5", "--api-key-env", "THE_KEY", **other)
+        assert watched.stdout.splitlines()[-1].startswith("ready")
+
+    def test_one_of_ours_needs_no_key(self, served: dict[str, Any]) -> None:
+        assert "llama-server" in told("attach", served["url"], "--once")
+
+    def test_a_wrong_key_and_none_are_told(self, served: dict[str, Any], tmp_path: Path) -> None:
+        other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "THE_KEY": "wrong-key"}
+        refused = run("attach", served["url"], "--once", "--api-key-env", "THE_KEY", **other)
+        assert "does not accept the API key" in refused.stderr
+        assert "wrong-key" not in refused.stderr
+        assert "--api-key-env" in run("attach", served["url"], "--once", **other).stderr
+
+    def test_a_variable_that_is_not_set_is_told(self) -> None:
+        assert "holds no API key" in run("attach", "http://127.0.0.1:1", "--api-key-env", "NOT_SET").stderr
+
+    def test_a_key_without_https_is_warned_of(self) -> None:
+        done = run("attach", "http://192.0.2.1:1", "--api-key-env", "THE_KEY", "--once", THE_KEY="k", http_proxy="")
+        assert "Without https" in done.stderr
+
+    def test_status_shows_the_key_when_it_is_asked_for(self, served: dict[str, Any]) -> None:
+        assert served["api_key"] not in told("status")
+        assert "--show-key" in told("status")
+        assert served["api_key"] in told("status", "--show-key")
+
+    def test_the_model_served_last_is_served_again(self, served: dict[str, Any]) -> None:
+        told("stop")
+        with subprocess.Popen(
+            [*COMMAND, "serve", "--last", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            assert process.stdout is not None
+            again = json.loads(process.stdout.readline())
+            process.terminate()
+            process.wait(20)
+        assert (again["url"], again["api_key"]) == (served["url"], served["api_key"])
