@@ -2,32 +2,28 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
-import psutil
-
-from launcher.base.errors import EngineFailed
-from launcher.base.identity import ProcessId
+from launcher.attach import Address, Attached, address_of
+from launcher.base.errors import ServerNotFound, Unreachable
 from launcher.base.paths import expanded
 from launcher.engine import registry
 from launcher.engine.client import ChatRequest, EngineClient
 from launcher.engine.demo import DEMO, demo_preset, unpack_demo_model
 from launcher.engine.launch import ServeOptions
-from launcher.engine.registry import Entry
-from launcher.engine.state import State
+from launcher.engine.settings import Value
 from launcher.models.catalogue import SPECULATION, ModelEntry
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import find_companion
 from launcher.models.locate import locate
 from launcher.monitor.meter import ReplyMeter
+from launcher.running import Running, logs, restart, status, stop
 from launcher.session import OnDelta, OnEvent, OnHealth, OnSample, Reply, Session, read_reply
 
-__all__ = ["Reply", "Running", "Session", "chat", "options_for", "serve", "status", "stop"]
-
-_STOP_S = 12.0
+__all__ = ["Reply", "Running", "Session", "chat", "logs", "options_for", "restart", "serve", "status", "stop"]
 
 
 @asynccontextmanager
@@ -38,14 +34,16 @@ async def serve(
     on_event: OnEvent | None = None,
     on_sample: OnSample | None = None,
     on_health: OnHealth | None = None,
+    chosen: Mapping[str, Value] | None = None,
 ) -> AsyncIterator[Session]:
     """Run a server for as long as the block lasts; leaving it, however, leaves no process.
 
-    Raises the LauncherError that says why it could not be served.
+    `chosen` are the settings to keep for the model's next start: see Session.start. Raises the LauncherError that says
+    why it could not be served.
     """
     session = Session(port=port, on_event=on_event, on_sample=on_sample, on_health=on_health)
     try:
-        await session.start(options)
+        await session.start(options, chosen=chosen)
         yield session
     finally:
         await session.stop()
@@ -84,52 +82,34 @@ def _with_draft_file(options: ServeOptions, entry: ModelEntry) -> ServeOptions:
     return replace(options, draft_file=draft, spec_type=way.spec_type)
 
 
-async def chat(request: ChatRequest, *, url: str | None, on_delta: OnDelta | None = None) -> Reply:
-    """Ask a running server of ours: the only one, or the one at `url`."""
-    entry = await asyncio.to_thread(registry.find, url)
+async def chat(
+    request: ChatRequest, *, url: str | None, api_key: str | None = None, on_delta: OnDelta | None = None
+) -> Reply:
+    """Ask a running server of ours, the only one or the one at `url`, or another at `url`, which `api_key` opens."""
+    try:
+        entry = await asyncio.to_thread(registry.find, url)
+    except ServerNotFound as error:
+        if url is None:
+            raise
+        return await _chat_elsewhere(request, address_of(url), api_key, on_delta, error)
     began_s = time.monotonic()
     async with EngineClient(entry.url, entry.api_key) as client, client.chat(request) as deltas:
         return await read_reply(deltas, began_s, ReplyMeter(), on_delta)
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A registered server and what it is doing now."""
-
-    entry: Entry
-    state: str
-
-
-async def status(url: str | None = None) -> tuple[Running, ...]:
-    """Return the servers that run now, or only the one at `url`; ServerNotFound when that does not run."""
-    if url is None:
-        entries = await asyncio.to_thread(registry.running)
-    else:
-        entries = (await asyncio.to_thread(registry.find, url),)
-    return tuple(await asyncio.gather(*map(_look, entries)))
-
-
-async def _look(entry: Entry) -> Running:
-    if entry.state != State.READY:
-        return Running(entry, entry.state)
-    async with EngineClient(entry.url, entry.api_key) as client:
-        return Running(entry, entry.state if await client.healthy() else "not answering")
-
-
-async def stop(url: str | None) -> Entry:
-    """Stop the only running server, or the one at `url`, and return what it was.
-
-    Its launcher is asked to end (on Windows it is ended, which ends the engine's job). Raises ServerNotFound,
-    SeveralServers, or EngineFailed when it still runs after 12 s.
-    """
-    entry = await asyncio.to_thread(registry.find, url)
-    engine = ProcessId.of(entry.engine_pid) if entry.engine_pid else None
-    with suppress(psutil.NoSuchProcess):
-        psutil.Process(entry.pid).terminate()
-    deadline_s = time.monotonic() + _STOP_S
-    while entry.launcher.running() or (engine is not None and engine.running()):
-        if time.monotonic() > deadline_s:
-            raise EngineFailed(f"The server at {entry.url} did not end within {_STOP_S:.0f} s.", "Try again.")
-        await asyncio.sleep(0.05)
-    registry.running()
-    return entry
+async def _chat_elsewhere(
+    request: ChatRequest, address: Address, api_key: str | None, on_delta: OnDelta | None, ours: ServerNotFound
+) -> Reply:
+    server = Attached(address, api_key)
+    try:
+        try:
+            await server.look()
+        except Unreachable as error:
+            if address.local:
+                raise ours from error
+            raise
+        began_s = time.monotonic()
+        async with server.chat(request) as deltas:
+            return await read_reply(deltas, began_s, ReplyMeter(), on_delta)
+    finally:
+        await server.close()

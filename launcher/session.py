@@ -2,26 +2,30 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from launcher.base.errors import PortBusy, ServerNotFound, Superseded
+from launcher.base.errors import LauncherError, PortBusy, ServerNotFound, Superseded
 from launcher.base.units import percent, rate
 from launcher.engine import registry
 from launcher.engine.build import BUILT_IN
 from launcher.engine.client import ChatRequest, Delta, Timings
 from launcher.engine.launch import ServeOptions, check_model, check_options, name_of
+from launcher.engine.left_over import command_hash
 from launcher.engine.logs import LogBook
 from launcher.engine.registry import Registration
-from launcher.engine.state import Event, State, Status
+from launcher.engine.settings import Value, remember, settings_of
+from launcher.engine.state import EngineStarted, Event, State, Status
 from launcher.engine.supervisor import Supervisor
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.meter import Acceptance, ReplyMeter
 from launcher.monitor.monitor import Monitor, Sampled
 from launcher.planner import learn_from_load
+from launcher.remote import RemoteControl
 
 _PORTS_TRIED = 4
+_SETTLE_S = 0.05
 _END_WORDS = {"stop": "end", "length": "token limit"}
 
 OnEvent = Callable[[Event], None]
@@ -80,6 +84,9 @@ class Session:
         self._requests = 0
         self._supervisor: Supervisor | None = None
         self._registration: Registration | None = None
+        self._remote: RemoteControl | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._chosen: dict[str, Value] = {}
 
     @property
     def supervisor(self) -> Supervisor:
@@ -88,9 +95,17 @@ class Session:
             raise ServerNotFound("The server is not running.", "Start it first.")
         return self._supervisor
 
-    async def start(self, options: ServeOptions) -> None:
+    async def start(
+        self,
+        options: ServeOptions,
+        *,
+        again: bool = False,
+        drain_s: float = 0.0,
+        chosen: Mapping[str, Value] | None = None,
+    ) -> None:
         """Serve `options`, in place of what is served now. See Supervisor.become.
 
+        `chosen` are the settings that the user chose; once they serve, they are kept for the model's next start.
         A port that nobody asked for, and that another program takes before the engine does, is exchanged for another.
         """
         self._requests += 1
@@ -102,19 +117,22 @@ class Session:
                 raise Superseded("A newer request to this server took the place of this one.")
             self._hides_lost_port = moves_left > 0
             try:
-                await self._become(options)
+                await self._become(options, again=again, drain_s=drain_s)
             except PortBusy:
                 if not moves_left:
                     raise
                 self._port = None
             else:
-                return
+                break
+        if chosen is not None:
+            self._chosen |= chosen
+            await asyncio.to_thread(remember, options.model, dict(self._chosen))
 
-    async def _become(self, options: ServeOptions) -> None:
+    async def _become(self, options: ServeOptions, *, again: bool, drain_s: float) -> None:
         supervisor = self._supervisor or self._open(options)
         self.monitor.begin(supervisor)
         try:
-            await supervisor.become(options)
+            await supervisor.become(options, again=again, drain_s=drain_s)
         except BaseException:
             await self._settle()
             raise
@@ -135,14 +153,23 @@ class Session:
         if self._on_health is not None:
             self._on_health(event)
 
-    async def stop(self) -> None:
-        """Stop the server, if one runs or is about to."""
+    async def stop(self, *, drain_s: float = 0.0) -> None:
+        """Stop the server, if one runs or is about to; it may end the requests it has for up to `drain_s` seconds."""
         self._requests += 1
         if self._supervisor is not None:
             try:
-                await self._supervisor.become(None)
+                await self._supervisor.become(None, drain_s=drain_s)
             finally:
                 await self._settle()
+
+    async def wait_until_ended(self) -> LauncherError | None:
+        """Wait until the server runs no more and nobody starts it; return why, None when it was stopped."""
+        while (supervisor := self._supervisor) is not None:
+            status = await supervisor.wait_for(State.STOPPED, State.FAILED)
+            if not supervisor.changing and self._supervisor in (supervisor, None):
+                return status.error
+            await asyncio.sleep(_SETTLE_S)  # a start that moves to another port
+        return None
 
     async def ask(self, request: ChatRequest, on_delta: OnDelta | None = None) -> Reply:
         """Ask for a reply and return it whole; the monitor follows it. See Supervisor.chat for the errors."""
@@ -169,12 +196,19 @@ class Session:
                     model=name_of(launch.options if launch else options),
                     draft=launch.options.draft if launch else options.draft,
                     health=(),
+                    settings=settings_of(launch) if launch else {},
+                    command_hash=command_hash(pid) if (pid := supervisor.engine_pid) else None,
                 )
+            if isinstance(event, EngineStarted):
+                registration.update(engine_pid=event.pid, engine_created_s=event.created_s, command_hash=None)
+                return
             lost = isinstance(event, Status) and isinstance(event.error, PortBusy) and self._hides_lost_port
             if self._on_event is not None and not lost:
                 self._on_event(event)
 
         self._registration = registration
+        self._remote = RemoteControl(self)
+        self._listening = asyncio.create_task(_listen(self._remote, registration))
         self._supervisor = supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), listen)
         self._port = endpoint.port
         return supervisor
@@ -186,10 +220,23 @@ class Session:
         if supervisor is None or supervisor.changing or not resting:
             return
         self._supervisor = None
+        remote, listening = self._remote, self._listening
         if self._registration is not None:
             self._registration.remove()
         supervisor.log.close()
+        if remote is not None and listening is not None:
+            await asyncio.wait([listening])
+            await remote.close()
         await self.monitor.end()
+
+
+async def _listen(remote: RemoteControl, registration: Registration) -> None:
+    """Open the line for other programs of this user; where that cannot be, they have signals."""
+    try:
+        address = await remote.listen(registration.entry.port)
+    except OSError:
+        return
+    registration.update(control=address.place, control_token=address.token)
 
 
 def _engine(options: ServeOptions) -> str:

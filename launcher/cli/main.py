@@ -12,6 +12,7 @@ from typing import NoReturn
 from launcher import __version__
 from launcher.cli import gui
 from launcher.cli.interrupts import INTERRUPTED, run_interruptible
+from launcher.cli.terminal import guard
 
 VERBS = {
     "gui": "open the window (also what happens without a verb)",
@@ -20,16 +21,21 @@ VERBS = {
     "chat": "ask a running server",
     "status": "list the running servers",
     "stop": "stop a running server",
+    "restart": "restart a running server, with other settings",
+    "logs": "show the log of the running server, or of the last one",
     "plan": "say what fits this machine, or a described one, and how to run it",
     "estimate": "say what memory a model takes, before it is downloaded",
     "pull": "get a model onto this machine, verified; interrupted, it goes on where it was",
     "downloads": "look after the queue of downloads, and work it",
     "models": "list the models of the catalogue, or tell all about one; look after those on this machine",
     "engine": "list, install, test and switch engines (official builds of llama.cpp, and your own)",
+    "autostart": "serve from login on, or not (off until switched on)",
+    "attach": "look at a server that others started, and watch it",
     "export": "write a server down for other tools: shells, compose, systemd, clients, llama-swap, a router",
+    "diagnose": "say why an engine failed, from its log",
     "doctor": "say what this machine has and what is missing",
 }
-_ANSWERING = ("plan", "estimate", "models", "doctor", "status", "export")
+_ANSWERING = ("plan", "estimate", "models", "doctor", "status", "diagnose", "export")
 """The verbs that do nothing but print."""
 _BROKEN_PIPE = 141
 
@@ -49,6 +55,7 @@ def run(open_window: OpenWindow) -> NoReturn:
         if hasattr(stream, "reconfigure"):
             # On Windows a pipe would get the code page, in which programs do not read JSON.
             stream.reconfigure(encoding="utf-8" if sys.platform == "win32" else None, errors="replace")
+    guard()
     try:
         code = main(sys.argv[1:], open_window)
         sys.stdout.flush()

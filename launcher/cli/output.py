@@ -7,11 +7,15 @@ import sys
 from typing import Any
 
 from launcher.base.errors import LauncherError
+from launcher.base.text import escaped_json, one_line
+
+_MOST = 2_000
+"""Characters of an error's sentence: it may quote what a server or a file says."""
 
 
 def print_json(data: Any) -> None:  # noqa: ANN401 -- any JSON value
     """Print one JSON value on one line of stdout."""
-    print(json.dumps(data, ensure_ascii=False, default=str), flush=True)
+    print(escaped_json(json.dumps(data, ensure_ascii=False, default=str)), flush=True)
 
 
 def print_error(error: LauncherError, *, as_json: bool) -> None:
@@ -20,9 +24,9 @@ def print_error(error: LauncherError, *, as_json: bool) -> None:
         facts = dict(error.facts)
         print_json({"error": {"code": error.code, "message": error.title, "hint": error.hint, "facts": facts}})
         return
-    print(f"Error: {error.title}", file=sys.stderr)
+    print(f"Error: {one_line(error.title, _MOST)}", file=sys.stderr)
     if error.hint:
-        print(f"       {error.hint}", file=sys.stderr)
+        print(f"       {one_line(error.hint, _MOST)}", file=sys.stderr)
 
 
 def take_extra(parser: argparse.ArgumentParser) -> None:
@@ -42,3 +46,18 @@ def finite(text: str) -> float:
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"{text} is not a number")
     return value
+
+
+def duration(text: str) -> float:
+    """Read a number of seconds for argparse."""
+    value = finite(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than nothing")
+    return value
+
+
+def count(text: str) -> int:
+    """Read a number of things for argparse, 0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is not a number, 0 or more")
+    return int(text)

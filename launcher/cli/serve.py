@@ -7,6 +7,7 @@ import asyncio
 import os
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ from launcher.cli.quantities import tokens, workers
 
 if TYPE_CHECKING:
     from launcher.app import Session
+
+
+_SETTINGS = ("ctx", "draft", "slots", "threads", "kv", "ubatch", "n_cpu_moe")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='a model that was pulled, a .gguf file, or "demo" for the demo model',
     )
     model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same")
+    model.add_argument("--last", action="store_true", help="the model that was served last")
     parser.add_argument(
         "--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine (default: the one in use)"
     )
@@ -36,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--draft", type=int, metavar="N", help="draft length in tokens, 0 is MTP off (default 2)")
     parser.add_argument("--port", type=int, metavar="P", help="port on 127.0.0.1 (default: the one of last time)")
-    parser.add_argument("--slots", type=int, default=1, metavar="N", help="requests served at once (default 1)")
+    parser.add_argument("--slots", type=int, metavar="N", help="requests served at once (default 1)")
     parser.add_argument("--kv", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0, ... (default: f16)")
     parser.add_argument("--ubatch", type=int, metavar="N", help="tokens of a prompt computed at once (default 512)")
     parser.add_argument("--n-cpu-moe", type=int, metavar="N", help="keep the experts of N layers in host memory")
@@ -44,6 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--rpc", type=workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
     )
     parser.add_argument("--threads", type=int, metavar="N", help="processor threads (default: the engine's choice)")
+    parser.add_argument(
+        "--defaults", action="store_true", help="do not take the settings that this model was served with the last time"
+    )
     take_extra(parser)
 
 
@@ -51,8 +59,10 @@ async def run(options: argparse.Namespace) -> int:
     """Serve until the end is asked for; a crash of the engine ends it with exit code 1."""
     from launcher import app
     from launcher.cli.progress import StateLine
+    from launcher.engine.last import keep_last, last
     from launcher.engine.launch import DEFAULT_DRAFT, ServeOptions
-    from launcher.engine.state import Event, State
+    from launcher.engine.settings import remembered, with_settings
+    from launcher.engine.state import Event
     from launcher.monitor.health_event import HealthEvent
 
     def chosen(model: Path) -> ServeOptions:
@@ -60,7 +70,7 @@ async def run(options: argparse.Namespace) -> int:
             model=model,
             engine=options.engine,
             context=options.ctx,
-            slots=options.slots,
+            slots=1 if options.slots is None else options.slots,
             threads=options.threads,
             draft=DEFAULT_DRAFT,
             kv=options.kv,
@@ -81,18 +91,26 @@ async def run(options: argparse.Namespace) -> int:
             print(health_line(event.finding.as_json(), cleared=event.cleared), file=sys.stderr, flush=True)
 
     try:
-        serve_options = app.options_for(options.what or options.model, chosen, draft=options.draft)
-        async with app.serve(serve_options, port=options.port, on_event=show, on_health=show_health) as server:
-            _announce(server, as_json=options.json)
-            status = await server.supervisor.wait_for(State.FAILED)
-            if status.error is not None:
-                raise status.error
-            return 1
+        model = last() if options.last else options.what or options.model
+        serve_options = app.options_for(model, chosen, draft=options.draft)
+        asked = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
+        kept = {} if options.defaults else remembered(serve_options.model)
+        last_time = {name: value for name, value in kept.items() if name not in asked}
+        serve_options = with_settings(serve_options, last_time)
+        wishes = last_time | asked
+        async with app.serve(
+            serve_options, port=options.port, on_event=show, on_health=show_health, chosen=wishes
+        ) as server:
+            _announce(server, last_time, as_json=options.json)
+            await asyncio.to_thread(keep_last, model)
+            if (error := await server.wait_until_ended()) is not None:
+                raise error
+            return 0
     except asyncio.CancelledError:
         return 0  # SIGINT and SIGTERM are the ordinary end
 
 
-def _announce(server: Session, *, as_json: bool) -> None:
+def _announce(server: Session, last_time: Mapping[str, object], *, as_json: bool) -> None:
     from launcher.engine.arguments import USUAL_KV, USUAL_UBATCH
 
     supervisor = server.supervisor
@@ -110,11 +128,25 @@ def _announce(server: Session, *, as_json: bool) -> None:
         f"\n  address  {endpoint.url}/v1"
         f"\n  API key  {endpoint.api_key}"
         f"\n  settings {mtp}, context {launch.context}, {launch.options.slots} slot(s)"
+        f"\n  context  {_full(launch.context, launch.options.slots, launch.options.extra)}"
         f"\n  memory   KV cache {launch.options.kv or USUAL_KV}, ubatch {launch.options.ubatch or USUAL_UBATCH}"
         + (f"\n  workers  {', '.join(launch.options.rpc)} (RPC)" if launch.options.rpc else "")
+        + (f"\n  kept     {_words(last_time)} as the last time; --defaults leaves that out" if last_time else "")
         + (f"\n  yours    {shlex.join(launch.options.extra)}" if launch.options.extra else "")
         + (f"\n  note     {launch.note}" if launch.note else "")
         + f"\n  log      {supervisor.log.path}"
         "\nCtrl-C stops it.",
         flush=True,
     )
+
+
+def _words(settings: Mapping[str, object]) -> str:
+    return ", ".join(f"{name.replace('_', '-')} {value}" for name, value in settings.items())
+
+
+def _full(context: int, slots: int, extra: Sequence[str]) -> str:
+    """Say what happens when a slot is full; llama-server gives each an equal part of the context."""
+    each = f"{context // slots} tokens a slot" if slots > 1 else f"{context} tokens"
+    if "--context-shift" in extra:
+        return f"{each}; the oldest half of a full one is dropped, as you wish"
+    return f"{each}; a reply that fills them ends there, nothing of the chat is dropped"

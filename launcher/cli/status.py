@@ -9,6 +9,7 @@ from launcher.cli.output import print_json
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("--url", help="only the server at this address")
+    parser.add_argument("--show-key", action="store_true", help="print the API keys, too")
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -17,7 +18,7 @@ async def run(options: argparse.Namespace) -> int:
 
     servers = await app.status(options.url)
     if options.json:
-        fields = {"url", "port", "api_key", "pid", "engine_pid", "model", "engine", "draft", "health"}
+        fields = {"settings", "url", "port", "api_key", "pid", "engine_pid", "model", "engine", "draft", "health"}
         print_json([{"state": server.state, **server.entry.model_dump(include=fields)} for server in servers])
     elif not servers:
         print("No server is running. Start one with `mtp-launcher serve --model FILE`.")
@@ -27,6 +28,12 @@ async def run(options: argparse.Namespace) -> int:
             mtp = f"draft length {entry.draft}" if entry.draft else "MTP off"
             about = (server.state, entry.model, mtp, f"{entry.engine} engine", f"pid {entry.engine_pid}")
             print(f"{entry.url}/v1  {'  '.join(about)}")
+            if options.show_key:
+                print(f"  API key  {entry.api_key}")
             for found in entry.health:
                 print(f"  {health_line(found)}")
+        if not options.show_key:
+            print(
+                "`mtp-launcher status --show-key` prints the API key, `mtp-launcher export python` a program that asks."
+            )
     return 0 if servers else 1

@@ -2,19 +2,22 @@
 
 import argparse
 
-from launcher.cli.output import print_json
+from launcher.cli.output import duration, print_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("--url", help="which server, when more than one runs")
+    parser.add_argument(
+        "--drain", type=duration, default=0.0, metavar="SECONDS", help="let the requests it has end, but no longer"
+    )
 
 
 async def run(options: argparse.Namespace) -> int:
     """Stop the server and say which it was."""
     from launcher import app
 
-    entry = await app.stop(options.url)
+    entry = await app.stop(options.url, drain_s=options.drain)
     if options.json:
         print_json({"stopped": entry.url, "model": entry.model})
     else:

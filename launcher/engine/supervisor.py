@@ -83,6 +83,11 @@ class Supervisor:
         return self._status
 
     @property
+    def options(self) -> ServeOptions | None:
+        """What is served, as it was asked for; None before the first start."""
+        return self._options
+
+    @property
     def engine_pid(self) -> int | None:
         """The engine's pid while it runs."""
         return self._process.identity.pid if self._process else None

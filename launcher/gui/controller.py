@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, Signal, Slot
 
 from launcher.base.errors import LauncherError, Superseded
-from launcher.engine.state import EngineStarted, LogAdded, Notice, State, Status
+from launcher.engine.state import LogAdded, Notice, State, Status
 from launcher.gui.bridge import Bridge, Ended
 from launcher.gui.viewmodel import Inputs, View, ViewModel, derive
 
@@ -167,8 +167,6 @@ class Controller(QObject):
                         lines.append(line)
                 case Notice(_, said):
                     lines.append(said)
-                case EngineStarted():
-                    pass
                 case Status():
                     self._model.update(status=event)
                     if event.error is not None:

@@ -295,12 +295,9 @@ def test_an_engine_that_crashes_is_started_again_at_the_same_address() -> None:
             pass
         (before,) = answer("status")
         os.kill(before["engine_pid"], signal.SIGKILL)
-        told = process.stderr.readline()
-        while not told.startswith("The engine was killed from outside while serving."):
-            told = process.stderr.readline()
+        told = next(line for line in process.stderr if line.startswith("The engine was killed from outside"))
         assert told.endswith("It is started again in 0.5 s (1 of 3).\n")
-        while process.stderr.readline().strip() != "Ready":
-            pass
+        assert any(line.strip() == "Ready" for line in process.stderr)
         assert answer("chat", "Hello", "--max-tokens", "8")["predicted_n"] == 8
         (after,) = answer("status")
         assert (after["url"], after["api_key"]) == (before["url"], before["api_key"])

@@ -1,0 +1,144 @@
+"""The settings of a server that a user may change while it runs, by name, and those it had the last time."""
+
+import difflib
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from launcher.base.errors import BadOption
+from launcher.base.files import set_aside, write_atomically
+from launcher.base.paths import state_dir
+from launcher.engine.launch import Launch, ServeOptions, check_options
+
+_FIELDS = {
+    "ctx": "context",
+    "draft": "draft",
+    "slots": "slots",
+    "threads": "threads",
+    "kv": "kv",
+    "ubatch": "ubatch",
+    "n_cpu_moe": "n_cpu_moe",
+}
+"""The settings by the names of their options, and the fields of ServeOptions that they are."""
+_OPEN = frozenset({"ctx", "threads", "kv", "ubatch", "n_cpu_moe"})
+"""Those that can be left to the program or the engine."""
+_LEFT_OPEN = ("default", "auto", "none")
+_THOUSANDS = {"k": 2**10, "m": 2**20}
+_MOST_MODELS = 500
+_LOCK_S = 5.0
+_log = logging.getLogger(__name__)
+
+Value = int | str | None
+Settings = Mapping[str, Value]
+"""Settings by name; None leaves one open."""
+
+
+def parse_settings(written: Mapping[str, str]) -> dict[str, Value]:
+    """Return settings from `{"ctx": "64K", "draft": "2"}`.
+
+    Raises BadOption for a name that is none, with the nearest one, and for a value that cannot be one.
+    """
+    return {_name(name): _value(_name(name), text) for name, text in written.items()}
+
+
+def with_settings(options: ServeOptions, settings: Settings) -> ServeOptions:
+    """Return the options with other settings. Raises BadOption for a value that no engine could use."""
+    changes: dict[str, Any] = {_FIELDS[_name(name)]: value for name, value in settings.items()}
+    changed = replace(options, **changes)
+    check_options(changed)
+    return changed
+
+
+def settings_of(launch: Launch) -> dict[str, object]:
+    """Return the settings that a server runs with; what is left to the engine is None."""
+    options = launch.options
+    told: dict[str, object] = {name: getattr(options, attribute) for name, attribute in _FIELDS.items()}
+    return told | {"ctx": launch.context, "extra": list(options.extra)}
+
+
+def _name(text: str) -> str:
+    name = text.strip().lower().lstrip("-").replace("-", "_")
+    if name in _FIELDS:
+        return name
+    if name == "context":
+        return "ctx"
+    near = difflib.get_close_matches(name, _FIELDS, n=2, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"There are {', '.join(_FIELDS)}."
+    raise BadOption(f"{text} is not a setting that can be changed.", hint, setting=text)
+
+
+def _value(name: str, text: str) -> Value:
+    word = text.strip().lower()
+    if name in _OPEN and word in _LEFT_OPEN:
+        return None
+    if name == "kv":
+        return word
+    factor = _THOUSANDS.get(word[-1:], 1) if name == "ctx" else 1
+    number = word[:-1] if factor > 1 else word
+    if not number.isdecimal():
+        raise BadOption(f"{text} is not a value for {name}.", "It is a whole number.", setting=name)
+    return int(number) * factor
+
+
+class _Kept(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    ctx: int | None = None
+    draft: int | None = None
+    slots: int | None = None
+    threads: int | None = None
+    kv: str | None = None
+    ubatch: int | None = None
+    n_cpu_moe: int | None = None
+
+
+class _KeptSettings(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    models: dict[str, _Kept] = {}
+
+
+def remembered(model: Path) -> dict[str, Value]:
+    """Return the settings that a user chose for a model the last time it was served, without those left open."""
+    kept = _load(_file()).models.get(str(model.absolute()))
+    return kept.model_dump(exclude_none=True) if kept else {}
+
+
+def remember(model: Path, settings: Settings) -> None:
+    """Keep what a user chose for a model. Where it cannot be written, a warning says so."""
+    path, key = _file(), str(model.absolute())
+    chosen = _Kept.model_validate({name: value for name, value in settings.items() if value is not None})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock"), timeout=_LOCK_S):
+            kept = _load(path)
+            before = kept.models.pop(key, _Kept())
+            if before == chosen:
+                return
+            models = dict(list(kept.models.items())[-_MOST_MODELS:]) | {key: chosen}
+            if chosen == _Kept():
+                del models[key]
+            written = _KeptSettings(models=models).model_dump_json(indent=1, exclude_none=True)
+            write_atomically(path, written.encode())
+    except (OSError, Timeout) as error:
+        why = getattr(error, "strerror", None) or error
+        _log.warning("The settings cannot be kept for the next time (%s): %s.", path, why)
+
+
+def _file() -> Path:
+    return state_dir() / "settings.json"
+
+
+def _load(path: Path) -> _KeptSettings:
+    try:
+        return _KeptSettings.model_validate_json(path.read_bytes())
+    except ValidationError:
+        set_aside(path, "The list of settings")
+    except OSError:
+        pass  # none were kept, or they cannot be read: writing them says so
+    return _KeptSettings()

@@ -1,0 +1,142 @@
+"""What other programs of this user may ask of a server that this program runs, over its private line."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
+
+from launcher.base.control import Address, ControlServer
+from launcher.base.errors import BadOption
+from launcher.base.paths import runtime_dir
+from launcher.engine.launch import ServeOptions
+from launcher.engine.settings import Value, parse_settings, settings_of, with_settings
+from launcher.engine.state import Status
+from launcher.engine.supervisor import Supervisor
+
+_LOG_LINES = 200
+_LOG_PERIOD_S = 0.2
+
+
+class Controlled(Protocol):
+    """The session that is asked."""
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """Its server."""
+
+    async def start(
+        self,
+        options: ServeOptions,
+        *,
+        again: bool = False,
+        drain_s: float = 0.0,
+        chosen: Mapping[str, Value] | None = None,
+    ) -> None:
+        """See Session.start."""
+
+    async def stop(self, *, drain_s: float = 0.0) -> None:
+        """See Session.stop."""
+
+
+class RemoteControl:
+    """The line of one session. Verbs: status; stop (drain_s); restart (set, drain_s); logs (lines, follow)."""
+
+    def __init__(self, session: Controlled) -> None:
+        self._session = session
+        self._server = ControlServer(self._answer)
+        self._work: set[asyncio.Future[None]] = set()
+
+    async def listen(self, port: int) -> Address:
+        """Begin to listen for the server on `port`. Raises OSError."""
+        return await self._server.listen(runtime_dir(), f"control-{port}")
+
+    async def close(self) -> None:
+        """Listen no more."""
+        await self._server.close()
+
+    async def _answer(self, verb: str, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+        match verb:
+            case "status":
+                yield status_of(self._session.supervisor)
+            case "stop":
+                async for each in self._follow(self._session.stop(drain_s=_seconds(fields))):
+                    yield each
+                yield {"stopped": True}
+            case "restart":
+                async for each in self._restart(fields):
+                    yield each
+            case "logs":
+                async for each in self._logs(fields):
+                    yield each
+            case _:
+                raise BadOption(f"This server's program does not know {verb}.", "Is it an older version?", verb=verb)
+
+    async def _restart(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+        supervisor = self._session.supervisor
+        written = fields.get("set")
+        pairs = {str(name): str(value) for name, value in written.items()} if isinstance(written, dict) else {}
+        chosen = parse_settings(pairs)
+        launch = supervisor.launch
+        if launch is None:
+            raise BadOption("The server has never run, so it cannot be restarted.", "Start it.")
+        options = with_settings(supervisor.options or launch.options, chosen)
+        starting = self._session.start(options, again=True, drain_s=_seconds(fields), chosen=chosen)
+        async for each in self._follow(starting):
+            yield each
+        yield status_of(self._session.supervisor)
+
+    async def _follow(self, work: Any) -> AsyncIterator[Any]:  # noqa: ANN401 -- a coroutine
+        """Do the work, also when nobody listens any more, and yield the states on the way."""
+        supervisor = self._session.supervisor
+        doing = asyncio.ensure_future(work)
+        self._work.add(doing)
+        doing.add_done_callback(self._done)
+        while not doing.done():
+            change = asyncio.ensure_future(supervisor.wait_for_change())
+            either: set[asyncio.Future[Any]] = {doing, change}
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                change.cancel()
+            if not doing.done():
+                yield {"state": supervisor.status.state.value, "percent": supervisor.status.percent}
+        await doing
+
+    def _done(self, doing: "asyncio.Future[None]") -> None:
+        self._work.discard(doing)
+        if not doing.cancelled():
+            doing.exception()  # nobody may be left to ask for it
+
+    async def _logs(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+        log = self._session.supervisor.log
+        lines = fields.get("lines", _LOG_LINES)
+        seen = log.added - max(0, lines if isinstance(lines, int) else _LOG_LINES)
+        while True:
+            new = log.since(seen)
+            seen = log.added
+            for begin in range(0, len(new), _LOG_LINES):
+                yield {"lines": [[line.time_s, line.text] for line in new[begin : begin + _LOG_LINES]]}
+            if not fields.get("follow"):
+                return
+            await asyncio.sleep(_LOG_PERIOD_S)
+
+
+def status_of(supervisor: Supervisor) -> dict[str, object]:
+    """Return what a server does now, as the line tells it."""
+    status: Status = supervisor.status
+    launch = supervisor.launch
+    return {
+        "state": status.state.value,
+        "percent": status.percent,
+        "error": str(status.error) if status.error else None,
+        "launcher_pid": os.getpid(),
+        "engine_pid": supervisor.engine_pid,
+        "url": supervisor.endpoint.url,
+        "settings": settings_of(launch) if launch else {},
+        "log": str(supervisor.log.path),
+    }
+
+
+def _seconds(fields: Mapping[str, Any]) -> float:
+    seconds = fields.get("drain_s", 0.0)
+    return max(0.0, float(seconds)) if isinstance(seconds, int | float) else 0.0
