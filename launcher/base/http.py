@@ -1,5 +1,6 @@
 """HTTP, met here and nowhere else, so that the library behind it can be exchanged."""
 
+import asyncio
 import json
 import re
 import time
@@ -9,31 +10,41 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import httpx
-import httpx_sse
 
 from launcher import __version__
 from launcher.base.errors import Refused, Unreachable
+from launcher.base.events import read_events
 from launcher.base.net import host_of, tls_context, unreachable
+from launcher.base.text import one_line
 
-_CONNECT_S = 2.0
+_CONNECT_S, _REMOTE_CONNECT_S = 2.0, 10.0
+_ANSWER_S = 10.0
+_MOST_BYTES, _MOST_EVENT_BYTES, _MOST_ERROR_BYTES = 2**23, 2**22, 2**16
+"""Of an answer, an event and an error. A llama-server's largest are its metrics and slots, some 100 KB."""
 _FIRST_RANGE, _LARGEST_RANGE = 2**18, 2**22
 _CONTENT_RANGE = re.compile(r"bytes (?:(?P<first>\d{1,19})-(?P<last>\d{1,19})|\*)/(?P<size>\d{1,19})")
 
 
 class LoopbackClient:
-    """JSON and event streams with a server on this computer; never through a proxy.
+    """JSON and event streams with a server on this computer, never through a proxy.
 
-    Raises Unreachable when the server does not answer or breaks off, Refused when it answers with an error.
+    With `remote` the server may be elsewhere: its certificate is checked and the environment's proxy is used. No
+    redirect is followed. Raises Unreachable when the server does not answer, is too slow or breaks off, Refused when it
+    answers with an error or with more than a server of models has to say.
     """
 
-    def __init__(self, url: str, *, api_key: str | None = None) -> None:
+    def __init__(self, url: str, *, api_key: str | None = None, remote: bool = False) -> None:
         self.url = url
+        self._remote = remote
         self._key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._connect_s = _REMOTE_CONNECT_S if remote else _CONNECT_S
         self._client = httpx.AsyncClient(
             base_url=url,
-            trust_env=False,
-            verify=False,  # noqa: S501 -- plain HTTP on loopback: loading certificates would take 20 ms for nothing
-            timeout=httpx.Timeout(10.0, connect=_CONNECT_S),
+            headers={"Accept-Encoding": "identity"},
+            trust_env=remote,
+            # On loopback, where plain HTTP is spoken, loading certificates would take 20 ms for nothing.
+            verify=tls_context() if remote else False,
+            timeout=httpx.Timeout(10.0, connect=self._connect_s),
         )
 
     async def __aenter__(self) -> Self:
@@ -49,16 +60,18 @@ class LoopbackClient:
     async def status(self, path: str, *, timeout_s: float) -> int | None:
         """Return the HTTP status of a GET without the key, or None when nothing answers within `timeout_s`."""
         try:
-            return (await self._client.get(path, timeout=timeout_s)).status_code
-        except httpx.HTTPError:
+            async with asyncio.timeout(timeout_s), self._client.stream("GET", path) as response:
+                await _content(response, _MOST_ERROR_BYTES, self.url)  # so that the connection can be used again
+                return response.status_code
+        except (httpx.HTTPError, TimeoutError, Refused):
             return None
 
     async def text(self, path: str) -> str:
         """GET a body as text."""
         with self._translated():
-            response = await self._client.get(path, headers=self._key)
-        _raise_for(response)
-        return response.text
+            async with asyncio.timeout(_ANSWER_S), self._client.stream("GET", path, headers=self._key) as response:
+                await self._check(response)
+                return (await _content(response, _MOST_BYTES, self.url)).decode("utf-8", "replace")
 
     async def json(self, path: str) -> Any:  # noqa: ANN401 -- the caller checks the shape
         """GET a body as parsed JSON."""
@@ -71,58 +84,71 @@ class LoopbackClient:
         Leaving the block closes the connection, which makes llama-server cancel the request.
         The server sends a ping every 30 s; two missed pings count as a hang.
         """
-        timeout = httpx.Timeout(10.0, connect=_CONNECT_S, read=75.0)
+        timeout = httpx.Timeout(_ANSWER_S, connect=self._connect_s, read=75.0)
+        headers = {**self._key, "Accept": "text/event-stream", "Cache-Control": "no-store"}
         with self._translated():
-            async with httpx_sse.aconnect_sse(
-                self._client, "POST", path, json=body, headers=dict(self._key), timeout=timeout
-            ) as source:
-                if source.response.is_error:
-                    await source.response.aread()
-                    _raise_for(source.response)
-                yield self._parsed_events(source)
+            async with self._client.stream("POST", path, json=body, headers=headers, timeout=timeout) as response:
+                await self._check(response)
+                if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+                    raise Refused(f"{self.url}{path} sent something that is no stream.", "Is it a llama-server?")
+                yield self._parsed_events(response)
 
-    async def _parsed_events(self, source: httpx_sse.EventSource) -> AsyncIterator[Any]:
-        async for event in source.aiter_sse():
-            if event.data == "[DONE]":
+    async def _parsed_events(self, response: httpx.Response) -> AsyncIterator[Any]:
+        async for event in read_events(response.aiter_raw(), _MOST_EVENT_BYTES, self.url):
+            if event == "[DONE]":
                 return
-            data = _parsed(event.data, self.url)
+            data = _parsed(event, self.url)
             if isinstance(data, dict) and "error" in data:
                 raise _refusal(data, None, self.url)
             yield data
+
+    async def _check(self, response: httpx.Response) -> None:
+        """Raise the error that a response tells."""
+        if response.is_success:
+            return
+        try:
+            data = json.loads(await _content(response, _MOST_ERROR_BYTES, self.url))
+        except (ValueError, RecursionError, Refused):
+            data = None
+        raise _refusal(data, response.status_code, str(response.url))
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except httpx.ConnectError as error:
+            if self._remote:
+                raise unreachable(self.url, error, connecting=True) from error
             raise Unreachable(f"Nothing answers at {self.url}.", "Is the server still running?") from error
-        except httpx.TimeoutException as error:
+        except (httpx.TimeoutException, TimeoutError) as error:
             raise Unreachable(f"{self.url} did not answer in time.", "See its log.") from error
-        except (httpx.HTTPError, httpx_sse.SSEError) as error:
-            raise Unreachable(f"The connection to {self.url} broke off: {error}.", "See the server's log.") from error
+        except httpx.HTTPError as error:
+            why = one_line(str(error)) or type(error).__name__
+            raise Unreachable(f"The connection to {self.url} broke off: {why}.", "See the server's log.") from error
 
 
-def _parsed(text: str | bytearray, where: str, hint: str = "Is it a llama-server?") -> Any:  # noqa: ANN401 -- the caller checks the shape
+async def _content(response: httpx.Response, most: int, where: str) -> bytes:
+    """Read a body of up to `most` bytes. What is packed stays so: it could hold far more."""
+    body = bytearray()
+    async for part in response.aiter_raw():
+        body += part
+        if len(body) > most:
+            raise Refused(f"{where} sends more than {most:,} bytes, as no llama-server does.", "Is it a llama-server?")
+    return bytes(body)
+
+
+def _parsed(text: str | bytes | bytearray, where: str, hint: str = "Is it a llama-server?") -> Any:  # noqa: ANN401 -- the caller checks the shape
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Refused(f"{where} sent something that is not JSON.", hint) from error
 
 
-def _raise_for(response: httpx.Response) -> None:
-    if response.is_error:
-        try:
-            data = response.json()
-        except ValueError:
-            data = {}
-        raise _refusal(data, response.status_code, str(response.url))
-
-
 def _refusal(data: object, status: int | None, where: str) -> Refused:
     """Turn llama-server's `{"error": {"code", "message", "type"}}` into an error with a next step."""
     error = data.get("error") if isinstance(data, dict) else None
     error = error if isinstance(error, dict) else {"message": error}
-    message = str(error.get("message") or f"HTTP status {status}")
+    message = one_line(str(error.get("message") or f"HTTP status {status}"))
     hints = {
         401: "The API key is wrong: `mtp-launcher status --json` shows the right one.",
         503: "It is still loading its model: try again in a moment.",

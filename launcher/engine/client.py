@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from launcher.base.errors import Refused
-from launcher.base.errors import Refused
 from launcher.base.http import LoopbackClient
 from launcher.base.text import one_line
 

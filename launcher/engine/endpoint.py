@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from filelock import FileLock
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from launcher.base.errors import BadOption, PortBusy
-from launcher.base.files import write_atomically
+from launcher.base.files import private_folder, read_private, set_aside, write_atomically
 from launcher.base.paths import state_dir
 
 HOST = "127.0.0.1"
+ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 -- only where sharing was asked for
 _PORTS = range(20_000, 32_768)
 """Below the ports that Linux and Windows give to outgoing connections, so that ours stays free."""
 _OPEN_PORTS = 1_024
@@ -26,31 +27,40 @@ _LOCK_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a server listens, and the key that opens it."""
+    """Where a server listens, and the key that opens it. Shared, it listens on every address of this computer."""
 
     port: int
     api_key: str = field(repr=False)
+    shared: bool = False
+
+    @property
+    def host(self) -> str:
+        """The address to listen on."""
+        return ALL_ADDRESSES if self.shared else HOST
 
     @property
     def url(self) -> str:
-        """The base address, without a path."""
+        """The base address on this computer, without a path."""
         return f"http://{HOST}:{self.port}"
 
 
 class _Kept(BaseModel):
+    model_config = ConfigDict(hide_input_in_errors=True)
+
     port: int = Field(ge=1, le=65_535)
-    api_key: str = Field(pattern=r"^[A-Za-z0-9_-]{16,}$")
+    api_key: str = Field(pattern=r"^[A-Za-z0-9_-]{16,}$", repr=False)
 
 
 class _KeptEndpoints(BaseModel):
+    model_config = ConfigDict(hide_input_in_errors=True)
+
     endpoints: list[_Kept] = []
 
 
 @contextmanager
 def _kept_endpoints() -> Iterator[_KeptEndpoints]:
     """Yield the kept endpoints under a lock and write them back; a damaged file is set aside, not lost."""
-    path = state_dir() / "endpoints.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = private_folder(state_dir()) / "endpoints.json"
     with FileLock(path.with_suffix(".lock"), timeout=_LOCK_S):
         kept = _load(path)
         before = kept.model_dump_json()
@@ -61,27 +71,28 @@ def _kept_endpoints() -> Iterator[_KeptEndpoints]:
 
 def _load(path: Path) -> _KeptEndpoints:
     try:
-        return _KeptEndpoints.model_validate_json(path.read_bytes())
+        return _KeptEndpoints.model_validate_json(read_private(path))
     except FileNotFoundError:
         return _KeptEndpoints()
     except ValidationError:
-        path.replace(path.with_suffix(".damaged.json"))
+        set_aside(path, "The list of ports and keys")
         return _KeptEndpoints()
 
 
-def claim(port: int | None, *, taken: frozenset[int] = frozenset()) -> Endpoint:
+def claim(port: int | None, *, taken: frozenset[int] = frozenset(), shared: bool = False) -> Endpoint:
     """Return an endpoint whose port is free: the asked one, else the first kept one, else a new one.
 
-    `taken` are ports that other servers of ours hold although they may not listen yet. The key of a port is
-    kept with it. Raises PortBusy when the asked port is not free, BadOption when it is no port, or one that needs
-    administrator rights.
+    `taken` are ports that other servers of ours hold although they may not listen yet. The key of a port is kept with
+    it: 256 random bits. `shared` is for every address of this computer. Raises PortBusy when the asked port is not
+    free, BadOption when it is no port, or one that needs administrator rights.
     """
     if port is not None and not 1 <= port <= 65_535:
         raise BadOption(f"{port} is not a port.", "Ports go from 1 to 65535.", port=port)
+    host = ALL_ADDRESSES if shared else HOST
     with _kept_endpoints() as kept:
         known = {entry.port: entry.api_key for entry in kept.endpoints}
         if port is not None:
-            if port in taken or not is_free(port):
+            if port in taken or not is_free(port, host):
                 raise PortBusy(
                     f"Port {port} is in use by another program.",
                     "Choose another one with --port, or leave --port out.",
@@ -91,15 +102,15 @@ def claim(port: int | None, *, taken: frozenset[int] = frozenset()) -> Endpoint:
         else:
             usual = (number for number in known if number in _PORTS)
             fresh = random.sample(_PORTS, k=200)
-            free = (number for number in (*usual, *fresh) if number not in taken and is_free(number))
+            free = (number for number in (*usual, *fresh) if number not in taken and is_free(number, host))
             chosen = next(free)
         if chosen not in known:
             kept.endpoints.append(_Kept(port=chosen, api_key=secrets.token_urlsafe(32)))
-        return Endpoint(chosen, known.get(chosen) or kept.endpoints[-1].api_key)
+        return Endpoint(chosen, known.get(chosen) or kept.endpoints[-1].api_key, shared)
 
 
-def is_free(port: int) -> bool:
-    """Return whether a server could listen on `port` of 127.0.0.1 now.
+def is_free(port: int, host: str = HOST) -> bool:
+    """Return whether a server could listen on `port` of `host` now.
 
     Raises BadOption for one that the system keeps for administrators.
     """
@@ -109,7 +120,7 @@ def is_free(port: int) -> bool:
         else:  # as the engine does, so that a closed connection's wait does not count
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
             probe.listen(1)
         except OSError as error:
             if isinstance(error, PermissionError) and port < _OPEN_PORTS and sys.platform != "win32":

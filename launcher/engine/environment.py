@@ -1,6 +1,11 @@
-"""The environment an engine runs in: the user's own, less everything that would change the engine's settings."""
+"""The environment an engine runs in: the user's own, less what would change its settings, and less all secrets.
+
+What is left out is named, and all else stays: drivers and runtimes of GPUs are steered by too many variables to list.
+LD_PRELOAD, LD_LIBRARY_PATH and the like are among them and stay: whoever can set them is the user already.
+"""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +14,15 @@ from launcher.base.paths import cache_dir
 
 _SETTINGS_PREFIXES = ("LLAMA_", "HF_")
 _SETTINGS = frozenset({"MTMD_BACKEND_DEVICE", "AIP_MODE"})
+_SECRETS = re.compile(
+    r"(?:.*_)?(?:TOKEN|KEY|APIKEY|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|PAT|CREDENTIALS?|AUTH|COOKIE|DSN)S?(?:_.*)?"
+    r"|(?:AWS|AZURE|GOOGLE|GITHUB|GITLAB|GH|CI|OPENAI|ANTHROPIC|VAULT|KUBE|DOCKER)_.*|KUBECONFIG|NETRC"
+    r"|.*(?:DATABASE|REDIS|MONGO|POSTGRES|AMQP).*_UR[LI]|PG(?:PASS.*|SERVICE.*)|KRB5.*|SSH_.*|GPG_AGENT_INFO|GNUPGHOME"
+    r"|.+_PWD|.*_PROXY|PIP_.*INDEX_URL|UV_.*INDEX.*",
+    re.IGNORECASE,
+)
+"""Names of what other programs keep in the environment for themselves: keys, passwords, agents, and addresses that may
+hold a password. No engine needs them."""
 _PARENT_PROTOCOL = "LLAMA_SERVER_ROUTER_PORT"
 _API_KEY = "LLAMA_API_KEY"
 
@@ -18,8 +32,8 @@ def engine_environment(
 ) -> dict[str, str]:
     """Return the environment for an engine.
 
-    The variables that llama-server takes for settings are left out, and its per-user settings file is looked
-    for in a folder of ours. The API key goes here and not among the arguments, which every user can read.
+    The variables that llama-server takes for settings are left out, and so are secrets; its per-user settings file is
+    looked for in a folder of ours. The API key goes here and not among the arguments, which every user can read.
     With `reports_loading` the engine prints how far it has loaded, as a child of llama.cpp's router does; it
     then also ends when its standard input ends.
     """
@@ -27,7 +41,7 @@ def engine_environment(
     environment = {
         name: value
         for name, value in inherited.items()
-        if not name.startswith(_SETTINGS_PREFIXES) and name not in _SETTINGS
+        if not name.startswith(_SETTINGS_PREFIXES) and name not in _SETTINGS and not _SECRETS.fullmatch(name)
     }
     settings = cache_dir() / "engine-settings"
     settings.mkdir(parents=True, exist_ok=True)

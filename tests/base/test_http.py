@@ -294,7 +294,7 @@ class TestEvents:
 
     async def test_an_answer_that_is_no_event_stream_is_not_read_as_one(self) -> None:
         async with talking(reply('{"choices":[]}')) as (_, client):
-            with pytest.raises(Unreachable, match="text/event-stream"):
+            with pytest.raises(Refused, match="no stream"):
                 await received(client)
 
 

@@ -88,7 +88,7 @@ def test_a_damaged_file_is_set_aside_and_not_lost(home: Path, damage: str) -> No
     (home / "state").mkdir(parents=True)
     (home / "state" / "endpoints.json").write_text(damage)
     assert claim(None) == claim(None)
-    assert (home / "state" / "endpoints.damaged.json").read_text() == damage
+    assert (home / "state" / "endpoints.json.bad").read_text() == damage
 
 
 def test_two_servers_never_share_a_port() -> None:
