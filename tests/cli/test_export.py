@@ -1,5 +1,6 @@
 """`mtp-launcher export` and `attach` as a user types them, on the real engine."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from launcher.cli.keys import key_for
 
 COMMAND = [sys.executable, "-m", "launcher"]
 
@@ -158,9 +161,13 @@ class TestAttach:
     def test_a_variable_that_is_not_set_is_told(self) -> None:
         assert "holds no API key" in run("attach", "http://127.0.0.1:1", "--api-key-env", "NOT_SET").stderr
 
-    def test_a_key_without_https_is_warned_of(self) -> None:
-        done = run("attach", "http://192.0.2.1:1", "--api-key-env", "THE_KEY", "--once", THE_KEY="k", http_proxy="")
-        assert "Without https" in done.stderr
+    @pytest.mark.parametrize(("url", "warned"), [("http://192.0.2.1:1", True), ("http://127.0.0.1:1", False)])
+    def test_a_key_without_https_is_warned_of(
+        self, url: str, warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("THE_KEY", "k" * 20)
+        assert key_for(url, argparse.Namespace(api_key_env="THE_KEY", key_file=None)) == "k" * 20
+        assert ("Without https" in capsys.readouterr().err) == warned
 
     def test_status_shows_the_key_when_it_is_asked_for(self, served: dict[str, Any]) -> None:
         assert served["api_key"] not in told("status")
