@@ -3,13 +3,16 @@
 import argparse
 import sys
 
+from launcher.base.text import prose
+from launcher.cli.keys import add_key_options, key_for
 from launcher.cli.output import finite, print_json, rounded
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("prompt", type=_prompt, help="what to ask; - reads it from standard input")
-    parser.add_argument("--url", help="which server, when more than one runs")
+    parser.add_argument("--url", help="which server, when more than one runs; or one that others started")
+    add_key_options(parser)
     parser.add_argument("--system", type=_text, metavar="TEXT", help="a system prompt")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="end the reply after N tokens")
     parser.add_argument("--temperature", type=finite, metavar="T", help="sampling temperature")
@@ -55,11 +58,12 @@ async def run(options: argparse.Namespace) -> int:
 
     def show(delta: Delta) -> None:
         if not options.json:
-            sys.stderr.write(delta.reasoning)
-            sys.stdout.write(delta.content)
+            sys.stderr.write(prose(delta.reasoning) if sys.stderr.isatty() else delta.reasoning)
+            sys.stdout.write(prose(delta.content) if sys.stdout.isatty() else delta.content)
             sys.stdout.flush()
 
-    reply = await app.chat(request, url=options.url, on_delta=show)
+    key = key_for(options.url, options)
+    reply = await app.chat(request, url=options.url, api_key=key, on_delta=show)
     if options.json:
         timings, drafts = reply.timings, reply.acceptance
         print_json(

@@ -101,8 +101,8 @@ async def run(options: argparse.Namespace) -> int:
         async with app.serve(
             serve_options, port=options.port, on_event=show, on_health=show_health, chosen=wishes
         ) as server:
-            _announce(server, last_time, as_json=options.json)
             await asyncio.to_thread(keep_last, model)
+            _announce(server, last_time, as_json=options.json)
             if (error := await server.wait_until_ended()) is not None:
                 raise error
             return 0
