@@ -1,0 +1,83 @@
+"""What lack of memory leads to, with values: the context, the layers and the kinds that can help."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.engine.action import Action, ActionKind, apply
+from launcher.engine.build import probe
+from launcher.engine.diagnosis import Diagnosis, diagnose
+from launcher.engine.diagnosis_actions import sized
+from launcher.engine.launch import Launch, ServeOptions
+from launcher.engine.process import Command
+from launcher.models.geometry import geometry_of
+from launcher.models.gguf import read_model
+from launcher.models.memory import Setting, estimate
+from launcher.models.weights import weights_of
+from tools.sparse_models.models import model
+from tools.sparse_models.write import write
+
+TOO_MUCH = (
+    "0.01.110.000 I common_params_fit_impl: projected to use 23403 MiB of device memory vs. 18000 MiB of free device"
+    " memory\n0.06.520.077 E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 2908.50 MiB on device 0: cudaMalloc"
+    " failed: out of memory\n0.06.520.090 E llama_init_from_model: failed to allocate buffer for kv cache\n"
+)
+
+
+@pytest.fixture
+async def launch(tmp_path: Path) -> Launch:
+    """A start of a 35B mixture of experts with its longest context."""
+    path = tmp_path / "moe.gguf"
+    write(path, "moe", model("qwen35moe-35b-iq3_s"))
+    options = ServeOptions(path, context=262_144, draft=2, ubatch=512)
+    return Launch(Command([], {}, tmp_path), await probe(None), read_model(path), 262_144, options)
+
+
+def diagnosis() -> Diagnosis:
+    found = diagnose(TOO_MUCH, exit_code=1)
+    assert found is not None
+    return found
+
+
+def by_kind(actions: tuple[Action, ...]) -> dict[ActionKind, Action]:
+    return {action.kind: action for action in actions}
+
+
+def needed_mib(launch: Launch, context: int, n_cpu_moe: int = 0) -> float:
+    geometry = geometry_of(launch.header)
+    setting = Setting(context, draft=2, n_cpu_moe=n_cpu_moe, backend="cuda")
+    return estimate(geometry, weights_of(launch.header, geometry), setting).needed / 2**20
+
+
+def test_the_context_is_the_longest_that_the_formula_says_fits(launch: Launch) -> None:
+    found = by_kind(sized(diagnosis(), launch, backend="cuda"))[ActionKind.SMALLER_CONTEXT]
+    context = found.parameters["context"]
+    assert isinstance(context, int)
+    assert f"{context:,}" in found.label
+    assert needed_mib(launch, context) <= 18_000 < needed_mib(launch, 262_144)
+    assert apply(found, launch.options).context == context
+    tighter = by_kind(sized(diagnosis(), launch, backend="cuda", free_mib=17_000))[ActionKind.SMALLER_CONTEXT]
+    assert int(tighter.parameters["context"]) < context
+
+
+def test_as_few_experts_go_to_the_host_as_will_do(launch: Launch) -> None:
+    found = by_kind(sized(diagnosis(), launch, backend="cuda", free_mib=14_000))[ActionKind.MORE_EXPERTS_ON_CPU]
+    count = int(found.parameters["n_cpu_moe"])
+    assert needed_mib(launch, 262_144, count) <= 14_000 < needed_mib(launch, 262_144, count - 1)
+
+
+def test_what_cannot_help_is_not_offered(launch: Launch) -> None:
+    without = replace(launch, options=replace(launch.options, draft=0, kv="q8_0"))
+    kinds = by_kind(sized(diagnosis(), without, backend="cuda"))
+    assert ActionKind.DRAFT_OFF not in kinds
+    assert ActionKind.OTHER_KV_TYPE not in kinds
+    assert ActionKind.ONE_SLOT not in kinds
+    assert ActionKind.SMALLER_CONTEXT in kinds
+
+
+def test_without_figures_the_next_shorter_context_is_tried(launch: Launch) -> None:
+    bare = replace(diagnosis(), facts={})
+    found = by_kind(sized(bare, launch, backend="cuda"))
+    assert found[ActionKind.SMALLER_CONTEXT].parameters == {"context": 229_376}
+    assert found[ActionKind.MORE_EXPERTS_ON_CPU].parameters == {}

@@ -1,0 +1,125 @@
+"""The diagnosis on the built-in engine itself, made to fail on purpose in every way that needs no GPU."""
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.engine import builtin
+from launcher.engine.diagnosis import Diagnosis, diagnose
+from tools.diagnosis_score.files import make_all
+
+MTP = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "2"]
+Run = Callable[..., tuple[Diagnosis | None, str]]
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Path:
+    """A folder of models that are broken in one way each."""
+    folder = tmp_path_factory.mktemp("broken")
+    make_all(demo_model, folder)
+    return folder
+
+
+@pytest.fixture
+def busy_port() -> Iterator[int]:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+def run(*arguments: str, limit_mib: int = 0) -> tuple[Diagnosis | None, str]:
+    """Run the engine to its end, and diagnose what it wrote."""
+
+    def limit() -> None:
+        if limit_mib:
+            resource.setrlimit(resource.RLIMIT_AS, (limit_mib << 20, limit_mib << 20))
+
+    command = [sys.executable, "-P", str(Path(builtin.__file__)), "--port", "0", *arguments]
+    ended = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+        preexec_fn=limit,
+        env={name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")},
+    )
+    assert ended.returncode
+    text = (ended.stdout + ended.stderr).decode(errors="replace")
+    return diagnose(text, exit_code=ended.returncode), text
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("page.gguf", "not_gguf", 'begins with "<!DO"'),
+        ("pointer.gguf", "not_gguf", 'begins with "vers"'),
+        ("empty.gguf", "not_gguf", "empty.gguf is not a model"),
+        ("two-thirds.gguf", "model_truncated", "two-thirds.gguf is damaged or incomplete"),
+        ("last-bytes-missing.gguf", "model_truncated", "last-bytes-missing.gguf"),
+        ("header-only.gguf", "model_truncated", "damaged or incomplete"),
+        ("version-1.gguf", "gguf_version", "GGUFv1"),
+        ("version-9.gguf", "gguf_version", "(9, it knows 3)"),
+        ("new-architecture.gguf", "architecture_unknown", "qwen95moe"),
+        ("new-tokenizer.gguf", "tokenizer_unknown", "qwen95"),
+        ("new-quant.gguf", "quant_unknown", "type 97"),
+        ("tensor-renamed.gguf", "tensors_wrong", "blk.2.ffn_gate_inp.weight"),
+        ("alone-00001-of-00003.gguf", "split_incomplete", "alone-00002-of-00003.gguf"),
+        ("second-00002-of-00003.gguf", "split_incomplete", "second-00002-of-00003.gguf"),
+        ("mmproj.gguf", "projector_as_model", "mmproj.gguf"),
+        ("gone.gguf", "model_unreadable", "No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_served(broken: Path, name: str, code: str, words: str) -> None:
+    found, text = run("--model", str(broken / name), *MTP)
+    assert found is not None, text
+    assert found.code == code
+    assert words in found.title
+
+
+def test_a_model_without_a_head(headless_model: Path) -> None:
+    found, text = run("--model", str(headless_model), *MTP)
+    assert found is not None, text
+    assert (found.code, found.action.kind) == ("no_mtp_head", "draft_off")
+
+
+def test_a_port_that_is_taken(demo_model: Path, busy_port: int) -> None:
+    found, text = run("--model", str(demo_model), "--port", str(busy_port))
+    assert found is not None, text
+    assert found.code == "port_busy"
+    assert found.facts["port"] == busy_port
+    assert found.action.parameters == {"port": busy_port}
+
+
+def test_a_flag_that_it_does_not_have(demo_model: Path) -> None:
+    found, text = run("--model", str(demo_model), "--warp-speed", "9")
+    assert found is not None, text
+    assert (found.code, found.action.parameters) == ("unknown_flag", {"flag": "--warp-speed"})
+
+
+def test_a_value_that_it_does_not_take(demo_model: Path) -> None:
+    for arguments in (["--spec-type", "mtp"], ["--cache-type-k", "q3_0"], ["--ctx-size", "many"]):
+        found, text = run("--model", str(demo_model), *arguments)
+        assert found is not None, text
+        assert found.code == "bad_value"
+
+
+def test_a_quantised_cache_without_flash_attention(demo_model: Path) -> None:
+    found, text = run("--model", str(demo_model), "--cache-type-v", "q8_0", "--flash-attn", "off")
+    assert found is not None, text
+    assert found.code == "kv_types"
+
+
+def test_a_context_that_memory_does_not_hold(demo_model: Path) -> None:
+    found, text = run("--model", str(demo_model), "--ctx-size", "3000000", "--fit", "off", limit_mib=2_200)
+    assert found is not None, text
+    assert found.code in ("kv_cache_too_big", "compute_buffer_too_big")
+    assert int(found.facts["mib"]) > 500
+    assert found.action.kind in ("smaller_context", "smaller_ubatch")
