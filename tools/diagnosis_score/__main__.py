@@ -1,47 +1,22 @@
 """Scores the diagnosis on recorded logs: how often it names the first cause, and where it does not.
 
 python -m tools.diagnosis_score [FOLDER ...]
+python -m tools.diagnosis_score --docs           writes the tables of docs/diagnosis.md
 """
 
 import sys
-import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.engine.diagnosis import diagnose
-from launcher.engine.diagnosis_log import read_log
-
-LOGS = Path(__file__).parents[2] / "tests" / "data" / "logs"
-
-
-@dataclass(frozen=True)
-class Judged:
-    """One log: what was done to the engine, and what the diagnosis says. No codes mean that nothing was wrong."""
-
-    name: str
-    codes: tuple[str, ...]
-    said: str | None
-    title: str
-
-    @property
-    def right(self) -> bool:
-        """Whether the diagnosis names what was done, or nothing where nothing was."""
-        return self.said in self.codes if self.codes else self.said is None
-
-
-def judge(folder: Path) -> Iterator[Judged]:
-    """Diagnose every log of a folder with labels.toml, with the exit code that the launcher would know."""
-    labels = tomllib.loads((folder / "labels.toml").read_text("utf-8"))
-    for name, label in labels.items():
-        found = diagnose(read_log(folder / name), exit_code=label["exit_code"])
-        said, title = (found.code, found.title) if found else (None, "")
-        yield Judged(name, tuple(label["codes"]), said, title)
+from tools.diagnosis_score.docs import DOCUMENT, HELD_OUT, written
+from tools.diagnosis_score.score import LOGS, judge
 
 
 def main() -> None:
-    """Print the score of each folder."""
-    for folder in map(Path, sys.argv[1:] or [str(LOGS / "held-out")]):
+    """Print the score of each folder, or write the document's tables."""
+    if "--docs" in sys.argv:
+        DOCUMENT.write_text(written(DOCUMENT.read_text("utf-8")), "utf-8")
+        return
+    for folder in map(Path, sys.argv[1:] or [str(LOGS / name) for name in HELD_OUT]):
         judged = list(judge(folder))
         for each in judged:
             if not each.right:

@@ -177,6 +177,49 @@ def cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
     ]
 
 
+def combined(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
+    """Return cases with two things wrong at a time, and the one that the engine meets first."""
+    port = ["--port", str(busy_port)]
+    mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "2"]
+    layers = ["-ngl", str(rng.choice((20, 99)))]
+    cache = ["-ctv", rng.choice(("q8_0", "q4_0")), "-fa", "off"]
+    files = {"page.gguf": "not_gguf", "two-thirds.gguf": "model_truncated", "new-architecture.gguf": "architecture_unknown",
+             "moved.gguf": "model_unreadable", "new-quant.gguf": "quant_unknown", "mmproj.gguf": "projector_as_model"}  # fmt: skip
+    made = []
+    for name, code in files.items():
+        model = ["-m", str(models / name)]
+        second = rng.choice((layers, cache, mtp, [*mtp, *layers], [*cache, "--mmproj", str(models / "mmproj.gguf")]))
+        made.append(Case(f"{name} and more", (code,), [*model, *second], ("cpu", "vulkan")))
+        made.append(Case(f"{name} and a port", ("port_busy",), [*model, *port, *rng.choice(([], mtp, layers))]))
+        made.append(
+            Case(f"{name} and a flag", ("unknown_flag",), [*model, *mtp, "--no-such-flag", *port], ("cpu", "vulkan"))
+        )
+    headless = ["-m", str(models / "nomtp.gguf"), *mtp]
+    made.append(Case("no head and KV types", ("kv_types",), [*headless, *cache]))
+    made.append(Case("no head and no GPU", ("no_mtp_head",), [*headless, *layers], ("cpu",)))
+    made.append(
+        Case(
+            "no head and a projector",
+            ("no_mtp_head", "projector_mismatch"),
+            [*headless, "--mmproj", str(models / "mmproj.gguf")],
+            ("cpu",),
+        )
+    )
+    big = ["-m", str(models / "qwen35-27b-q4_k_m.gguf"), "-ngl", "99"]
+    made.append(Case("too big and MTP", MEMORY, [*big, *mtp, "-c", "262144"], ("vulkan",)))
+    made.append(Case("too big and KV types", MEMORY, [*big, *cache, "-c", "65536"], ("vulkan",)))
+    made.append(
+        Case(
+            "long prompt and killed",
+            ("killed",),
+            ["-m", str(models / "demo.gguf"), "-c", "1024", "-np", "1"],
+            talk=_ask_at_length,
+            end=signal.SIGKILL,
+        )
+    )
+    return made
+
+
 def _post(url: str, body: dict[str, object]) -> None:
     request = urllib.request.Request(
         f"{url}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -290,10 +333,10 @@ def _dress(rng: random.Random, text: str) -> str:
     return ("\r\n" if style == "windows" else "\n").join([*lines, ""])
 
 
-def _draw(rng: random.Random, models: Path, busy: int) -> Iterator[Case]:
+def _draw(rng: random.Random, models: Path, busy: int, *, two: bool) -> Iterator[Case]:
     """Yield faults for ever: all of them, again with other values, each time in another order."""
     while True:
-        found = [case for case in cases(rng, models, busy) if case.engines]
+        found = [case for case in (combined if two else cases)(rng, models, busy) if case.engines]
         rng.shuffle(found)
         yield from found
 
@@ -303,6 +346,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, default=48)
+    parser.add_argument("--combined", action="store_true", help="two things wrong at a time")
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--vulkan", type=Path, action="append", default=[])
@@ -321,7 +365,9 @@ def main() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         drawn = (
-            case for case in _draw(rng, options.models, other.getsockname()[1]) if any(map(programs.get, case.engines))
+            case
+            for case in _draw(rng, options.models, other.getsockname()[1], two=options.combined)
+            if any(map(programs.get, case.engines))
         )
         for number, case in enumerate(itertools.islice(drawn, options.count), 1):
             kind = rng.choice([kind for kind in case.engines if programs[kind]])

@@ -1,0 +1,80 @@
+"""The tables of docs/diagnosis.md: every fault with what a person reads and can do, and the score on recorded logs."""
+
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from launcher.engine.diagnosis_data import faults
+from tools.diagnosis_score.score import LOGS, judge
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "diagnosis.md"
+HELD_OUT = ("held-out", "held-out-2")
+_PLACE = re.compile(r"\{(\w+)\}")
+_PART = re.compile(r"\[([^\[\]]*)\]")
+
+
+def sections() -> dict[str, str]:
+    """Return the text of each part of the document that is made."""
+    return {"faults": fault_table(), "score": score_table()}
+
+
+def written(document: str) -> str:
+    """Return the document with its made parts as they should be."""
+    for name, text in sections().items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        document, count = pattern.subn(lambda found, text=text: f"{found[1]}\n{text}\n\n{found[2]}", document)
+        if count != 1:
+            raise ValueError(f"{DOCUMENT.name} has no place for {name}")
+    return document
+
+
+def fault_table() -> str:
+    """Return a row for every fault, in the order of the signatures' numbers."""
+    proof = _proofs()
+    rows = [
+        (
+            str(fault.data.number),
+            f"`{fault.code}`",
+            fault.data.severity,
+            _sentence(fault.data.title),
+            ", ".join(f"`{action.kind}`" for action in fault.data.actions),
+            ", ".join(sorted(proof[fault.code])),
+        )
+        for fault in sorted(faults(), key=lambda fault: fault.data.number)
+    ]
+    return _table(("#", "code", "severity", "what a person reads", "actions", "proven on"), rows)
+
+
+def score_table() -> str:
+    """Return a row for every set of held-out logs."""
+    rows = []
+    for name in HELD_OUT:
+        judged = list(judge(LOGS / name))
+        right = sum(each.right for each in judged)
+        sound = sum(not each.codes for each in judged)
+        kinds = len({each.codes for each in judged if each.codes})
+        rows.append((name, str(len(judged)), str(kinds), str(sound), f"{right} ({100 * right / len(judged):.0f} %)"))
+    return _table(("set", "logs", "kinds of fault", "of them sound", "right now"), rows)
+
+
+def _proofs() -> dict[str, set[str]]:
+    proof: dict[str, set[str]] = defaultdict(set)
+    for example in tomllib.loads((LOGS / "signatures.toml").read_text("utf-8"))["example"]:
+        proof[example["code"]].add(example["origin"])
+    for name in HELD_OUT:
+        for judged in judge(LOGS / name):
+            for code in judged.codes:
+                if judged.said == code:
+                    proof[code].add("recorded")
+    return proof
+
+
+def _sentence(template: str) -> str:
+    text = _PART.sub(lambda part: part[1], template)
+    return _PLACE.sub(lambda place: f"*{place[1].replace('_', ' ')}*", text).replace("|", "\\|")
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *rows))

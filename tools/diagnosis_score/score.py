@@ -1,0 +1,38 @@
+"""Scores the diagnosis on recorded logs: how often it names the first cause, and where it does not.
+
+python -m tools.diagnosis_score [FOLDER ...]
+"""
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.engine.diagnosis import diagnose
+from launcher.engine.diagnosis_log import read_log
+
+LOGS = Path(__file__).parents[2] / "tests" / "data" / "logs"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One log: what was done to the engine, and what the diagnosis says. No codes mean that nothing was wrong."""
+
+    name: str
+    codes: tuple[str, ...]
+    said: str | None
+    title: str
+
+    @property
+    def right(self) -> bool:
+        """Whether the diagnosis names what was done, or nothing where nothing was."""
+        return self.said in self.codes if self.codes else self.said is None
+
+
+def judge(folder: Path) -> Iterator[Judged]:
+    """Diagnose every log of a folder with labels.toml, with the exit code that the launcher would know."""
+    labels = tomllib.loads((folder / "labels.toml").read_text("utf-8"))
+    for name, label in labels.items():
+        found = diagnose(read_log(folder / name), exit_code=label["exit_code"])
+        said, title = (found.code, found.title) if found else (None, "")
+        yield Judged(name, tuple(label["codes"]), said, title)
