@@ -7,6 +7,8 @@ from launcher.export import quoting
 from launcher.export.recipe import Option, Recipe
 from launcher.export.shell import KEY_VARIABLE
 
+_SWAP_KEY = "LLAMA_SWAP_API_KEY"
+"""Not llama-server's own variable: the servers that llama-swap starts would inherit it, and want the key as well."""
 _ROUTERS = frozenset({"--cors-origins", "--no-ui", "--log-colors", "--verbosity", "--metrics"})
 """What the router sets for itself or hands to all its servers."""
 
@@ -27,10 +29,11 @@ def llama_swap(recipe: Recipe, *, windows: bool) -> str:
     place = words.index("--port") + 1
     before = quoting.swap_line(words[:place], windows=windows)
     command = f"{before} ${{PORT}} {quoting.swap_line(words[place + 1 :], windows=windows)}"
-    key = quoting.yaml(recipe.api_key) if recipe.api_key else f'"${{env.{KEY_VARIABLE}}}"'
+    key = quoting.yaml(recipe.api_key) if recipe.api_key else f'"${{env.{_SWAP_KEY}}}"'
     variables = [f"      - {quoting.yaml(f'{name}={value}')}" for name, value in recipe.environment.items()]
     lines = [
         f"# llama-swap --config FILE --listen {recipe.host}:{recipe.port}",
+        f"# The key is in {_SWAP_KEY}; {KEY_VARIABLE} must not be set, or the servers behind would want one, too.",
         "healthCheckTimeout: 600",
         "apiKeys:",
         f"  - {key}",

@@ -171,7 +171,7 @@ def test_llama_swap_reads_every_word_back(one: str, two: str) -> None:
 
 def test_llama_swap_asks_for_the_key_itself(recipe: Recipe) -> None:
     told = yaml.safe_load(llama_swap(recipe, windows=False))
-    assert told["apiKeys"] == ["${env.LLAMA_API_KEY}"]
+    assert told["apiKeys"] == ["${env.LLAMA_SWAP_API_KEY}"]
     assert told["models"]["qwen"]["proxy"] == "http://127.0.0.1:${PORT}"
     assert yaml.safe_load(llama_swap(replace(recipe, api_key=KEY), windows=False))["apiKeys"] == [KEY]
 
