@@ -9,6 +9,8 @@ from launcher.base.errors import Refused
 from launcher.base.http import LoopbackClient
 from launcher.base.text import one_line
 
+_MOST_CHARACTERS = 2**25
+"""Of a reply: some ten million tokens."""
 _FIRST_RATE_TOKENS = 5
 """The engine reports 0.001 ms for the first token, so a rate over fewer tokens than this means nothing."""
 
@@ -142,16 +144,26 @@ class EngineClient:
             yield _deltas(events)
 
 
+def _text(value: object) -> str:
+    """Return a text that can be sent back: JSON may hold halves of characters."""
+    return str(value or "").encode("utf-8", "replace").decode()
+
+
 def _count(value: object) -> int | None:
     return None if value is None else int(str(value))
 
 
 async def _deltas(events: AsyncIterator[Any]) -> AsyncIterator[Delta]:
+    left = _MOST_CHARACTERS
     async for event in events:
         try:
-            yield _delta(event)
+            delta = _delta(event)
+            left -= len(delta.content) + len(delta.reasoning)
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise Refused("The server sent something that is no part of a reply.", "Is it a llama-server?") from error
+        if left < 0:
+            raise Refused("The server's reply has no end.", "Ask for less with --max-tokens.")
+        yield delta
 
 
 def _delta(event: Mapping[str, Any]) -> Delta:
@@ -160,8 +172,8 @@ def _delta(event: Mapping[str, Any]) -> Delta:
     timings = event.get("timings")
     finish_reason = choices[0].get("finish_reason")
     return Delta(
-        content=str(delta.get("content") or ""),
-        reasoning=str(delta.get("reasoning_content") or ""),
+        content=_text(delta.get("content")),
+        reasoning=_text(delta.get("reasoning_content")),
         timings=Timings.parse(timings) if timings else None,
         finish_reason=one_line(str(finish_reason), 40) if finish_reason else None,
     )

@@ -5,7 +5,6 @@ from PySide6.QtGui import QKeyEvent, QTextCursor
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
-    QLabel,
     QPlainTextEdit,
     QPushButton,
     QScrollArea,
@@ -15,11 +14,16 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from launcher.base.text import prose
 from launcher.gui import theme
+from launcher.gui.labels import Label
 
 _PROMPT_HEIGHT = 76
 _SHORT_BUBBLE = 240
 _NARROWEST = 300
+_LONGEST_LINE, _AT_ONCE, _PAUSE_MS = 2_000, 16_000, 15
+_MOST_SHOWN, _MOST_ASKED = 400_000, 20_000
+"""Characters that are shown. All of them are kept for the conversation."""
 
 
 class Prompt(QPlainTextEdit):
@@ -44,12 +48,17 @@ class Prompt(QPlainTextEdit):
 
 
 class Text(QTextEdit):
-    """Read-only text that is as high as what it holds, and is appended to without laying out all of it again."""
+    """Read-only text that is as high as what it holds, and is appended to without laying out all of it again.
+
+    Nothing in it is a link or a picture, whatever it says. It takes a little of what came at a time, and starts a new
+    line where one is too long (Qt lays a line out in a time that grows with its square), so that the window answers.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__()
         self.setObjectName("reply")
         self.setReadOnly(True)
+        self.setUndoRedoEnabled(False)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -59,13 +68,51 @@ class Text(QTextEdit):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.document().setDocumentMargin(0)
         self.document().documentLayout().documentSizeChanged.connect(self._fit)
+        self._parts: list[str] = []
+        self._waiting = ""
+        self._shown = self._column = 0
+        self._next = QTimer(self)
+        self._next.setSingleShot(True)
+        self._next.timeout.connect(self._show_more)
         self._fit(self.document().size())
+
+    @property
+    def said(self) -> str:
+        """All that was appended, as it came."""
+        return "".join(self._parts)
 
     def add(self, text: str) -> None:
         """Append text."""
+        self._parts.append(text)
+        room = _MOST_SHOWN - self._shown - len(self._waiting)
+        if room > 0:
+            self._waiting += prose(text[:room])
+            if len(text) > room:
+                self._waiting += f"\n… What comes after {_MOST_SHOWN:,} characters is not shown."
+        if not self._next.isActive():
+            self._show_more()
+
+    @Slot()
+    def _show_more(self) -> None:
+        now, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
+        if not now:
+            return
+        self._shown += len(now)
         cursor = QTextCursor(self.document())
         cursor.movePosition(QTextCursor.MoveOperation.End)
-        cursor.insertText(text)
+        cursor.insertText(self._broken(now))
+        if self._waiting:
+            self._next.start(_PAUSE_MS)
+
+    def _broken(self, text: str) -> str:
+        """Return text with no line longer than _LONGEST_LINE, counted from where the last one ended."""
+        lines: list[str] = []
+        for line in text.split("\n"):
+            room = _LONGEST_LINE - (self._column if not lines else 0)
+            pieces = [line[:room], *(line[at : at + _LONGEST_LINE] for at in range(room, len(line), _LONGEST_LINE))]
+            self._column = len(pieces[-1]) + (self._column if not lines and len(pieces) == 1 else 0)
+            lines += pieces
+        return "\n".join(lines)
 
     @Slot(QSizeF)
     def _fit(self, size: QSizeF) -> None:
@@ -79,9 +126,9 @@ class Question(QWidget):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        bubble = QLabel(text)
+        text = text if len(text) <= _MOST_ASKED else f"{text[:_MOST_ASKED]} …"
+        bubble = Label(text)
         bubble.setObjectName("bubble")
-        bubble.setTextFormat(Qt.TextFormat.PlainText)
         bubble.setTextInteractionFlags(theme.SELECTABLE)
         bubble.setMargin(theme.GAP_M)
         bubble.setAccessibleName(f"You asked: {text}")
@@ -101,13 +148,14 @@ class Answer(QWidget):
         self.setAccessibleName("Reply")
         self._thoughts = Text(quiet=True)
         self._thoughts.hide()
+        self._words, self._in_word = 0, False
         self._fold = QPushButton()
         self._fold.setObjectName("fold")
         self._fold.setCheckable(True)
         self._fold.hide()
         self._fold.toggled.connect(self._unfold)
         self._text = Text()
-        self._footer = QLabel()
+        self._footer = Label()
         self._footer.setObjectName("secondary")
         self._footer.setWordWrap(True)
         self._footer.setFont(theme.font(theme.CAPTION_PX, tabular=True))
@@ -121,6 +169,9 @@ class Answer(QWidget):
     def add(self, text: str, reasoning: str) -> None:
         """Append what came."""
         if reasoning:
+            joined = self._in_word and not reasoning[0].isspace()
+            self._words += len(reasoning.split()) - joined
+            self._in_word = not reasoning[-1].isspace()
             self._thoughts.add(reasoning)
             self._name_fold()
             self._fold.show()
@@ -128,8 +179,7 @@ class Answer(QWidget):
             self._text.add(text)
 
     def _name_fold(self) -> None:
-        words = len(self._thoughts.toPlainText().split())
-        self._fold.setText(f"{'▾' if self._fold.isChecked() else '▸'} Thought, {words} words")
+        self._fold.setText(f"{'▾' if self._fold.isChecked() else '▸'} Thought, {self._words} words")
 
     @Slot(bool)
     def _unfold(self, unfolded: bool) -> None:
@@ -143,7 +193,7 @@ class Answer(QWidget):
     @property
     def text(self) -> str:
         """The reply so far."""
-        return self._text.toPlainText()
+        return self._text.said
 
 
 class ChatPane(QFrame):
@@ -159,7 +209,7 @@ class ChatPane(QFrame):
         self.messages: list[dict[str, str]] = []
         self._answer: Answer | None = None
         self._can_ask = self._replying = False
-        title = QLabel("Chat")
+        title = Label("Chat")
         title.setFont(theme.font(theme.SECTION_PX, bold=True))
         self._new = QPushButton("New chat")
         self._new.setToolTip("Forget this conversation and begin another")

@@ -7,7 +7,6 @@ from PySide6.QtGui import QShortcut
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
-    QLabel,
     QPlainTextEdit,
     QPushButton,
     QScrollArea,
@@ -17,9 +16,11 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from launcher.base.text import one_line
 from launcher.gui import theme
 from launcher.gui.chat import ChatPane
 from launcher.gui.history import History
+from launcher.gui.labels import Label
 from launcher.gui.plots import PlotCard, Quantity
 from launcher.gui.viewmodel import View
 
@@ -133,7 +134,7 @@ class Cockpit(QWidget):
     @Slot(list)
     def take_log(self, lines: list[str]) -> None:
         """Append lines to the log, all at once."""
-        self.log.appendPlainText("\n".join(lines))
+        self.log.appendPlainText("\n".join(map(one_line, lines)))
 
     def attach_plots(self, pyqtgraph: Any) -> None:  # noqa: ANN401 -- untyped library
         """Put the plots into their cards."""
@@ -157,9 +158,9 @@ class Cockpit(QWidget):
         self.plots[2].show_aside(absent or "")
 
     def _make_head(self) -> QHBoxLayout:
-        title = QLabel("Cockpit")
+        title = Label("Cockpit")
         title.setFont(theme.font(theme.TITLE_PX, bold=True))
-        self._settings = QLabel()
+        self._settings = Label()
         self._settings.setObjectName("secondary")
         self._settings.setContentsMargins(0, 4, 0, 0)
         self._log_button = QPushButton("Log")
@@ -187,7 +188,7 @@ class Cockpit(QWidget):
 
     def _make_problem(self) -> QWidget:
         self._problem = QFrame()
-        self._problem_text = QLabel()
+        self._problem_text = Label()
         self._problem_text.setObjectName("problem")
         self._problem_text.setWordWrap(True)
         self._problem_text.setTextInteractionFlags(theme.SELECTABLE)
@@ -203,9 +204,9 @@ class Cockpit(QWidget):
     def _make_welcome(self) -> QWidget:
         card = QFrame()
         card.setObjectName("card")
-        title = QLabel("No model yet")
+        title = Label("No model yet")
         title.setFont(theme.font(theme.TITLE_PX, bold=True))
-        text = QLabel(_WELCOME)
+        text = Label(_WELCOME)
         text.setWordWrap(True)
         text.setMaximumWidth(520)
         demo = QPushButton("Start the demo")

@@ -7,10 +7,11 @@ from typing import Any
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QColor, QFontMetrics
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from launcher.gui import theme
 from launcher.gui.history import SPANS_S, History
+from launcher.gui.labels import Label, set_tip
 from launcher.machine.reading import Reading
 
 _PADDING = 0.02
@@ -44,13 +45,13 @@ class ReadOut(QWidget):
         super().__init__()
         self._quantity = quantity
         self._shown: tuple[str, str, str] | None = None
-        self._title = QLabel(quantity.title)
+        self._title = Label(quantity.title)
         self._title.setObjectName("secondary")
         self._title.setFont(theme.font(theme.CAPTION_PX))
-        self._value = QLabel()
+        self._value = Label()
         big = theme.font(pixels, bold=True, tabular=True)
         self._value.setFont(big)
-        self._unit = QLabel(quantity.unit)
+        self._unit = Label(quantity.unit)
         self._unit.setObjectName("secondary")
         small = theme.font(theme.SECTION_PX if pixels == theme.READOUT_PX else theme.BODY_PX)
         self._unit.setFont(small)
@@ -93,7 +94,7 @@ class ReadOut(QWidget):
             self._title.setText(title)
             self._value.setText(text)
             self._value.setEnabled(reading.value is not None)  # what is not live is dimmed
-            self.setToolTip(why)
+            set_tip(self, why)
             self._value.setAccessibleName(f"{title}: {text} {self._quantity.unit} {why}".strip())
 
 
@@ -118,7 +119,7 @@ class PlotCard(QFrame):
         self._dots: dict[str, Any] = {}
         pixels = theme.READOUT_PX if len(quantities) == 1 else theme.SMALL_READOUT_PX
         self._read_outs = {quantity.name: ReadOut(quantity, pixels) for quantity in quantities}
-        self._aside = QLabel()
+        self._aside = Label()
         self._aside.setObjectName("secondary")
         self._aside.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self._aside.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from PySide6.QtCore import QObject, Signal
 
 from launcher.base.errors import LauncherError, ModelHasNoHead
+from launcher.base.text import one_line
 from launcher.engine.state import State, Status
 
 _WORDS = {
@@ -31,6 +32,8 @@ _FLAGS = {
     "--ctx": "the context",
     "--engine": "the engine",
 }
+_MOST = 2_000
+"""Characters of an error, which may quote what a server or a file says."""
 _RUNNING = (State.READY, State.BUSY)
 _RESTING = (State.STOPPED, State.FAILED)
 
@@ -82,7 +85,7 @@ def derive(inputs: Inputs) -> View:
         word=word,
         glyph=_GLYPH.get(state, "◌"),
         meaning=_MEANING.get(state, "attention"),
-        subject=inputs.model or "No model yet",
+        subject=one_line(inputs.model or "No model yet"),
         address="" if resting else inputs.address,
         settings="" if resting else inputs.settings,
         problem=_words(error) if error else "",
@@ -99,7 +102,7 @@ def derive(inputs: Inputs) -> View:
 
 def _words(error: LauncherError) -> str:
     """Return an error in the window's words: its hints are written for the command line."""
-    text = str(error)
+    text = one_line(str(error), _MOST)
     for flag, words in _FLAGS.items():
         text = text.replace(flag, words)
     return text

@@ -8,7 +8,6 @@ from PySide6.QtWidgets import (
     QFileDialog,
     QFrame,
     QHBoxLayout,
-    QLabel,
     QMainWindow,
     QPushButton,
     QSizePolicy,
@@ -21,6 +20,7 @@ from launcher.base.paths import state_dir
 from launcher.gui import theme
 from launcher.gui.cockpit import Cockpit
 from launcher.gui.controller import DEMO, Controller, Serving
+from launcher.gui.labels import Label, set_tip
 from launcher.gui.viewmodel import View
 
 RAIL_WIDTH = 184
@@ -34,7 +34,7 @@ class StatusChip(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("chip")
-        self._glyph, self._word, self._subject, self._address = QLabel(), QLabel(), QLabel(), QLabel()
+        self._glyph, self._word, self._subject, self._address = Label(), Label(), Label(), Label()
         self._word.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
         for label in (self._subject, self._address):
             label.setObjectName("secondary")
@@ -63,7 +63,7 @@ class StatusChip(QFrame):
         width = RAIL_WIDTH - 2 * (theme.GAP_M + theme.GAP_M + 1)
         metrics = QFontMetrics(self._subject.font())
         self._subject.setText(metrics.elidedText(view.subject, Qt.TextElideMode.ElideRight, width))
-        self._subject.setToolTip(view.subject)
+        set_tip(self._subject, view.subject)
         self._address.setText(view.address)
         self._address.setVisible(bool(view.address))
         self.setAccessibleName(f"Server: {view.word}, {view.subject} {view.address}".strip())
@@ -84,7 +84,7 @@ class Window(QMainWindow):
         self.controller = Controller(self)
         self.cockpit = Cockpit()
         self.chip = StatusChip()
-        self._about = QLabel(f"Version {__version__}")
+        self._about = Label(f"Version {__version__}")
         self._about.setObjectName("secondary")
         self._about.setFont(theme.font(theme.CAPTION_PX))
         self._about.setWordWrap(True)
