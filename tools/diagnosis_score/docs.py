@@ -24,9 +24,10 @@ def written(document: str) -> str:
     """Return the document with its made parts as they should be."""
     for name, text in sections().items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        document, count = pattern.subn(lambda found, text=text: f"{found[1]}\n{text}\n\n{found[2]}", document)
-        if count != 1:
+        place = pattern.search(document)
+        if place is None:
             raise ValueError(f"{DOCUMENT.name} has no place for {name}")
+        document = f"{document[: place.end(1)]}\n{text}\n\n{document[place.start(2) :]}"
     return document
 
 
