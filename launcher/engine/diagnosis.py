@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from launcher.base.errors import EngineFailed, LauncherError
 from launcher.engine.action import Action, ActionKind
 from launcher.engine.diagnosis_data import ActionData, Fault, Severity, error_types, faults
-from launcher.engine.diagnosis_log import Hit, alive_at, around, got_over, hits, last_run, line_of
+from launcher.engine.diagnosis_log import Hit, alive_at, around, got_over, hits, last_run, line_of, trial
 from launcher.engine.process import Exit
 
 _MIB = 2**20
@@ -133,7 +133,8 @@ def _first_fatal(named: list[Hit], run: str) -> Hit | None:
         for hit in named
         if hit.fault.data.severity == "fatal" and hit.offset > loaded and not got_over(run, hit.offset)
     ]
-    return min(fatal, key=lambda hit: (hit.offset, hit.fault.order), default=None)
+    tried = trial(run)
+    return min(fatal, key=lambda hit: (hit.offset in tried, hit.offset, hit.fault.order), default=None)
 
 
 def _has_evidence(fault: Fault, run: str) -> bool:

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError
 from launcher.engine.action import LEAST_CONTEXT, Action, ActionKind
+from launcher.engine.ask import backend_of_log
+from launcher.engine.diagnosis import Diagnosis, diagnose
 from launcher.models.fitting import CONTEXTS, fewest_on_host
 from launcher.models.geometry import geometry_of
 from launcher.models.memory import Estimate, Setting, estimate
 from launcher.models.weights import weights_of
 
 if TYPE_CHECKING:
-    from launcher.engine.diagnosis import Diagnosis
     from launcher.engine.launch import Launch
+    from launcher.engine.process import Exit
     from launcher.models.compute import Backend
 
 _LADDER = (*CONTEXTS, 24_576, 16_384, 12_288, 8_192, 6_144, 4_096, LEAST_CONTEXT)
 _MIB = 2**20
 
 Measure = Callable[[Setting], Estimate]
+
+
+def proposals(ended: Exit, lines: Sequence[str], launch: Launch) -> tuple[Action, ...]:
+    """Return what can be done about an engine that ended, with values for what it was started with, best first.
+
+    None when its log names no cause. Those that `action.changes_settings` can be applied to `launch.options`.
+    """
+    found = diagnose("\n".join(lines), exit_code=ended.code)
+    return sized(found, launch, backend=backend_of_log(lines)) if found else ()
 
 
 def sized(diagnosis: Diagnosis, launch: Launch, *, backend: Backend, free_mib: int | None = None) -> tuple[Action, ...]:
@@ -39,7 +50,8 @@ def sized(diagnosis: Diagnosis, launch: Launch, *, backend: Backend, free_mib: i
         geometry = geometry_of(launch.header)
         weights = weights_of(launch.header, geometry)
     except LauncherError:
-        return tuple(_shorter(action, setting.context, None) for action in diagnosis.actions)
+        useful = (each for each in diagnosis.actions if _useful(each, launch, setting, has_experts=True))
+        return tuple(_shorter(each, setting.context, None) for each in useful)
 
     def measure(candidate: Setting) -> Estimate:
         return estimate(geometry, weights, candidate)
@@ -54,13 +66,16 @@ def sized(diagnosis: Diagnosis, launch: Launch, *, backend: Backend, free_mib: i
         known = None if budget is None else lambda context: fits(replace(setting, context=context))
         return _shorter(action, setting.context, known)
 
-    useful = (action for action in diagnosis.actions if _useful(action, setting, bool(geometry.experts)))
-    return tuple(map(sized_one, useful)) or diagnosis.actions
+    has_experts = bool(geometry.experts)
+    return tuple(sized_one(each) for each in diagnosis.actions if _useful(each, launch, setting, has_experts))
 
 
-def _useful(action: Action, setting: Setting, has_experts: bool) -> bool:
+def _useful(action: Action, launch: Launch, setting: Setting, has_experts: bool) -> bool:
     """Whether an action can change anything about these settings."""
     match action.kind:
+        case ActionKind.REMOVE_FLAG:
+            words = {word.split("=")[0] for word in launch.options.extra}
+            return action.parameters.get("flag") in words
         case ActionKind.DRAFT_OFF:
             return setting.draft > 0
         case ActionKind.MORE_EXPERTS_ON_CPU:

@@ -28,6 +28,8 @@ _ALIVE = (
     "main] model loaded",
     "listening on http",
 )
+_TRIAL = "load_model: loading model"
+_TRIAL_FAILED = "encountered an error while trying to fit params"
 _GOT_OVER = "retrying without pipeline parallelism"
 _PREAMBLE_LINES = 60
 _MOST_HITS = 60
@@ -112,6 +114,16 @@ def last_run(text: str) -> str:
 def alive_at(text: str) -> int:
     """Return where a run says last that its model is loaded; -1 when it does not."""
     return max(map(text.rfind, _ALIVE))
+
+
+def trial(text: str) -> range:
+    """Return the part of a run in which the engine tried out what fits, and failed; empty when there is none.
+
+    It loads the model all the same, so what goes wrong there ends it only when it goes wrong again.
+    """
+    end = text.rfind(_TRIAL_FAILED)
+    begin = text.rfind(_TRIAL, 0, end) if end >= 0 else -1
+    return range(begin, end) if begin >= 0 else range(0)
 
 
 def got_over(text: str, offset: int) -> bool:

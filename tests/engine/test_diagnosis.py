@@ -130,6 +130,16 @@ class TestFirstCause:
         crash = "0.09.000.000 E CUDA error: out of memory\n"
         assert getattr(diagnose(loaded + crash, exit_code=-6), "code", None) == "cuda_out_of_memory_running"
 
+    def test_what_goes_wrong_in_a_trial_counts_only_when_nothing_else_does(self) -> None:
+        tried = (
+            "0.00.141.658 I srv    load_model: loading model 'm.gguf'\n"
+            "0.00.212.569 E llama_init_from_model: quantized V cache requires flash_attn to be enabled\n"
+            "0.00.218.663 E common_fit_params: encountered an error while trying to fit params to free device memory\n"
+        )
+        ended = "0.10.262.943 E llama_model_load: error loading model: unable to allocate Vulkan0 buffer\n"
+        assert getattr(diagnose(tried + ended, exit_code=1), "code", None) == "weights_too_big"
+        assert getattr(diagnose(tried, exit_code=1), "code", None) == "kv_types"
+
     def test_only_the_last_run_counts(self) -> None:
         broken = (
             "0.00.000.700 I srv  llama_server: initializing ...\n"

@@ -8,9 +8,9 @@ import pytest
 from launcher.engine.action import Action, ActionKind, apply
 from launcher.engine.build import probe
 from launcher.engine.diagnosis import Diagnosis, diagnose
-from launcher.engine.diagnosis_actions import sized
+from launcher.engine.diagnosis_actions import proposals, sized
 from launcher.engine.launch import Launch, ServeOptions
-from launcher.engine.process import Command
+from launcher.engine.process import Command, Exit
 from launcher.models.geometry import geometry_of
 from launcher.models.gguf import read_model
 from launcher.models.memory import Setting, estimate
@@ -81,3 +81,18 @@ def test_without_figures_the_next_shorter_context_is_tried(launch: Launch) -> No
     found = by_kind(sized(bare, launch, backend="cuda"))
     assert found[ActionKind.SMALLER_CONTEXT].parameters == {"context": 229_376}
     assert found[ActionKind.MORE_EXPERTS_ON_CPU].parameters == {}
+
+
+def test_what_ended_leads_to_what_can_be_done(launch: Launch) -> None:
+    kinds = [action.kind for action in proposals(Exit(1), TOO_MUCH.split("\n"), launch)]
+    assert kinds[0] is ActionKind.SMALLER_CONTEXT
+    assert proposals(Exit(1), ["all is well"], launch) == ()
+
+
+def test_only_a_flag_of_the_users_own_can_be_left_out(launch: Launch) -> None:
+    said = ["error: invalid argument: --warp-speed"]
+    ours = [action.kind for action in proposals(Exit(1), said, launch)]
+    assert ours == [ActionKind.OTHER_ENGINE_BUILD]
+    options = replace(launch.options, extra=("--warp-speed", "9", "--jinja"))
+    first = proposals(Exit(1), said, replace(launch, options=options))[0]
+    assert apply(first, options).extra == ("--jinja",)

@@ -10,7 +10,7 @@ from launcher.engine.diagnosis_data import faults
 from tools.diagnosis_score.score import LOGS, judge
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "diagnosis.md"
-HELD_OUT = ("held-out", "held-out-2")
+HELD_OUT = ("held-out", "held-out-2", "held-out-3")
 _PLACE = re.compile(r"\{(\w+)\}")
 _PART = re.compile(r"\[([^\[\]]*)\]")
 
