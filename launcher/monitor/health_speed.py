@@ -56,16 +56,18 @@ class SpeedBook:
 
     def __init__(self) -> None:
         self.compared = 0
-        self.left_out = 0
+        self.too_short = 0
+        self.disturbed = 0
         self._first: dict[_Kind, list[float]] = {}
         self._last: deque[_Judged] = deque(maxlen=1_000)
 
     def add(self, time_s: float, reply: Finished) -> None:
         """Take in a reply that ended at `time_s`."""
-        busy_elsewhere = reply.others_percent is not None and reply.others_percent > _MOST_OTHERS_PERCENT
-        short = reply.predicted_n < _FEWEST_TOKENS or reply.predicted_s < _SHORTEST_S
-        if short or busy_elsewhere or reply.fill is None:
-            self.left_out += 1
+        if reply.predicted_n < _FEWEST_TOKENS or reply.predicted_s < _SHORTEST_S or reply.fill is None:
+            self.too_short += 1
+            return
+        if reply.others_percent is not None and reply.others_percent > _MOST_OTHERS_PERCENT:
+            self.disturbed += 1
             return
         rate = (reply.predicted_n - (reply.accepted or 0)) / reply.predicted_s
         fill_class = floor(2 * log2(max(reply.fill, _LEAST_FILL) / _LEAST_FILL))

@@ -30,10 +30,13 @@ def test_a_warning_names_its_remedy_and_a_note_need_have_none() -> None:
 async def test_status_tells_what_stands(capsys: pytest.CaptureFixture[str]) -> None:
     _, registration = registry.register(None, model="m", engine="e", draft=2)
     registration.update(health=(SPILL.as_json(), WAIT.as_json()))
-    assert await status.run(argparse.Namespace(url=None, json=False)) == 0
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", action="store_true")
+    status.configure(parser)
+    assert await status.run(parser.parse_args([])) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1:] == [f"  {health_line(SPILL.as_json())}", "  Note: 2 request(s) wait."]
-    assert await status.run(argparse.Namespace(url=None, json=True)) == 0
+    assert lines[1:3] == [f"  {health_line(SPILL.as_json())}", "  Note: 2 request(s) wait."]
+    assert await status.run(parser.parse_args(["--json"])) == 0
     (server,) = json.loads(capsys.readouterr().out)
     assert server["health"][0]["evidence"] == {"spilled_mib": 115.0}
     assert server["health"][0]["action"]["kind"] == "smaller_context"

@@ -37,7 +37,8 @@ class Use:
         self.replies = 0
         self.restarts = 0
         self.compared = 0
-        self.left_out = 0
+        self.too_short = 0
+        self.disturbed = 0
 
     async def go_on(self, until_s: float, options: ServeOptions) -> None:
         """Use it until `until_s` of the monotonic clock."""
@@ -99,11 +100,12 @@ class Use:
         health = self.session.monitor.watch.health
         if health is not None:
             self.compared += health.speed.compared
-            self.left_out += health.speed.left_out
+            self.too_short += health.speed.too_short
+            self.disturbed += health.speed.disturbed
 
 
-async def measure(minutes: float, seed: int) -> str:
-    """Use the demo for `minutes`, and return what was raised."""
+async def measure(minutes: float, seed: int, model: str) -> str:
+    """Use `model` for `minutes`, and return what was raised."""
     events: list[HealthEvent] = []
 
     def note(event: HealthEvent) -> None:
@@ -112,7 +114,9 @@ async def measure(minutes: float, seed: int) -> str:
         print(f"{time.monotonic() - began_s:7.1f} s  {what}  {event.finding.as_json()}")
 
     began_s = time.monotonic()
-    options = app.options_for(DEMO, lambda path: ServeOptions(model=path, slots=SLOTS, threads=1), draft=None)
+    options = app.options_for(
+        model, lambda path: ServeOptions(model=path, built_in=True, slots=SLOTS, threads=1), draft=2
+    )
     async with app.serve(options, on_health=note) as session:
         use = Use(session, seed)
         with contextlib.suppress(asyncio.CancelledError):  # Ctrl-C: what was measured so far counts
@@ -122,7 +126,8 @@ async def measure(minutes: float, seed: int) -> str:
     codes = ", ".join(sorted({found.code.value for found in raised})) or "none"
     return (
         f"seed {seed}: {(time.monotonic() - began_s) / 60:.1f} min, {use.replies} replies, {use.restarts} restarts;"
-        f" {use.compared} replies compared with others like them, {use.left_out} not comparable.\n"
+        f" of these {use.compared} compared with others like them, {use.too_short} too short for it, {use.disturbed}"
+        " made while other programs took the processor.\n"
         f"{len(alarms)} false alarms, {len(raised) - len(alarms)} pieces of information (codes: {codes})."
     )
 
@@ -132,10 +137,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.false_alarms", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--minutes", type=float, default=60.0, metavar="N", help="how long (default 60)")
     parser.add_argument("--seed", type=int, default=None, metavar="S", help="repeats a run's choices")
+    parser.add_argument("--model", default=DEMO, metavar="FILE", help="another model, such as the slowed-down demo")
     chosen = parser.parse_args()
     seed = chosen.seed if chosen.seed is not None else random.SystemRandom().randrange(10**6)
     print(f"seed {seed}", flush=True)
-    print(asyncio.run(measure(chosen.minutes, seed)))
+    print(asyncio.run(measure(chosen.minutes, seed, chosen.model)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,76 @@
+"""Health as a whole: the latch, sleep, and that the document names all that may be found."""
+
+import json
+from pathlib import Path
+
+from launcher.monitor.health import Health
+from launcher.monitor.health_event import Code, Finding, Latch, Moment, Setup
+from tests.monitor.series import activity, looks, moment, reply, run, told
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "health.md"
+FOUND = Finding(Code.SPILL, "Found.", {"spilled_mib": 1.23456, "who": "x"})
+
+
+class Scripted:
+    """Says what it was told to say."""
+
+    def __init__(self, says: str) -> None:
+        self._says = iter(says)
+
+    def look(self, _: Moment) -> Finding | bool | None:
+        return {"F": FOUND, "-": False, "?": None}[next(self._says)]
+
+
+def latched(says: str, *, gap_before: int | None = None) -> str:
+    """Return what a latch that wants three looks to raise and two to clear tells: R, C or a dot."""
+    latch = Latch(Scripted(says), raise_looks=3, clear_looks=2)
+    times = [
+        2.0 * index + (100.0 if gap_before is not None and index >= gap_before else 0.0) for index in range(len(says))
+    ]
+    events = [latch.feed(moment(time_s)) for time_s in times]
+    return "".join("." if event is None else "C" if event.cleared else "R" for event in events)
+
+
+class TestLatch:
+    def test_raises_once_and_clears_once(self) -> None:
+        assert latched("FFFFFF----") == "..R....C.."
+
+    def test_the_contrary_begins_the_count_anew(self) -> None:
+        assert latched("FF-FF-FF-") == "........."
+        assert latched("FFF-F-F--") == "..R.....C"
+
+    def test_unknown_looks_count_for_neither(self) -> None:
+        assert latched("F?F??F?-?-?") == ".....R...C."
+
+    def test_a_gap_begins_it_anew(self) -> None:
+        assert latched("FFFFF", gap_before=2) == "....R"
+
+
+def test_it_is_told_to_programs_in_plain_values() -> None:
+    told_json = json.loads(json.dumps(FOUND.as_json()))
+    assert told_json["evidence"] == {"spilled_mib": 1.235, "who": "x"}
+    assert (told_json["code"], told_json["level"], told_json["action"]) == ("spill", "warning", None)
+
+
+def test_a_fresh_server_of_which_nothing_is_known_has_nothing_wrong() -> None:
+    health = Health(Setup())
+    assert run(health, looks(1_000)) == []
+    assert health.standing == ()
+
+
+def test_two_things_may_be_wrong_at_once() -> None:
+    hot = looks(15, generating=True, activity=activity(("temperature (hardware)",)), waiting=2)
+    health = Health(Setup())
+    assert {code for code, _ in told(run(health, hot))} == {Code.THROTTLED_HOT, Code.REQUESTS_WAIT}
+    assert {found.code for found in health.standing} == {Code.THROTTLED_HOT, Code.REQUESTS_WAIT}
+
+
+def test_a_night_asleep_raises_nothing() -> None:
+    day = [moment(10.0 * i, finished=(reply(144),), generating=True) for i in range(60)]
+    next_day = [moment(40_000.0 + 10 * i, finished=(reply(140),), generating=True) for i in range(60)]
+    assert run(Health(Setup(draft=2)), day + next_day) == []
+
+
+def test_the_document_names_every_code() -> None:
+    rows = DOCUMENT.read_text("utf-8").split("\n")
+    assert {row.split("`")[1] for row in rows if row.startswith("| `")} == {code.value for code in Code}

@@ -1,0 +1,50 @@
+"""From the driver's library to the event: a real engine, and NVML's stand-in that says what holds the clocks back."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.machine.conftest import asked, compiled
+
+SERVE = """
+import asyncio, json, os
+from pathlib import Path
+from launcher import app
+from launcher.engine.client import ChatRequest
+from launcher.engine.launch import ServeOptions
+from launcher.monitor import health_watch, monitor
+
+health_watch.PERIOD_S = monitor.METRICS_PERIOD_S = 0.05
+ENDLESS = ChatRequest([{"role": "user", "content": "What is MTP?"}], extra={"ignore_eos": True})
+
+async def main():
+    told = asyncio.Queue()
+    options = ServeOptions(model=Path(os.environ["STUB_MODEL"]), built_in=True, threads=1)
+    async with app.serve(options, on_health=told.put_nowait) as session:
+        asking = asyncio.create_task(session.ask(ENDLESS))
+        raised = await asyncio.wait_for(told.get(), 20)
+        os.environ["STUB_REASONS"] = "1"
+        over = await asyncio.wait_for(told.get(), 20)
+        asking.cancel()
+    return [{"cleared": event.cleared, **event.finding.as_json()} for event in (raised, over)]
+
+print(json.dumps(asyncio.run(main())))
+"""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.mark.parametrize(
+    ("reasons", "code", "level"),
+    [(0x40 | 0x08, "throttled_hot", "warning"), (0x80 | 0x08, "throttled_hardware", "warning")],
+)
+def test_what_the_driver_says_arrives_as_an_event_and_is_cleared(
+    driver: Path, demo_model: Path, tmp_path: Path, reasons: int, code: str, level: str
+) -> None:
+    raised, over = asked(SERVE, driver, tmp_path, MODEL=demo_model, REASONS=reasons)
+    assert (raised["code"], raised["level"], raised["cleared"]) == (code, level, False)
+    assert raised["evidence"]["gpu_temperature_c"] == 61
+    assert (over["code"], over["cleared"]) == (code, True)
