@@ -149,6 +149,7 @@ def prove_servers(proofs: Proofs, folder: Path, model: Path) -> None:
     if shutil.which("systemd-analyze"):
         proofs("systemd: systemd-analyze verify", unit)
     proofs("compose: a YAML parser reads it", lambda: _compose(export("compose", *options)))
+    proofs("compose: podman-compose reads it", lambda: _podman_compose(folder, export("compose", *options)))
     proofs("llama-swap: a YAML parser reads it", lambda: _swap(export("llama-swap", *options)))
 
 
@@ -157,6 +158,24 @@ def _compose(text: str) -> str:
     service = yaml.safe_load(text)["services"]["llama-server"]
     assert service["command"][1] == f"/models/{MODEL_NAME}".replace("$", "$$")
     return str(service["image"])
+
+
+def _podman_compose(folder: Path, text: str) -> str:
+    """Let podman-compose resolve the file; it starts no container, so all it wants of podman is its version."""
+    python = folder / "compose-venv" / "bin" / "python"
+    if not python.exists():
+        ensure(run(sys.executable, "-m", "venv", folder / "compose-venv"))
+    ensure(run(python, "-m", "pip", "install", "--quiet", "podman-compose"))
+    podman = folder / "compose-bin" / "podman"
+    podman.parent.mkdir(exist_ok=True)
+    podman.write_text("#!/bin/sh\necho podman version 5.0.0\n")
+    podman.chmod(0o755)
+    (folder / "compose.yaml").write_text(text)
+    path = {"PATH": f"{podman.parent}:{os.environ['PATH']}"}
+    told = ensure(run(python.with_name("podman-compose"), "-f", folder / "compose.yaml", "config", env=path))
+    service = yaml.safe_load(told.stdout)["services"]["llama-server"]
+    assert service["command"][1] == f"/models/{MODEL_NAME}", service["command"]
+    return ensure(run(python, "-c", "import podman_compose; print(podman_compose.__version__)")).stdout.strip()
 
 
 def _swap(text: str) -> str:
