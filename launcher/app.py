@@ -31,6 +31,7 @@ async def serve(
     options: ServeOptions,
     *,
     port: int | None = None,
+    shared: bool = False,
     on_event: OnEvent | None = None,
     on_sample: OnSample | None = None,
     on_health: OnHealth | None = None,
@@ -38,10 +39,11 @@ async def serve(
 ) -> AsyncIterator[Session]:
     """Run a server for as long as the block lasts; leaving it, however, leaves no process.
 
-    `chosen` are the settings to keep for the model's next start: see Session.start. Raises the LauncherError that says
+    `shared` lets other computers of the network in, with the key; it holds for this run alone. `chosen` are the
+    settings to keep for the model's next start: see Session.start. Raises the LauncherError that says
     why it could not be served.
     """
-    session = Session(port=port, on_event=on_event, on_sample=on_sample, on_health=on_health)
+    session = Session(port=port, shared=shared, on_event=on_event, on_sample=on_sample, on_health=on_health)
     try:
         await session.start(options, chosen=chosen)
         yield session

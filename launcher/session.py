@@ -64,6 +64,7 @@ class Session:
     """One server for as long as a face wants one: started, restarted, asked and stopped as often as it likes.
 
     The address stays the same while the session lasts, unless no `port` was asked for and another program takes it.
+    A `shared` one listens on every address of this computer, for as long as the session lasts.
     Belongs to one asyncio loop; the listeners are called there.
     """
 
@@ -71,6 +72,7 @@ class Session:
         self,
         *,
         port: int | None = None,
+        shared: bool = False,
         on_event: OnEvent | None = None,
         on_sample: OnSample | None = None,
         on_health: OnHealth | None = None,
@@ -78,6 +80,7 @@ class Session:
         self.monitor = Monitor(on_sample, on_health=self._note_health)
         self._on_health = on_health
         self._port = port
+        self._shared = shared
         self._may_move = port is None
         self._on_event = on_event
         self._hides_lost_port = False
@@ -183,7 +186,7 @@ class Session:
 
     def _open(self, options: ServeOptions) -> Supervisor:
         endpoint, registration = registry.register(
-            self._port, model=name_of(options), engine=_engine(options), draft=options.draft
+            self._port, model=name_of(options), engine=_engine(options), draft=options.draft, shared=self._shared
         )
 
         def listen(event: Event) -> None:

@@ -40,7 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--ctx", type=tokens, metavar="N", help="context in tokens: 131072, 128K (default 8192, or less if trained so)"
     )
     parser.add_argument("--draft", type=int, metavar="N", help="draft length in tokens, 0 is MTP off (default 2)")
-    parser.add_argument("--port", type=int, metavar="P", help="port on 127.0.0.1 (default: the one of last time)")
+    parser.add_argument("--port", type=int, metavar="P", help="port to listen on (default: the one of last time)")
+    parser.add_argument(
+        "--lan", action="store_true", help="let other computers of the network in, with the key, until this run ends"
+    )
     parser.add_argument("--slots", type=int, metavar="N", help="requests served at once (default 1)")
     parser.add_argument("--kv", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0, ... (default: f16)")
     parser.add_argument("--ubatch", type=int, metavar="N", help="tokens of a prompt computed at once (default 512)")
@@ -99,7 +102,12 @@ async def run(options: argparse.Namespace) -> int:
         serve_options = with_settings(serve_options, last_time)
         wishes = last_time | asked
         async with app.serve(
-            serve_options, port=options.port, on_event=show, on_health=show_health, chosen=wishes
+            serve_options,
+            port=options.port,
+            shared=options.lan,
+            on_event=show,
+            on_health=show_health,
+            chosen=wishes,
         ) as server:
             await asyncio.to_thread(keep_last, model)
             _announce(server, last_time, as_json=options.json)
@@ -111,13 +119,15 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def _announce(server: Session, last_time: Mapping[str, object], *, as_json: bool) -> None:
+    from launcher.cli.sharing import shared_urls, sharing
     from launcher.engine.arguments import USUAL_KV, USUAL_UBATCH
 
     supervisor = server.supervisor
     endpoint, launch = supervisor.endpoint, supervisor.launch
     if as_json:
         ready = {"state": "ready", "url": endpoint.url, "api_key": endpoint.api_key, "pid": supervisor.engine_pid}
-        print_json({**ready, "launcher_pid": os.getpid()})
+        shared = {"lan": shared_urls(endpoint.port)} if endpoint.shared else {}
+        print_json({**ready, "launcher_pid": os.getpid(), **shared})
         return
     if launch is None:
         return
@@ -135,7 +145,8 @@ def _announce(server: Session, last_time: Mapping[str, object], *, as_json: bool
         + (f"\n  yours    {shlex.join(launch.options.extra)}" if launch.options.extra else "")
         + (f"\n  note     {launch.note}" if launch.note else "")
         + f"\n  log      {supervisor.log.path}"
-        "\nCtrl-C stops it.",
+        + (f"\n{sharing(endpoint.port)}" if endpoint.shared else "")
+        + "\nCtrl-C stops it.",
         flush=True,
     )
 

@@ -18,7 +18,19 @@ async def run(options: argparse.Namespace) -> int:
 
     servers = await app.status(options.url)
     if options.json:
-        fields = {"settings", "url", "port", "api_key", "pid", "engine_pid", "model", "engine", "draft", "health"}
+        fields = {
+            "settings",
+            "url",
+            "port",
+            "api_key",
+            "pid",
+            "engine_pid",
+            "model",
+            "engine",
+            "draft",
+            "health",
+            "shared",
+        }
         print_json([{"state": server.state, **server.entry.model_dump(include=fields)} for server in servers])
     elif not servers:
         print("No server is running. Start one with `mtp-launcher serve --model FILE`.")
@@ -28,6 +40,8 @@ async def run(options: argparse.Namespace) -> int:
             mtp = f"draft length {entry.draft}" if entry.draft else "MTP off"
             about = (server.state, entry.model, mtp, f"{entry.engine} engine", f"pid {entry.engine_pid}")
             print(f"{entry.url}/v1  {'  '.join(about)}")
+            if entry.shared:
+                print("  shared with the network until it ends (serve --lan)")
             if options.show_key:
                 print(f"  API key  {entry.api_key}")
             for found in entry.health:

@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.base.errors import BadOption, EngineUnsuitable, LauncherError, ModelHasNoHead
 from launcher.engine.arguments import USUAL_BATCH
 from launcher.engine.build import BUILT_IN, Build, find_on_path, list_devices, probe
-from launcher.engine.endpoint import HOST, Endpoint
+from launcher.engine.endpoint import Endpoint
 from launcher.engine.environment import engine_environment
 from launcher.engine.installed import current, is_built_in_chosen
 from launcher.engine.known_bad import build_number, fault_of
@@ -27,10 +27,10 @@ _MOST_THREADS = 512
 """GGML_MAX_N_THREADS (ggml.h)."""
 _OURS = {
     "--port": "Put --port before the --.",
-    "--host": "The server listens on 127.0.0.1 only.",
+    "--host": "The server listens on 127.0.0.1 only; `serve --lan` shares it with the network.",
     "--model": "Put --model before the --.",
     "--api-key": "A port keeps the key that was made for it; `mtp-launcher status --json` tells it.",
-    "--ssl-key-file": "The server listens on 127.0.0.1 only, without TLS.",
+    "--ssl-key-file": "The server listens without TLS; for that put a reverse proxy before it.",
     "--api-prefix": "The server answers at /v1.",
 }
 """What the user's own arguments cannot change: where the server is looked for, and how to say it instead."""
@@ -188,7 +188,7 @@ def name_of(options: ServeOptions) -> str:
 def _arguments(options: ServeOptions, endpoint: Endpoint, build: Build, context: int) -> list[str]:
     needed = {
         "--model": str(options.model.absolute()),
-        "--host": HOST,
+        "--host": endpoint.host,
         "--port": str(endpoint.port),
         "--parallel": str(options.slots),
         "--ctx-size": str(context),

@@ -159,7 +159,7 @@ class _Writer:
 
     def _write(self, data: bytes) -> None:
         if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             self._bytes = os.fstat(self._file).st_size
         if self._bytes and self._bytes + len(data) > _FILE_BYTES:

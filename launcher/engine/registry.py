@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from launcher.base.control import Address
 from launcher.base.errors import PortBusy, ServerNotFound, SeveralServers
-from launcher.base.files import set_aside, write_atomically
+from launcher.base.files import private_folder, read_private, set_aside, write_atomically
 from launcher.base.identity import ProcessId
 from launcher.base.paths import runtime_dir, state_dir
-from launcher.engine.endpoint import HOST, Endpoint, claim, is_free
+from launcher.engine.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim, is_free
 from launcher.engine.left_over import end_left_over
 
 _LOCK_S = 10.0
@@ -27,9 +27,12 @@ _log = logging.getLogger(__name__)
 class Entry(BaseModel):
     """One running server as it is registered. `pid` is the launcher's, which looks after the engine."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)
+
     url: str
     port: int
-    api_key: str
+    api_key: str = Field(repr=False)
+    shared: bool = False
     pid: int = Field(gt=0)
     created_s: float
     model: str
@@ -81,14 +84,18 @@ class Registration:
             self._path.unlink(missing_ok=True)
 
 
-def register(port: int | None, *, model: str, engine: str, draft: int) -> tuple[Endpoint, Registration]:
+def register(
+    port: int | None, *, model: str, engine: str, draft: int, shared: bool = False
+) -> tuple[Endpoint, Registration]:
     """Claim an endpoint and register the server under it in one step, so that two starts never share a port.
+
+    A `shared` one is for every address of this computer.
 
     Where the state folder cannot be written, the server gets a new port and key, and a warning says so. Raises PortBusy
     or BadOption: see endpoint.claim.
     """
     try:
-        return _register(port, model=model, engine=engine, draft=draft)
+        return _register(port, model=model, engine=engine, draft=draft, shared=shared)
     except OSError as error:
         _log.warning(
             "%s cannot be written: %s. The server runs all the same, but other commands do not see it, and its key is"
@@ -96,13 +103,13 @@ def register(port: int | None, *, model: str, engine: str, draft: int) -> tuple[
             state_dir(),
             error.strerror or error,
         )
-    endpoint = _unkept(port)
+    endpoint = _unkept(port, shared=shared)
     return endpoint, Registration(_entry(endpoint, model=model, engine=engine, draft=draft))
 
 
-def _register(port: int | None, *, model: str, engine: str, draft: int) -> tuple[Endpoint, Registration]:
+def _register(port: int | None, *, model: str, engine: str, draft: int, shared: bool) -> tuple[Endpoint, Registration]:
     with _locked():
-        endpoint = claim(port, taken=frozenset(entry.port for entry in _running()))
+        endpoint = claim(port, taken=frozenset(entry.port for entry in _running()), shared=shared)
         entry = _entry(endpoint, model=model, engine=engine, draft=draft)
         registration = Registration(entry)
         write_atomically(_path(endpoint.port), entry.model_dump_json().encode())
@@ -115,6 +122,7 @@ def _entry(endpoint: Endpoint, *, model: str, engine: str, draft: int) -> Entry:
         url=endpoint.url,
         port=endpoint.port,
         api_key=endpoint.api_key,
+        shared=endpoint.shared,
         pid=us.pid,
         created_s=us.created_s,
         model=model,
@@ -123,13 +131,14 @@ def _entry(endpoint: Endpoint, *, model: str, engine: str, draft: int) -> Entry:
     )
 
 
-def _unkept(port: int | None) -> Endpoint:
+def _unkept(port: int | None, *, shared: bool) -> Endpoint:
     """Return an endpoint that nothing keeps, at a port that is free now. Raises PortBusy when the asked one is not."""
-    if port is not None and not is_free(port):
+    host = ALL_ADDRESSES if shared else HOST
+    if port is not None and not is_free(port, host):
         raise PortBusy(f"Port {port} is in use by another program.", "Choose another one with --port.", port=port)
-    with socket.create_server((HOST, 0)) as probe:
+    with socket.create_server((host, 0)) as probe:
         free: int = probe.getsockname()[1]
-    return Endpoint(port or free, secrets.token_urlsafe(32))
+    return Endpoint(port or free, secrets.token_urlsafe(32), shared)
 
 
 def running() -> tuple[Entry, ...]:
@@ -162,7 +171,8 @@ def find(url: str | None) -> Entry:
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    runtime_dir().mkdir(parents=True, exist_ok=True)
+    private_folder(state_dir())
+    private_folder(runtime_dir())
     with FileLock(runtime_dir() / "lock", timeout=_LOCK_S):
         yield
 
@@ -175,7 +185,7 @@ def _running() -> tuple[Entry, ...]:
     entries = []
     for path in sorted(runtime_dir().glob("server-*.json")):
         try:
-            entry = Entry.model_validate_json(path.read_bytes())
+            entry = Entry.model_validate_json(read_private(path))
         except OSError:
             entry = None
         except ValidationError:

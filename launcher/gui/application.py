@@ -15,6 +15,7 @@ from PySide6.QtWidgets import QApplication
 
 from launcher.base.age import process_age_s
 from launcher.base.errors import LauncherError
+from launcher.base.files import private_folder
 from launcher.base.paths import state_dir
 from launcher.gui import theme
 from launcher.gui.single import SingleInstance
@@ -138,8 +139,7 @@ def _show_what_slots_raise(window: Window) -> None:
             sys.stderr.write(text)
         path = state_dir() / "logs" / "window.log"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as log:
+            with private_folder(path.parent).joinpath(path.name).open("a", encoding="utf-8") as log:
                 log.write(text)
             hint = f"The details are in {path}."
         except OSError:
