@@ -19,7 +19,7 @@ def sharing(port: int) -> str:
     mirrored = any(each.values.get("wsl2.networkingmode", "").lower() == "mirrored" for each in read_settings())
     meaning = (
         f"Shared{where} Whoever has the key can use the server, and whoever can listen on the network reads the"
-        " key and all that is said, because nothing is encrypted: share where you trust everybody. It ends with this run."
+        " key and all that is said, because nothing is encrypted: share where you trust all. It ends with this run."
     )
     hint = firewall_hint(port, system=host.kind, wsl=host.wsl, wsl_mirrored=mirrored)
     return "\n".join(filter(None, [filled(meaning), hint]))
