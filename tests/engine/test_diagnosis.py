@@ -2,6 +2,7 @@
 
 import json
 import string
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,17 @@ class TestHostileText:
         found = diagnose("error: invalid argument: --{reason}[{file}]\n", exit_code=1)
         assert found is not None
         assert "--{reason}[{file}]" in found.title
+
+    @pytest.mark.parametrize("filler", ["-", "a", " ", ".", "'", "(", "1", "gguf_init_from"])
+    def test_a_line_made_to_be_slow_is_not(self, filler: str) -> None:
+        """Without bounds on what repeats, single searches took 15 s here; all together take 0.2 s."""
+        run = filler * (18_000 // len(filler))
+        began_s = time.process_time()
+        for fault in faults():
+            for pattern in fault.patterns:
+                pattern.regex.search(run + pattern.needle)
+                pattern.regex.search(pattern.needle + run)
+        assert time.process_time() - began_s < 3
 
     def test_nuls_and_halves_do_no_harm(self) -> None:
         for text in ("", "\n", "\0\0\0", '{"type":"log","msg":', '{"type":"log","level":3,"msg":null}', "0.00"):
