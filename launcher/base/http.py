@@ -14,7 +14,7 @@ import httpx
 from launcher import __version__
 from launcher.base.errors import Refused, Unreachable
 from launcher.base.events import read_events
-from launcher.base.net import host_of, tls_context, unreachable
+from launcher.base.net import host_of, origin, redirected, tls_context, unreachable
 from launcher.base.text import one_line
 
 _CONNECT_S, _REMOTE_CONNECT_S = 2.0, 10.0
@@ -197,7 +197,7 @@ def json_pages(
     following, left = url, limit_bytes
     with _remote_client() as client, _reaching(url):
         while following:
-            bearer = _bearer(token if _same_origin(httpx.URL(url), httpx.URL(following)) else None)
+            bearer = _bearer(token if origin(url) == origin(following) else None)
             sent = {**(headers or {}), **bearer}
             with client.stream("GET", following, headers=sent, follow_redirects=True) as response:
                 told = Head(response.status_code, {name.lower(): value for name, value in response.headers.items()})
@@ -305,7 +305,7 @@ class RangeReader:
             headers["If-Range"] = self._known[1]
         request = self._client.build_request("GET", self._url, headers=headers)
         self._response = response = self._client.send(request, stream=True, follow_redirects=True)
-        if not _same_origin(request.url, response.url):
+        if origin(str(request.url)) != origin(str(response.url)):
             self._token = None
         self._url = str(response.url)  # the next range goes straight there
         size, self._body_end = self._extent(response, begin)
@@ -360,7 +360,12 @@ def refusal_of(url: str, answer: Head) -> Refused:
 def _remote_client() -> httpx.Client:
     headers = {"User-Agent": f"mtp-launcher/{__version__}", "Accept-Encoding": "identity"}
     try:
-        return httpx.Client(timeout=httpx.Timeout(30.0, connect=10.0), headers=headers, verify=tls_context())
+        return httpx.Client(
+            timeout=httpx.Timeout(30.0, connect=10.0),
+            headers=headers,
+            verify=tls_context(),
+            event_hooks={"response": [_check_redirect]},
+        )
     except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:  # socks without its library, a bad scheme
         raise Unreachable(
             f"The environment's proxy or certificates cannot be used: {error}.",
@@ -372,8 +377,9 @@ def _bearer(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _same_origin(one: httpx.URL, other: httpx.URL) -> bool:
-    return (one.scheme, one.host, one.port) == (other.scheme, other.host, other.port)
+def _check_redirect(answer: httpx.Response) -> None:
+    if answer.has_redirect_location:
+        redirected(str(answer.url), answer.headers["Location"])
 
 
 @contextmanager

@@ -11,12 +11,12 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import wait
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from launcher import __version__
 from launcher.base.errors import BadOption, Refused, Unreachable
 from launcher.base.http import Head
-from launcher.base.net import host_of, proxy_for, tls_context, unreachable
+from launcher.base.net import host_of, origin, proxy_for, redirected, tls_context, unreachable
 
 _CONNECT_S = 10.0
 _REDIRECTS = 10
@@ -65,11 +65,8 @@ class RangeStream:
             location = answer.headers.get("Location")
             if location is None or answer.status not in (301, 302, 303, 307, 308):
                 return self._begin(answer)
-            target = urljoin(url, location)
             self.close()
-            if url.startswith("https:") and not target.startswith("https:"):
-                raise Refused(f"{self.host} leads to an address without encryption.", "Use another server.")
-            url = target
+            url = redirected(url, location)
         raise Refused(f"{host_of(self._url)} sends us in a circle.", "Try again later, or use another server.")
 
     def readinto(self, view: memoryview) -> int:
@@ -132,7 +129,7 @@ class RangeStream:
         self.host = host_of(url)
         try:
             connection, target, extra = self._connection_to(url)
-        except ValueError as error:
+        except (ValueError, http.client.InvalidURL) as error:
             raise BadOption(f"{self.host} is no web address: {error}.", "It begins with https://.") from error
         self._connection = connection
         connecting = True
@@ -159,7 +156,7 @@ class RangeStream:
         path = quote(parts.path or "/", safe=_ADDRESS_CHARACTERS)
         target = f"{path}?{quote(parts.query, safe=_ADDRESS_CHARACTERS)}" if parts.query else path
         extra = {}
-        if self._token and _origin(url) == _origin(self._url):
+        if self._token and origin(url) == origin(self._url):
             extra["Authorization"] = f"Bearer {self._token}"
         elif parts.username:
             extra["Authorization"] = _basic(parts.username, parts.password)
@@ -196,8 +193,3 @@ class RangeStream:
 
 def _basic(user: str, password: str | None) -> str:
     return "Basic " + base64.b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode("ascii")
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)

@@ -6,12 +6,12 @@ import ssl
 import sys
 import urllib.request
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import certifi
 import truststore
 
-from launcher.base.errors import Unreachable, Untrusted
+from launcher.base.errors import BadOption, Refused, Unreachable, Untrusted
 
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -31,10 +31,37 @@ def host_of(url: str) -> str:
         return "The server"
 
 
+def origin(url: str) -> tuple[str, str | None, int | None]:
+    """Return what makes two addresses one server's: scheme, host and port (RFC 6454). Raises ValueError."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def redirected(url: str, location: str) -> str:
+    """Return where the answer of `url` leads with that Location. Raises Refused for no address, or away from https."""
+    try:
+        target = urljoin(url, location)
+        scheme = origin(target)[0]
+    except ValueError as error:
+        raise Refused(f"{host_of(url)} leads to what is no web address.", "Try again later.") from error
+    if urlsplit(url).scheme == "https" and scheme != "https":
+        raise Refused(f"{host_of(url)} leads to an address without encryption.", "Use another server.")
+    return target
+
+
+def without_secrets(url: str) -> str:
+    """Return an address without user, query and fragment, which may hold passwords and signatures. Raises BadOption."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise BadOption(f"There is no such web address: {error}.", "It begins with https://.") from error
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
 def proxy_for(url: str) -> str | None:
     """Return the environment's proxy for an address (on Windows also the system's), None where there is none."""
-    proxies = urllib.request.getproxies()
-    return None if urllib.request.proxy_bypass(host_of(url)) else proxies.get(url.split(":")[0], proxies.get("all"))
+    proxies, scheme = urllib.request.getproxies(), url.partition(":")[0].lower()
+    return None if urllib.request.proxy_bypass(host_of(url)) else proxies.get(scheme, proxies.get("all"))
 
 
 def tls_context() -> ssl.SSLContext:

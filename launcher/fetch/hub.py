@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urlsplit
 
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, Offline, Refused
 from launcher.base.http import Head, head, json_pages, refusal_of
+from launcher.base.net import origin, redirected
 from launcher.base.paths import expanded
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
@@ -152,8 +153,8 @@ def resolve(file: HubFile) -> HubEntry:
     bearer, url = token(), file.url
     for _ in range(_REDIRECTS):
         answer = head(url, token=bearer)
-        target = urljoin(url, answer.headers.get("location", ""))
-        if not 300 <= answer.status < 400 or "x-linked-size" in answer.headers or not _same_server(url, target):
+        target = redirected(url, answer.headers.get("location", ""))
+        if not 300 <= answer.status < 400 or "x-linked-size" in answer.headers or origin(url) != origin(target):
             return _entry(file, answer, bearer is not None)
         url = target  # a renamed repository; a large file's redirect leads to another server and has its size in it
     raise Refused(f"The hub sends us in a circle for {file}.", "Check the repository's name on its page.")
@@ -218,17 +219,13 @@ def _check_online(what: str, hint: str) -> None:
         raise Offline(f"{what} cannot be looked up: HF_HUB_OFFLINE is set.", hint)
 
 
-def _same_server(one: str, other: str) -> bool:
-    return urlsplit(one)[:2] == urlsplit(other)[:2]
-
-
 def _entry(file: HubFile, answer: Head, has_token: bool) -> HubEntry:
     headers = answer.headers
     if answer.status >= 400:
         raise _refusal(file, answer, has_token)
     size = headers.get("x-linked-size") or headers.get("content-length", "")
     etag = (headers.get("x-linked-etag") or headers.get("etag", "")).removeprefix("W/").strip('"')
-    if not size.isdecimal() or not etag or ("x-linked-size" not in headers and answer.status >= 300):
+    if not size.isdecimal() or len(size) > 19 or not etag or ("x-linked-size" not in headers and answer.status >= 300):
         raise Refused(
             f"{urlsplit(file.url).hostname} does not say how large {file} is.", "Is HF_ENDPOINT a Hugging Face hub?"
         )

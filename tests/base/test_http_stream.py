@@ -210,3 +210,12 @@ def test_without_them_those_that_come_along_serve(
     stream = RangeStream(serving(whole, tls=True).url)
     assert stream.open(0).status == 206
     stream.close()
+
+
+@pytest.mark.parametrize("location", ["http://[oops", "http://exa mple\x01.org/", "http://a:b/", "ftp://a/b"])
+def test_a_redirect_to_what_is_no_address_is_told(serving: Callable[..., Server], location: str) -> None:
+    def redirect(connection: socket.socket, _head: bytes) -> None:
+        connection.sendall(f"HTTP/1.1 302 x\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+
+    with pytest.raises((Refused, BadOption), match="no web address"):
+        RangeStream(serving(redirect).url).open(0)

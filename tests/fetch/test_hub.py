@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import httpx
 import pytest
 
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, Offline, Refused, Unreachable
@@ -166,6 +167,20 @@ class TestWhatTheHubSays:
         with pytest.raises(Refused, match="does not say how large new/model:file") as refused:
             resolve(HubFile("new/model", "file.gguf"))
         assert "HF_ENDPOINT" in refused.value.hint
+
+    @pytest.mark.parametrize(
+        ("status", "headers"),
+        [(302, {"Location": "http://[oops"}), (200, {"ETag": '"x"', "X-Linked-Size": "9" * 5000})],
+    )
+    def test_headers_that_make_no_sense_are_refused(
+        self, monkeypatch: pytest.MonkeyPatch, status: int, headers: dict[str, str]
+    ) -> None:
+        def answer(_transport: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
+            return httpx.Response(status, headers=headers, request=request)
+
+        monkeypatch.setattr(httpx.HTTPTransport, "handle_request", answer)
+        with pytest.raises(Refused):
+            resolve(HubFile("new/model", "file.gguf"))
 
 
 class TestWhoMayHaveIt:
