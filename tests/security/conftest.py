@@ -1,0 +1,93 @@
+"""What the attacks share: a real server of the real program, a terminal, another user."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from launcher.base.paths import HOME_VARIABLE
+
+NOBODY = 65_534
+"""The user and group of nobody (Debian, Fedora, Arch)."""
+ACTING = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ufeff]")
+"""What a terminal obeys, or hides."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that `serve` runs: what it printed, and its own processes."""
+
+    url: str
+    api_key: str
+    pid: int
+    launcher_pid: int
+    lan: tuple[str, ...]
+    home: Path
+
+
+@contextmanager
+def serve(home: Path, *arguments: str) -> Iterator[Served]:
+    """Run `serve demo` with a home of its own, with a umask that closes nothing, and secrets of others around."""
+    environment = os.environ | {
+        HOME_VARIABLE: str(home),
+        "HF_TOKEN": "hf_theirs",
+        "AWS_SECRET_ACCESS_KEY": "aws_theirs",
+    }
+    command = [sys.executable, "-m", "launcher", "serve", "demo", "--json", *arguments]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, umask=0) as program:
+        try:
+            assert program.stdout
+            told = json.loads(program.stdout.readline())
+            lan = tuple(told.get("lan", ()))
+            yield Served(told["url"], told["api_key"], told["pid"], told["launcher_pid"], lan, home)
+        finally:
+            program.send_signal(signal.SIGINT)
+            program.wait(15)
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[Served]:
+    """The demo, served to this computer alone, in a folder that every user may look into."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        with serve(Path(folder) / "home") as server:
+            yield server
+
+
+def in_terminal(*arguments: str, home: Path, program: Sequence[str] = ("-m", "launcher")) -> tuple[int, str]:
+    """Run the program in a terminal; return its exit code and all that the terminal got."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 50, 200, 0, 0))
+    environment = os.environ | {HOME_VARIABLE: str(home), "QT_QPA_PLATFORM": "offscreen"}
+    command = [sys.executable, *program, *arguments]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave) as running:
+        os.close(slave)
+        got = b""
+        with suppress(OSError):  # the end of a terminal
+            while data := os.read(master, 65_536):
+                got += data
+    os.close(master)
+    return running.returncode, got.decode("utf-8", "replace")
+
+
+def as_another_user(script: str, *arguments: str) -> str:
+    """Run Python as nobody where we may, and return what it prints."""
+    drop = (
+        "import encodings.idna, http.client, os, socket, sys, urllib.error, urllib.request\n"
+        f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
+    )
+    command = [sys.executable, "-I", "-c", drop + script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()

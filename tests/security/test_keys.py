@@ -1,0 +1,239 @@
+"""Where the key is, and where it must not be."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import psutil
+import pytest
+from pydantic import ValidationError
+
+from launcher.base.errors import FolderNotOurs
+from launcher.base.files import private_folder, read_private
+from launcher.engine import registry
+from launcher.engine.client import EngineClient
+from launcher.engine.endpoint import Endpoint, _KeptEndpoints, claim
+from launcher.engine.environment import engine_environment
+from launcher.engine.launch import ServeOptions, plan
+from launcher.engine.registry import Entry
+from tests.security.conftest import NOBODY, Served, as_another_user, in_terminal
+
+KEY = "k" * 43
+
+
+def test_a_key_has_256_random_bits() -> None:
+    keys = {claim(None, taken=frozenset()).api_key, *(claim(port).api_key for port in range(31_000, 31_020))}
+    assert len(keys) == 21
+    assert all(len(key) == 43 for key in keys)  # 32 bytes in base64url
+
+
+def test_no_command_line_of_any_process_holds_it(served: Served) -> None:
+    ours = psutil.Process(served.launcher_pid)
+    processes = [ours, *ours.children(recursive=True)]
+    assert served.pid in [process.pid for process in processes], "the engine is among them"
+    for process in processes:
+        assert served.api_key not in " ".join(process.cmdline())
+    assert psutil.Process(served.pid).environ()["LLAMA_API_KEY"] == served.api_key, "it goes by environment"
+
+
+def test_no_log_and_no_cache_holds_it(served: Served) -> None:
+    holders = [
+        path for path in served.home.rglob("*") if path.is_file() and served.api_key.encode() in path.read_bytes()
+    ]
+    port = served.url.rpartition(":")[2]
+    assert sorted(path.name for path in holders) == ["endpoints.json", f"server-{port}.json"]
+    assert list(served.home.rglob("*.log")), "there is a log that could hold it"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["status"], ["logs"], ["doctor", "--json"], ["models", "list"], ["export", "compose"], ["export", "curl"]],
+)
+def test_no_command_prints_it_unasked(served: Served, command: list[str]) -> None:
+    code, told = in_terminal(*command, home=served.home)
+    assert served.api_key not in told
+    assert told.strip()
+    assert "Traceback" not in told
+    assert code in (0, 1)
+
+
+def test_a_wrong_request_does_not_quote_it(served: Served) -> None:
+    code, told = in_terminal("chat", "hello", "--max-tokens", "-7", "--temperature", "1e9", home=served.home)
+    assert served.api_key not in told
+    assert code in (0, 1)
+
+
+async def test_nothing_that_holds_it_shows_it(demo_model: Path, tmp_path: Path) -> None:
+    """Values end in logs and crash reports by their repr."""
+    endpoint = Endpoint(20_001, KEY)
+    entry = Entry(url="u", port=1, api_key=KEY, pid=1, created_s=0.0, model="m", engine="e", draft=0)
+    launch = await plan(ServeOptions(model=demo_model, built_in=True), endpoint)
+    async with EngineClient(endpoint.url, KEY) as client:
+        shown = repr([endpoint, entry, launch, launch.command, client, vars(client), registry.Registration(entry)])
+        shown += repr(vars(client._http)).replace(repr({"Authorization": f"Bearer {KEY}"}), "")
+    kept = _KeptEndpoints.model_validate({"endpoints": [{"port": 1, "api_key": KEY}]})
+    assert KEY not in shown + repr(kept) + str(kept) + str(entry)
+
+
+@pytest.mark.parametrize("model", [Entry, _KeptEndpoints])
+def test_a_damaged_file_is_not_quoted_by_its_error(model: type) -> None:
+    damaged = json.dumps({"endpoints": [{"port": "x", "api_key": f"{KEY} !"}], "api_key": [KEY]})
+    with pytest.raises(ValidationError) as raised:
+        model.model_validate_json(damaged)  # type: ignore[attr-defined]
+    assert KEY not in str(raised.value)
+    assert KEY not in "".join(traceback.format_exception(raised.value))
+
+
+class TestFolders:
+    def test_all_that_a_server_keeps_is_its_owners_alone_whatever_the_umask_is(self, served: Served) -> None:
+        state = served.home / "state"
+        open_to_others = [path for path in (state, *state.rglob("*")) if path.stat().st_mode & 0o077]
+        assert not [path for path in open_to_others if not path.is_symlink()]
+        assert state.stat().st_mode & 0o777 == 0o700
+
+    def test_without_the_commands_umask_too(self, tmp_path: Path) -> None:
+        script = (
+            "import os; os.umask(0); from launcher.engine import registry;"
+            "endpoint, mine = registry.register(None, model='m', engine='e', draft=0)"
+        )
+        subprocess.run(
+            [sys.executable, "-c", script], check=True, env=os.environ | {"MTP_LAUNCHER_HOME": str(tmp_path)}
+        )
+        state = tmp_path / "state"
+        assert state.stat().st_mode & 0o777 == 0o700
+        assert (state / "endpoints.json").stat().st_mode & 0o777 == 0o600
+
+    def test_what_was_open_is_mended_and_said(self, home: Path, caplog: pytest.LogCaptureFixture) -> None:
+        before = claim(None)
+        state, keys = home / "state", home / "state" / "endpoints.json"
+        state.chmod(0o755)
+        keys.chmod(0o644)
+        with caplog.at_level(logging.WARNING):
+            assert claim(None) == before
+        assert (state.stat().st_mode & 0o777, keys.stat().st_mode & 0o777) == (0o700, 0o600)
+        assert caplog.messages == [
+            f"Other users could enter {state}. Now they cannot.",
+            f"Other users could read {keys}. Now they cannot.",
+        ]
+        caplog.clear()
+        claim(None)
+        assert not caplog.messages
+
+    def test_a_folder_that_belongs_to_somebody_else_gets_no_keys(self, tmp_path: Path) -> None:
+        """Who made the folder could exchange what is in it; root is let, as in containers with a mounted home."""
+        theirs = tmp_path / "theirs"
+        theirs.mkdir(mode=0o777)
+        theirs.chmod(0o777)
+        if os.geteuid() == 0:
+            private_folder(theirs)
+            os.chown(theirs, 1, 1)
+            uids = (NOBODY, 1)
+        else:
+            uids = (os.geteuid() + 1, os.geteuid())
+        script = (
+            "import os, sys; from pathlib import Path; from launcher.base.files import private_folder\n"
+            f"os.geteuid = lambda: {uids[0]}\n"
+            "try: private_folder(Path(sys.argv[1]))\n"
+            "except Exception as error: print(type(error).__name__)\n"
+        )
+        told = subprocess.run([sys.executable, "-c", script, str(theirs)], capture_output=True, text=True, check=True)
+        assert told.stdout.strip() == FolderNotOurs.__name__
+
+    def test_a_file_system_without_owners_is_said_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """As a Windows drive in WSL: chmod does nothing there."""
+        file = tmp_path / "keys"
+        file.write_bytes(b"k")
+        file.chmod(0o644)
+        monkeypatch.setattr(Path, "chmod", lambda *_args, **_kw: None)
+        assert read_private(file) == read_private(file) == b"k"
+        assert caplog.messages == [f"Other users can read {file}, and its file system does not keep them out."]
+
+
+class TestAnotherUser:
+    """Nobody of this computer, in a process without our rights; the folder above the home lets everybody in."""
+
+    def test_reads_no_key_and_no_log(self, served: Served) -> None:
+        (served.home.parent / "open").write_text("canary")
+        (served.home.parent / "open").chmod(0o644)
+        secrets = [path for path in (served.home / "state").rglob("*") if path.is_file()]
+        assert len(secrets) >= 3
+        if os.geteuid() != 0:  # then the modes must speak
+            assert not (served.home / "state").stat().st_mode & 0o077
+            return
+        script = (
+            "for path in sys.argv[1:]:\n"
+            "    try: print(len(open(path, 'rb').read()))\n"
+            "    except PermissionError: print('refused')\n"
+        )
+        told = as_another_user(script, str(served.home.parent / "open"), *map(str, secrets)).split()
+        assert told == ["6", *["refused"] * len(secrets)]
+
+    def test_cannot_use_the_private_line(self, served: Served) -> None:
+        port = served.url.rpartition(":")[2]
+        entry = json.loads(next(served.home.rglob(f"server-{port}.json")).read_text())
+        place = Path(entry["control"])
+        assert place.is_socket()
+        assert not place.stat().st_mode & 0o077
+        if os.geteuid() == 0:
+            script = (
+                "line = socket.socket(socket.AF_UNIX)\n"
+                "try: line.connect(sys.argv[1]); print('in')\n"
+                "except PermissionError: print('refused')\n"
+            )
+            assert as_another_user(script, str(place)) == "refused"
+
+    def test_gets_nothing_from_the_port_without_the_key(self, served: Served) -> None:
+        script = (
+            "for path in ('/v1/models', '/slots', '/props', '/metrics', '/health'):\n"
+            "    try: print(urllib.request.urlopen(sys.argv[1] + path).status)\n"
+            "    except urllib.error.HTTPError as error: print(error.code)\n"
+        )
+        if os.geteuid() != 0:
+            script = "import sys, urllib.error, urllib.request\n" + script
+            run = subprocess.run([sys.executable, "-c", script, served.url], capture_output=True, text=True, check=True)
+            told = run.stdout.split()
+        else:
+            told = as_another_user(script, served.url).split()
+        assert told == ["401"] * 4 + ["200"]
+
+    def test_cannot_read_the_engines_environment(self, served: Served) -> None:
+        environment = Path(f"/proc/{served.pid}/environ")
+        assert served.api_key.encode() in environment.read_bytes(), "it is there to be read, by us"
+        if os.geteuid() == 0:
+            script = "try: print(len(open(sys.argv[1], 'rb').read()))\nexcept PermissionError: print('refused')\n"
+            assert as_another_user(script, str(environment)) == "refused"
+
+
+SECRETS = (
+    "HF_TOKEN HUGGING_FACE_HUB_TOKEN GITHUB_TOKEN GH_TOKEN NPM_TOKEN AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY"
+    " AWS_SESSION_TOKEN OPENAI_API_KEY ANTHROPIC_API_KEY AZURE_CLIENT_SECRET GOOGLE_APPLICATION_CREDENTIALS"
+    " MYSQL_PWD PGPASSWORD DATABASE_URL REDIS_URL SSH_AUTH_SOCK KUBECONFIG HTTPS_PROXY https_proxy PIP_INDEX_URL"
+    " SESSION_SECRET MY_PASSWORD LLAMA_API_KEY LLAMA_ARG_HOST"
+)
+NEEDED = (
+    "PATH HOME LD_LIBRARY_PATH LD_PRELOAD CUDA_VISIBLE_DEVICES GGML_CUDA_FORCE_MMQ HSA_OVERRIDE_GFX_VERSION"
+    " VK_ICD_FILENAMES XDG_RUNTIME_DIR WSL_DISTRO_NAME SYSTEMROOT TEMP OMP_NUM_THREADS __GL_SHADER_DISK_CACHE_PATH"
+    " MESA_SHADER_CACHE_DIR NVIDIA_VISIBLE_DEVICES PATHEXT COMSPEC DRI_PRIME ONEAPI_DEVICE_SELECTOR PWD"
+)
+
+
+@pytest.mark.parametrize("name", SECRETS.split())
+def test_secrets_of_other_programs_stay_out_of_the_engine(name: str) -> None:
+    assert "theirs" not in engine_environment(api_key=KEY, inherited={name: "theirs"}).values()
+
+
+@pytest.mark.parametrize("name", NEEDED.split())
+def test_what_gpus_and_systems_need_stays(name: str) -> None:
+    assert engine_environment(inherited={name: "1"})[name] == "1"
+
+
+def test_the_running_engine_has_no_secret_of_others(served: Served) -> None:
+    environment = psutil.Process(served.pid).environ()
+    assert not {"hf_theirs", "aws_theirs"} & set(environment.values())
+    assert environment["PATH"]

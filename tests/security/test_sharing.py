@@ -1,0 +1,94 @@
+"""Sharing with the network: only when it is asked for, never without the key."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from launcher.base.errors import BadOption, PortBusy
+from launcher.engine.endpoint import Endpoint, claim, is_free
+from launcher.engine.launch import ServeOptions, check_options, plan
+from launcher.machine.addresses import firewall_hint, lan_addresses
+from tests.security.conftest import Served, in_terminal, serve
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve(tmp_path_factory.mktemp("shared") / "home", "--lan") as server:
+        yield server
+
+
+def listens_on(pid: int) -> set[str]:
+    return {each.laddr.ip for each in psutil.Process(pid).net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+
+
+def test_by_default_only_this_computer_is_let_in(served: Served) -> None:
+    assert listens_on(served.pid) == {"127.0.0.1"}
+    assert served.lan == ()
+
+
+def test_shared_it_listens_everywhere_and_says_where(shared: Served) -> None:
+    assert listens_on(shared.pid) == {"0.0.0.0"}
+    port = shared.url.rpartition(":")[2]
+    assert shared.lan == tuple(f"http://{address}:{port}" for address in lan_addresses())
+    for url in (shared.url, *shared.lan):
+        assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 401
+        key = {"Authorization": f"Bearer {shared.api_key}"}
+        assert httpx.get(f"{url}/v1/models", headers=key, trust_env=False).status_code == 200
+
+
+def test_status_says_that_it_is_shared(shared: Served) -> None:
+    code, told = in_terminal("status", home=shared.home)
+    assert code == 0
+    assert "shared with the network" in told
+
+
+async def test_a_next_start_is_not_shared(demo_model: Path) -> None:
+    assert claim(None, shared=True).host == "0.0.0.0"
+    again = claim(None)
+    assert again.host == "127.0.0.1"
+    launch = await plan(ServeOptions(model=demo_model, built_in=True), again)
+    arguments = list(launch.command.arguments)
+    assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
+    assert launch.command.environment["LLAMA_API_KEY"] == again.api_key
+
+
+async def test_a_shared_one_has_a_key_and_lets_no_pages_in(demo_model: Path) -> None:
+    launch = await plan(ServeOptions(model=demo_model, built_in=True), Endpoint(20_001, "k" * 43, shared=True))
+    arguments = list(launch.command.arguments)
+    assert arguments[arguments.index("--host") + 1] == "0.0.0.0"
+    assert arguments[arguments.index("--cors-origins") + 1] == "localhost"
+    assert launch.command.environment["LLAMA_API_KEY"] == "k" * 43
+
+
+@pytest.mark.parametrize("word", ["--host", "--host=0.0.0.0", "--api-key", "--api-key-file=x", "--api_key"])
+def test_it_cannot_be_shared_or_opened_by_the_way(word: str) -> None:
+    with pytest.raises(BadOption):
+        check_options(ServeOptions(model=Path("m"), extra=(word,)))
+
+
+def test_a_port_that_another_address_of_this_computer_uses_is_not_free_to_share() -> None:
+    with socket.create_server(("127.0.0.2", 0)) as other:
+        port = other.getsockname()[1]
+        assert is_free(port)
+        assert not is_free(port, "0.0.0.0")
+        with pytest.raises(PortBusy):
+            claim(port, shared=True)
+
+
+@pytest.mark.parametrize(
+    ("system", "wsl", "mirrored", "words"),
+    [
+        ("windows", None, False, ["New-NetFirewallRule", "-LocalPort 20001", "-Profile Private"]),
+        ("linux", 2, False, ["networkingMode=mirrored", "portproxy", "connectport=20001", "New-NetFirewallRule"]),
+        ("linux", 2, True, ["New-NetFirewallHyperVRule", "-LocalPorts 20001"]),
+        ("linux", 1, False, ["New-NetFirewallRule"]),
+    ],
+)
+def test_what_stands_between_is_named(system: str, wsl: int | None, mirrored: bool, words: list[str]) -> None:
+    hint = firewall_hint(20_001, system=system, wsl=wsl, wsl_mirrored=mirrored)
+    assert all(word in hint for word in words)
+    assert firewall_hint(20_001, system="linux", wsl=None) == ""

@@ -1,0 +1,67 @@
+"""A web page in the user's browser, against the real engine as `serve` runs it."""
+
+import httpx
+import pytest
+
+from tests.security.conftest import Served
+
+EVIL = "https://evil.example"
+PATHS = ("/v1/models", "/slots", "/props", "/metrics", "/completion", "/v1/chat/completions", "/tokenize")
+
+
+@pytest.fixture
+def page(served: Served) -> httpx.Client:
+    return httpx.Client(base_url=served.url, headers={"Origin": EVIL}, trust_env=False)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_its_requests_are_refused_and_it_may_not_read_the_answer(page: httpx.Client, method: str, path: str) -> None:
+    with page:
+        answer = page.request(method, path, content=b"{}" if method == "POST" else None)
+    assert answer.status_code in (401, 404)
+    assert answer.headers.get("Access-Control-Allow-Origin") not in ("*", EVIL)
+
+
+def test_its_preflight_gives_it_no_leave(page: httpx.Client) -> None:
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
+    with page:
+        answer = page.options("/v1/chat/completions", headers=asks)
+    assert answer.headers.get("Access-Control-Allow-Origin") not in ("*", EVIL)
+
+
+@pytest.mark.parametrize(
+    "origin", ["null", "http://localhost.evil.example", "https://127.0.0.1.evil.example", "file://"]
+)
+def test_origins_that_look_like_this_computer_are_foreign(served: Served, origin: str) -> None:
+    with httpx.Client(base_url=served.url, headers={"Origin": origin}, trust_env=False) as client:
+        answer = client.get("/health")
+    assert answer.headers.get("Access-Control-Allow-Origin") not in ("*", origin)
+
+
+def test_even_with_the_key_it_may_not_read_the_answer(page: httpx.Client, served: Served) -> None:
+    with page:
+        answer = page.get("/v1/models", headers={"Authorization": f"Bearer {served.api_key}"})
+    assert answer.status_code == 200
+    assert answer.headers.get("Access-Control-Allow-Origin") not in ("*", EVIL)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost", ""])
+def test_a_name_that_was_bound_to_this_computer_gets_it_nothing(served: Served, host: str) -> None:
+    """DNS rebinding makes the page same-origin, so CORS says nothing; it lacks the key."""
+    with httpx.Client(base_url=served.url, headers={"Host": host}, trust_env=False) as client:
+        statuses = {path: client.get(path).status_code for path in ("/v1/models", "/slots", "/props", "/metrics")}
+    assert set(statuses.values()) <= {400, 401}
+
+
+@pytest.mark.parametrize("path", ["/", "/index.html", "/bundle.js"])
+def test_there_is_no_web_page_of_its_own_to_attack(served: Served, path: str) -> None:
+    with httpx.Client(base_url=served.url, trust_env=False) as client:
+        assert client.get(path).status_code in (401, 404)
+
+
+@pytest.mark.parametrize("key", ["x", "Bearer", "' or 1=1", "k" * 43, "k" * 8_000])
+def test_a_wrong_key_opens_nothing(served: Served, key: str) -> None:
+    with httpx.Client(base_url=served.url, trust_env=False) as client:
+        for headers in ({"Authorization": f"Bearer {key}"}, {"X-Api-Key": key}):
+            assert client.get("/v1/models", headers=headers).status_code in (400, 401, 431)
