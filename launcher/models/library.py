@@ -72,9 +72,11 @@ def library(catalogue: Catalogue) -> Library:
     found = list(_found(catalogue, known))
     gone = [each for each in index.records if each.received_s is None and not each.path.exists()]
     if found or gone or notice:
-        new = {record.path for record in (*found, *gone)}
         with changed_index() as index:
-            index.records[:] = [*(each for each in index.records if each.path not in new), *found]
+            received = {each.path for each in index.records if each.received_s is not None}  # some only just now
+            new = [each for each in found if each.path not in received]
+            old = {each.path for each in (*found, *gone)} - received
+            index.records[:] = [*(each for each in index.records if each.path not in old), *new]
     records = sorted(index.records, key=lambda each: (each.model or "~", each.kind != "model", str(each.path)))
     return Library(tuple(_local(record, index) for record in records), notice)
 
@@ -184,9 +186,10 @@ async def verify(local: LocalModel, on_bytes: Callable[[int], None] | None = Non
             if on_bytes is not None:
                 on_bytes(before + done)
 
+        stat = path.stat()
         sha256 = await sha256_of(path, tell)
-        before += path.stat().st_size
-        keep_hash(path, sha256)
+        before += stat.st_size
+        keep_hash(path, sha256, stat)
         outcome = Outcome.UNKNOWN if expected is None else Outcome.GOOD if sha256 == expected else Outcome.CHANGED
         results.append(Verified(path, outcome, sha256, expected))
     if any(each.outcome is Outcome.UNKNOWN for each in results):
@@ -320,13 +323,12 @@ def _record(
     paths: tuple[Path, ...], repo: str | None, file: str | None, entry: ModelEntry | None, its: ModelFile | None
 ) -> Record:
     told = tuple(part.sha256 for part in its.parts) if its and its.parts else (its.sha256,) if its else ()
-    quant = _QUANT.search(paths[0].name)
     return Record(
         paths=paths,
         sha256=told if len(told) == len(paths) and any(told) else (),
         bytes=_size(paths),
         model=entry.id if entry else None,
-        quant=its.quant if its else quant[1] if quant else None,
+        quant=its.quant if its else quant_of(paths[0].name),
         repo=repo,
         file=file if repo else None,
     )

@@ -1,5 +1,6 @@
 """What is kept of the model files on this machine: one small JSON file, written whole, under a lock."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -133,9 +134,11 @@ def hash_kept(index: Index, path: Path) -> Hashed | None:
     return kept if kept and (kept.bytes, kept.modified_ns) == (stat.st_size, stat.st_mtime_ns) else None
 
 
-def keep_hash(path: Path, sha256: str) -> None:
-    """Remember a SHA-256 that was just computed. Raises OSError."""
-    stat = path.stat()
+def keep_hash(path: Path, sha256: str, stat: os.stat_result) -> None:
+    """Remember a SHA-256 that was just computed of what `stat` told before, so that a change meanwhile shows.
+
+    Raises OSError.
+    """
     new = Hashed(
         path=path, bytes=stat.st_size, modified_ns=stat.st_mtime_ns, sha256=sha256, verified_s=round(time.time(), 3)
     )

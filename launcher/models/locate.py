@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.base.errors import ModelMissing, ModelUnknown
+from launcher.base.errors import ModelBroken, ModelMissing, ModelUnknown
 from launcher.base.paths import expanded
 from launcher.fetch.hub import HubFile, is_hub_file
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
-from launcher.models.library import LocalModel, find, find_file, of_catalogue
+from launcher.models.library import LocalModel, Place, State, find, find_file, of_catalogue
 from launcher.models.wanted import named_model
 
 
@@ -25,10 +25,19 @@ class Named:
 
     @property
     def path(self) -> Path:
-        """Its first file. Raises ModelMissing when it is not here."""
+        """Its first file. Raises ModelMissing when it is not here, ModelBroken when it is known to be damaged."""
         if self.local is None:
             what = self.command.removeprefix("mtp-launcher pull ")
             raise ModelMissing(f"{what} is not on this machine yet.", f"Get it first: `{self.command}`.", wanted=what)
+        if self.local.state is State.DAMAGED:
+            path = self.local.path
+            cached = self.local.place is Place.CACHE
+            remove = "Delete it in the cache where it lies" if cached else f"`mtp-launcher models remove {path}`"
+            raise ModelBroken(
+                f"{path} is damaged: its SHA-256 is not what it should be.",
+                f"{remove}, then `{self.command}`.",
+                path=str(path),
+            )
         return self.local.path
 
 

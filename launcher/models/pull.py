@@ -20,7 +20,6 @@ from launcher.models.library_index import Kind, Record, hash_kept, keep_hash, ke
 from launcher.models.received import Checked, check_received, keep_header, promises_head
 from launcher.models.wanted import Item, Piece, Wanted, target_of
 
-_RESERVE_BYTES = 2**28
 Origin = Literal["downloaded", "here", "cache"]
 
 
@@ -303,8 +302,9 @@ class _Work:
             speed = done / max(time.monotonic() - began_s, 1e-3)
             self._tell(known, Progress(Phase.VERIFYING, done, size, 0, speed))
 
+        stat = path.stat()
         sha256 = await sha256_of(path, tell)
-        await asyncio.to_thread(keep_hash, path, sha256)
+        await asyncio.to_thread(keep_hash, path, sha256, stat)
         return sha256
 
     async def _fetched(self, kind: Kind, known: _Known) -> PulledFile:
@@ -320,7 +320,7 @@ class _Work:
             name=known.piece.words,
         )
         got = await fetch(source, target, settings=self._settings, on_progress=lambda told: self._tell(known, told))
-        await asyncio.to_thread(keep_hash, target, got.sha256)
+        await asyncio.to_thread(keep_hash, target, got.sha256, target.stat())
         return PulledFile(target, kind, got.bytes, got.sha256, "downloaded", got.resumed_bytes, got.received_bytes)
 
     def _check_room(self) -> None:
@@ -333,7 +333,7 @@ class _Work:
             folder = folder.parent
         need = sum((each.bytes or 0) - (unfinished(self._target(each)) or 0) for each in left)
         free = shutil.disk_usage(folder).free
-        if need + _RESERVE_BYTES > free:
+        if need + self._settings.reserve_bytes > free:
             raise DiskFull(
                 f"{self._wanted.words} needs {need / 1e9:.1f} GB more, and {folder} has {free / 1e9:.1f} GB free.",
                 "Make room, or take another folder with --to. What is there already is kept.",

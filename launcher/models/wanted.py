@@ -88,8 +88,9 @@ def wanted(
         if page is None:
             return _from_url(text, sha256)
         text = str(page)
-    if _ID.fullmatch(text) and not _is_file(text):
-        return _from_catalogue(text, catalogue, sha256, revision, vision=vision)
+    named = named_model(text, catalogue)
+    if named is not None:
+        return _from_catalogue(text, *named, sha256, revision, vision=vision)
     if expanded(text).exists():
         raise BadOption(
             f"{text} is on this machine: there is nothing to pull.", f"Serve it: `mtp-launcher serve {text}`."
@@ -130,9 +131,8 @@ def named_model(text: str, catalogue: Catalogue) -> tuple[ModelEntry, ModelFile 
 
 
 def _from_catalogue(
-    text: str, catalogue: Catalogue, sha256: str | None, revision: str | None, *, vision: bool
+    text: str, entry: ModelEntry, file: ModelFile | None, sha256: str | None, revision: str | None, *, vision: bool
 ) -> Wanted:
-    entry, file = named_model(text, catalogue) or (catalogue.find(text), None)
     if file is None:
         raise BadOption(f"{text} does not say which file.", f"Write {text}:QUANT.")
     if entry.repo is None:

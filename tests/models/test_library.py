@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.base.errors import ModelMissing, ModelUnknown
+from launcher.base.errors import ModelBroken, ModelMissing, ModelUnknown
 from launcher.base.paths import models_dir
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.catalogue_load import shipped_models
+from launcher.models.gguf import GgufModel, read_model
 from launcher.models.library import (
     LocalModel,
     Outcome,
@@ -30,6 +31,7 @@ from launcher.models.library import (
     verify,
 )
 from launcher.models.library_index import Record, index_path, keep_hash, keep_record, read_index
+from launcher.models.locate import locate
 from tests.models.test_gguf_split import write_split
 
 DEMO = next(model for model in shipped_models() if model.id == "demo")
@@ -115,6 +117,19 @@ class TestWhatIsHere:
         path.unlink()
         assert only().state is State.MISSING
         assert find(MINE) is None
+
+    def test_one_that_is_received_while_it_is_found_keeps_its_origin(
+        self, put: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        received = Record(paths=(put(models_dir() / REPO / FILE),), repo=REPO, revision="r", file=FILE, received_s=1.0)
+
+        def read_meanwhile(path: Path) -> GgufModel:
+            keep_record(received)  # a pull in another process comes to its end
+            return read_model(path)
+
+        monkeypatch.setattr("launcher.models.library.read_model", read_meanwhile)
+        assert only().record == received
+        assert read_index()[0].records == [received]
 
     def test_a_split_model_is_one(self) -> None:
         first = write_split(models_dir() / REPO)
@@ -224,6 +239,32 @@ class TestVerifying:
         (again,) = await verify(only())
         assert again.outcome is Outcome.CHANGED
 
+    async def test_what_is_known_to_be_damaged_is_not_served(self, put: Callable[[Path], Path]) -> None:
+        path = put(models_dir() / REPO / FILE)
+        file = replace(MINE.files[0], sha256="0" * 64)
+        catalogue = Catalogue((replace(MINE, files=(file,)),))
+        unverified = locate("mine:F16", catalogue)
+        assert unverified is not None
+        assert unverified.path == path
+        await verify(only(catalogue))
+        for name in ("mine", "mine:F16", f"{REPO}:{FILE}"):
+            damaged = locate(name, catalogue)
+            assert damaged is not None
+            with pytest.raises(ModelBroken, match="is damaged: its SHA-256 is not what it should be") as caught:
+                damaged.path  # noqa: B018
+            assert caught.value.hint == f"`mtp-launcher models remove {path}`, then `mtp-launcher pull {name}`."
+
+    async def test_a_file_that_changes_while_it_is_read_is_not_taken_for_verified(
+        self, put: Callable[[Path], Path]
+    ) -> None:
+        path = put(models_dir() / FILE)
+
+        def change(_done: int) -> None:
+            os.utime(path, ns=(1, 1))
+
+        await verify(only(), change)
+        assert only().state is State.TOUCHED
+
     async def test_the_catalogues_checksum_counts(self, put: Callable[[Path], Path], demo_model: Path) -> None:
         put(models_dir() / REPO / FILE)
         right = hashlib.sha256(demo_model.read_bytes()).hexdigest()
@@ -278,7 +319,7 @@ class TestTheIndex:
 
     def test_a_hash_counts_only_for_the_file_as_it_was(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)
-        keep_hash(path, "a" * 64)
+        keep_hash(path, "a" * 64, path.stat())
         assert only().state is State.GOOD
         path.touch()
         os.utime(path, ns=(5, 5))
