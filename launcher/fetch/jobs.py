@@ -23,8 +23,10 @@ from launcher.base.errors import (
     JobUnknown,
     LauncherError,
     Offline,
+    RateLimited,
     Refused,
     Unreachable,
+    Untrusted,
 )
 from launcher.base.identity import ProcessId
 
@@ -70,20 +72,28 @@ _AT_REST = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as it is kept: see LauncherError. `temporary` says that trying again later may help."""
+    """An error as it is kept: see LauncherError. `temporary`: trying again later may help, not before `until_s`."""
 
     code: str
     title: str
     hint: str = ""
     temporary: bool = False
+    until_s: float | None = None
 
     @classmethod
     def of(cls, error: LauncherError) -> Self:
         """Keep an error."""
-        later = isinstance(error, Unreachable | DownloadBusy | EngineBusy) or (
+        later = isinstance(error, Unreachable | DownloadBusy | EngineBusy | RateLimited) or (
             isinstance(error, Refused) and error.status in _LATER
         )
-        return cls(error.code, error.title, error.hint, later)
+        until_s = error.facts.get("until_s")
+        return cls(
+            error.code,
+            error.title,
+            error.hint,
+            later and not isinstance(error, Untrusted),
+            until_s if isinstance(until_s, float) else None,
+        )
 
     @property
     def holds(self) -> bool:
@@ -201,8 +211,14 @@ class Jobs:
     def add(
         self, kind: str, arguments: dict[str, Any], title: str, *, size_bytes: int | None, now_s: float
     ) -> tuple["Jobs", Added]:
-        """Put a job at the end of the line. One that is in the line stays as it is; one that has ended starts anew."""
+        """Put a job at the end of the line. One that is in the line stays as it is; one that has ended starts anew.
+
+        One that is being cancelled goes on in its place.
+        """
         same = next((job for job in self.jobs if (job.kind, job.arguments) == (kind, arguments)), None)
+        if same is not None and same.obeying and same.wish is not Wish.PAUSE:
+            again = same.asked(Wish.RUN)
+            return self._with(again), Added(again, fresh=True)
         if same is not None and same.state in LINE:
             return self, Added(same, fresh=False)
         if same is None:
@@ -287,7 +303,8 @@ class Jobs:
             return replace(self._with(replace(job.released(), failure=outcome)), hold=outcome)
         if outcome.temporary:
             tries = 1 if moved else job.tries + 1
-            pause_s = min(_FIRST_PAUSE_S * 2 ** min(tries - 1, 16), _LONGEST_PAUSE_S)
+            pause_s = max(_FIRST_PAUSE_S * 2 ** min(tries - 1, 16), (outcome.until_s or now_s) - now_s)
+            pause_s = min(pause_s, _LONGEST_PAUSE_S)  # before its time, a refusal that is kept costs no request
             job = replace(job.released(), failure=outcome, tries=tries, retry_at_s=now_s + pause_s)
             return self._with(job)
         return self._with(replace(job.released(), state=State.FAILED, failure=outcome, ended_s=now_s))

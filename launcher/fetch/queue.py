@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from launcher.base.errors import LauncherError
 from launcher.base.identity import ProcessId
+from launcher.base.paths import refusal
 from launcher.fetch.jobs import Added, Failure, Figures, Job, Jobs, Place, State, Wish
 from launcher.fetch.queue_store import Damage, QueueStore
 
@@ -124,7 +125,7 @@ class Queue:
         except LauncherError as error:
             return Failure.of(error)
         except OSError as error:
-            return system_failure(error)
+            return Failure.of(refusal(error))
         except Exception as error:  # noqa: BLE001 -- else no verb would work any more
             return unexpected(error)
         return None
@@ -141,11 +142,3 @@ def unexpected(error: BaseException) -> Failure:
     """Keep an error that nobody foresaw."""
     what = f"{type(error).__name__}: {error}".removesuffix(": ")
     return Failure("error", f"It ended unexpectedly ({what}).", "This is a fault of the program: please report it.")
-
-
-def system_failure(error: OSError) -> Failure:
-    """Keep an error of the system's in the words that the commands use for it."""
-    where = f" ({error.filename})" if error.filename else ""
-    return Failure(
-        "error", f"The system refused: {error.strerror or error}{where}.", "Check disk space and permissions."
-    )

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from launcher.base.errors import DiskFull, LauncherError, WrittenByNewer
 from launcher.base.identity import ProcessId
+from launcher.base.paths import refusal
 from launcher.fetch.jobs import Done, Failure, Figures, Job, Jobs, Outcome, State, Stopped, Wish
-from launcher.fetch.queue import Queue, system_failure, unexpected
+from launcher.fetch.queue import Queue, unexpected
 from launcher.fetch.queue_events import Event, JobProgressed, Notice, changes, totals
 from launcher.fetch.queue_store import Damage, Stamp
 
@@ -181,7 +182,7 @@ class Runner:
         except LauncherError as error:
             ours.outcome = Failure.of(error)
         except OSError as error:
-            ours.outcome = _full(error) if error.errno == errno.ENOSPC else system_failure(error)
+            ours.outcome = _full(error) if error.errno == errno.ENOSPC else Failure.of(refusal(error))
         except Exception as error:  # noqa: BLE001 -- a fault in one job is no reason to end the others
             ours.outcome = unexpected(error)
 
@@ -199,7 +200,7 @@ class Runner:
                 self._listen(JobProgressed(running[job_id], each, totals(self._jobs, figures)))
 
     def _complain(self, error: OSError) -> None:
-        text = f"The list of downloads could not be written. {system_failure(error).title}"
+        text = f"The list of downloads could not be written. {refusal(error).title}"
         if text != self._trouble:
             self._trouble = text
             self._listen(Notice(text))

@@ -9,7 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from launcher.base.errors import DiskFull, DownloadBroken, JobUnknown, Offline, Refused, Unreachable
+from launcher.base.errors import (
+    DiskFull,
+    DownloadBroken,
+    JobUnknown,
+    Offline,
+    RateLimited,
+    Refused,
+    Unreachable,
+    Untrusted,
+)
 from launcher.base.identity import ProcessId
 from launcher.fetch.jobs import LINE, Done, Failure, Figures, Job, Jobs, Outcome, State, Stopped, Wish
 from launcher.fetch.queue_store import QueueStore
@@ -49,6 +58,28 @@ def test_a_job_is_added_once() -> None:
     assert same == jobs
     assert not told.fresh
     assert told.job.id == 1
+
+
+@pytest.mark.parametrize("wish", [Wish.CANCEL, Wish.DISCARD])
+def test_what_is_being_cancelled_and_added_again_goes_on(wish: Wish) -> None:
+    jobs = claimed(some("a")).become(1, wish)
+    jobs, told = jobs.add("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
+    assert told.fresh
+    assert states(ended(jobs, 1, Stopped())) == {1: State.WAITING}
+
+
+def test_a_server_that_answers_no_more_is_asked_again_when_it_said() -> None:
+    limited = Failure.of(RateLimited("It answers no more until 10:00.", until_s=120.0))
+    jobs = ended(claimed(some("a")), 1, limited, now_s=20.0)
+    assert jobs.find(1).retry_at_s == 120.0
+    assert ended(claimed(jobs, now_s=120.0), 1, limited, now_s=121.0).find(1).retry_at_s == 121.0 + 30
+    hours = replace(limited, until_s=9_999.0)
+    assert ended(claimed(some("a")), 1, hours, now_s=20.0).find(1).retry_at_s == 20.0 + 600
+
+
+def test_a_server_that_cannot_show_who_it_is_is_not_asked_again() -> None:
+    jobs = ended(claimed(some("a")), 1, Failure.of(Untrusted("Its certificate is another one's.")))
+    assert states(jobs) == {1: State.FAILED}
 
 
 @pytest.mark.parametrize("outcome", [Done({}), BROKEN])
