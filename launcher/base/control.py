@@ -19,6 +19,7 @@ import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ _REQUEST_S = 5.0
 _CONNECT_S = 5.0
 _PIPE = "\\\\.\\pipe\\"
 _log = logging.getLogger(__name__)
+_connection: ContextVar[asyncio.Task[None] | None] = ContextVar("connection", default=None)
+"""The connection that the work at hand is done for; tasks that it starts inherit it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,6 @@ class ControlServer:
         self._handler = handler
         self._token = secrets.token_urlsafe(32)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connection_of: dict[asyncio.Task[None] | None, asyncio.Task[None] | None] = {}
         self._close: Callable[[], None] = lambda: None
 
     async def listen(self, folder: Path, name: str) -> Address:
@@ -77,9 +79,8 @@ class ControlServer:
         """Listen no more, and end what is being answered, but for the answer that this call is part of."""
         with suppress(OSError):
             self._close()
-        own = asyncio.current_task()
-        spared = {own, self._connection_of.get(own)}
-        others = [task for task in self._tasks if task not in spared]
+        own = _connection.get()
+        others = [task for task in self._tasks if task is not own]
         for task in others:
             task.cancel()
         if others:
@@ -95,6 +96,7 @@ class ControlServer:
             writer.close()
             return
         self._tasks.add(task)
+        _connection.set(task)
         try:
             await self._answer(reader, writer)
         except (ConnectionError, asyncio.CancelledError):
@@ -116,7 +118,6 @@ class ControlServer:
         except (TimeoutError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return  # no program of ours
         answering = asyncio.create_task(self._stream(verb, request, writer))
-        self._connection_of[answering] = asyncio.current_task()
         leaving = asyncio.ensure_future(reader.read(1))  # it has nothing more to say: this ends when it leaves
         try:
             await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
@@ -125,7 +126,6 @@ class ControlServer:
             if not answering.done():
                 answering.cancel()
             await asyncio.wait([answering, leaving])
-            del self._connection_of[answering]
         if not answering.cancelled():
             answering.result()
 

@@ -13,6 +13,9 @@ What it does wrong is named in FAKE_FAULTS, comma-separated:
     spawns-child        starts a grandchild in its group and writes its pid to FAKE_CHILD
     garbage             prints bytes that are no UTF-8 and a very long line
     old                 knows no --spec-type
+    flood               prints 200,000 lines before it listens, and a last one
+    half-lines          prints a line in two halves with NULs, and half a line for good
+    stalls              a chat reply stops in the middle, after the first request
 """
 
 import json
@@ -34,6 +37,7 @@ SPECULATION = ["--spec-type", "--spec-draft-n-max"]
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     loaded = threading.Event()
+    asked = 0
 
     def log_message(self, *_: object) -> None:
         pass
@@ -57,6 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        Handler.asked += 1
         tokens = 0
         while tokens < 8 or "endless" in FAULTS:
             tokens += 1
@@ -65,6 +70,8 @@ class Handler(BaseHTTPRequestHandler):
                 timings |= {"draft_n": tokens, "draft_n_accepted": tokens - 1}
             self.event({"choices": [{"delta": {"content": "word "}}], "timings": timings})
             time.sleep(0.002)
+            if "stalls" in FAULTS and Handler.asked > 1 and tokens > 2:
+                threading.Event().wait()
         self.event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
         self.chunk(b"data: [DONE]\n\n")
         self.chunk(b"")
@@ -128,6 +135,14 @@ def main(arguments: list[str]) -> None:
     if "garbage" in FAULTS:
         sys.stderr.buffer.write(b"\xff\xfe broken \x80\n" + b"x" * 200_000 + b"\nafter the long line\n")
         sys.stderr.flush()
+    if "flood" in FAULTS:
+        for number in range(2_000):
+            sys.stderr.write("".join(f"line {number * 100 + each} {'x' * 60}\n" for each in range(100)))
+        print("the flood is over", file=sys.stderr, flush=True)
+    if "half-lines" in FAULTS:
+        for part in ("first half, \0", "second half\n", "no end"):
+            print(part, end="", file=sys.stderr, flush=True)
+            time.sleep(0.01)
     if "silent-start" in FAULTS:
         threading.Event().wait()
     if "dies-loading" in FAULTS:

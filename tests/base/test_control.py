@@ -1,0 +1,195 @@
+"""The private line between programs: who gets an answer, and who does not."""
+
+import asyncio
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.base.control import Address, ControlServer, ask
+from launcher.base.errors import BadOption, LauncherError, Unreachable
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="named pipes are tried by .ci/wine")
+NOBODY = 65_534
+
+
+class Program:
+    """What answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Mapping[str, Any]]] = []
+        self.left = asyncio.Event()
+
+    async def answer(self, verb: str, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+        self.asked.append((verb, fields))
+        if verb == "refuse":
+            raise BadOption("That is no option.", "Take another.", option="x")
+        if verb == "fail":
+            raise ZeroDivisionError("by nought")
+        try:
+            yield {"heard": fields.get("say")}
+            if verb == "wait":
+                await asyncio.Event().wait()
+        finally:
+            self.left.set()
+        yield ["and", "more"]
+
+
+@asynccontextmanager
+async def listening(folder: Path) -> AsyncIterator[tuple[Program, Address, ControlServer]]:
+    program = Program()
+    server = ControlServer(program.answer)
+    try:
+        yield program, await server.listen(folder, "line"), server
+    finally:
+        await server.close()
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that every user of this computer may enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+async def answers(address: Address, verb: str, **fields: object) -> list[Any]:
+    return [value async for value in ask(address, verb, **fields)]
+
+
+async def test_a_question_is_answered(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (program, address, _):
+        assert await answers(address, "tell", say="grüß dich") == [{"heard": "grüß dich"}, ["and", "more"]]
+        assert program.asked == [("tell", {"say": "grüß dich"})]
+
+
+async def test_an_error_comes_as_what_it_is(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (_, address, _server):
+        with pytest.raises(LauncherError, match="That is no option") as raised:
+            await answers(address, "refuse")
+        assert (raised.value.code, raised.value.hint, raised.value.facts) == (
+            "bad_option",
+            "Take another.",
+            {"option": "x"},
+        )
+
+
+async def test_a_fault_of_the_program_is_told_and_it_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with listening(tmp_path) as (_, address, _server):
+        with pytest.raises(LauncherError, match="ZeroDivisionError"):
+            await answers(address, "fail")
+        assert await answers(address, "tell")
+    assert "A request over the control line failed" in caplog.text
+
+
+async def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (program, address, _):
+        for token in ("", "x", address.token[:-1], address.token + "x", "ü"):
+            with pytest.raises(LauncherError, match="token is wrong") as raised:
+                await answers(replace(address, token=token), "tell")
+            assert raised.value.code == "control_refused"
+        assert program.asked == []
+
+
+@pytest.mark.parametrize(
+    "said", [b"\n", b"{}\n", b"[]\n", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe\n", b"{" * 5_000 + b"\n", b"[" * 2_000_000]
+)
+async def test_what_is_no_request_gets_no_answer(tmp_path: Path, said: bytes) -> None:
+    async with listening(tmp_path) as (program, address, _):
+        reader, writer = await asyncio.open_unix_connection(address.place)
+        writer.write(said)
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        assert program.asked == []
+        assert await answers(address, "tell")
+
+
+async def test_an_answer_ends_when_who_asked_has_left(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (program, address, _):
+        async for _value in ask(address, "wait"):
+            break
+        await asyncio.wait_for(program.left.wait(), 5)
+
+
+async def test_who_asks_is_told_when_the_program_ends(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (_, address, server):
+        waiting = ask(address, "wait")
+        assert await anext(waiting) == {"heard": None}
+        await server.close()
+        with pytest.raises(Unreachable):
+            await anext(waiting)
+    with pytest.raises(Unreachable):
+        await answers(address, "tell")
+
+
+async def test_nothing_is_left_of_it_in_the_folder(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (_, address, _server):
+        assert Path(address.place).exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_socket_that_a_killed_program_left_is_no_obstacle(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "line"))
+    async with listening(tmp_path) as (_, address, _server):
+        assert await answers(address, "tell")
+
+
+async def test_a_path_longer_than_a_sockets_address_serves(tmp_path: Path) -> None:
+    async with listening(tmp_path / ("x" * 120) / ("y" * 120)) as (_, address, _server):
+        assert len(address.place) > 240
+        assert await answers(address, "tell")
+
+
+async def test_socket_and_folder_are_their_owners_only(public: Path) -> None:
+    before = os.umask(0)
+    try:
+        async with listening(public / "run") as (_, address, _server):
+            assert stat.S_IMODE((public / "run").stat().st_mode) == 0o700
+            assert stat.S_IMODE(Path(address.place).stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("opened", ["nothing", "folder", "folder and socket"])
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be another user")
+async def test_another_user_is_refused_even_with_the_token(public: Path, opened: str) -> None:
+    """Also when somebody has opened the folder or the socket: then the kernel still says who it is."""
+    request = json.dumps({"do": "tell", "token": "TOKEN"})
+    stranger = (
+        f"import os, socket, sys; os.setgid({NOBODY}); os.setuid({NOBODY}); line = socket.socket(socket.AF_UNIX)\n"
+        "try:\n line.connect(sys.argv[1])\nexcept PermissionError:\n print('no way in'); sys.exit()\n"
+        "try:\n line.sendall(sys.argv[2].encode() + b'\\n')\n print(line.recv(1000))\n"
+        "except ConnectionError:\n print(b'')"
+    )
+    async with listening(public / "run") as (program, address, _):
+        if "folder" in opened:
+            (public / "run").chmod(0o755)
+        if "socket" in opened:
+            Path(address.place).chmod(0o666)
+        request = request.replace("TOKEN", address.token)
+        process = await asyncio.create_subprocess_exec(
+            "/usr/bin/env", "-i", sys.executable, "-I", "-S", "-c", stranger, address.place, request,
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        told, _ = await process.communicate()
+        assert told.decode().strip() == ("b''" if "socket" in opened else "no way in")
+        assert program.asked == []
+
+
+async def test_many_at_once_are_answered_or_turned_away(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (_, address, _server):
+        ends = await asyncio.gather(*(answers(address, "tell") for _ in range(60)), return_exceptions=True)
+        assert all(isinstance(end, Unreachable) or end[0] == {"heard": None} for end in ends)
+        assert await answers(address, "tell")

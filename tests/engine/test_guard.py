@@ -1,0 +1,216 @@
+"""The guard, over a real process and clocks that the test moves."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.base.errors import EngineHung, ModelBroken
+from launcher.engine.guard import Guard, Limits
+from launcher.engine.in_use_files import FilesInUse
+from launcher.engine.state import Notice
+
+LIMITS = Limits(period_s=1.0, dead_s=20.0, stalled_s=40.0, endless_s=120.0)
+
+
+class Clocks:
+    """Both clocks; `sleep` is a computer's: only the wall goes on, as on Linux."""
+
+    def __init__(self) -> None:
+        self.mono, self.wall_s = 5_000.0, 1_700_000_000.0
+
+    def monotonic(self) -> float:
+        return self.mono
+
+    def wall(self) -> float:
+        return self.wall_s
+
+    def go(self, seconds: float) -> None:
+        self.mono += seconds
+        self.wall_s += seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.wall_s += seconds
+
+
+class Engine:
+    """A process that computes when told, and its answers to /health."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.process = process
+        self.answers = True
+        self.quiet_since: float | None = None
+        self.log_problem: str | None = None
+        self.clocks = Clocks()
+        self.told: list[Notice] = []
+
+    async def healthy(self) -> bool:
+        return self.answers
+
+    def compute(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+        self.process.stdout.readline()
+
+    def guard(self, *files: Path) -> Guard:
+        return Guard(
+            self.process.pid,
+            self,
+            FilesInUse.look([(file, "model") for file in files]),
+            tell=self.told.append,
+            quiet_since=lambda: self.quiet_since,
+            log_problem=lambda: self.log_problem,
+            clock=self.clocks,
+            limits=LIMITS,
+        )
+
+    @property
+    def codes(self) -> list[str]:
+        return [notice.code for notice in self.told]
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    work = (
+        "import sys, time\nfor line in sys.stdin:\n  end = time.process_time() + 0.02\n"
+        "  while time.process_time() < end: pass\n  print(flush=True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        made = Engine(process)
+        made.compute()  # it has started
+        yield made
+        process.kill()
+
+
+async def looks(engine: Engine, guard: Guard, seconds: float, each: Callable[[], None] = lambda: None) -> object:
+    """Look as often as in so many seconds; return the first verdict."""
+    for _ in range(round(seconds / LIMITS.period_s)):
+        each()
+        engine.clocks.go(LIMITS.period_s)
+        if (error := await guard.look()) is not None:
+            return error
+    return None
+
+
+async def test_an_idle_server_is_left_in_peace(engine: Engine) -> None:
+    assert await looks(engine, engine.guard(), 600) is None
+    assert engine.told == []
+
+
+async def test_an_engine_that_neither_answers_nor_computes_is_ended(engine: Engine) -> None:
+    guard = engine.guard()
+    engine.answers = False
+    verdict = await looks(engine, guard, 120)
+    assert isinstance(verdict, EngineHung)
+    assert "answered nothing and computed nothing" in verdict.title
+    assert engine.codes == ["silent"]
+
+
+async def test_an_engine_that_is_too_busy_to_answer_is_not_ended(engine: Engine) -> None:
+    guard = engine.guard()
+    engine.answers = False
+    assert await looks(engine, guard, 60, engine.compute) is None
+    assert engine.codes == ["silent"]
+    engine.answers = True
+    assert await looks(engine, guard, 5) is None
+    assert engine.codes == ["silent", "answers_again"]
+
+
+async def test_a_stream_that_stalls_behind_a_green_health_is_ended(engine: Engine) -> None:
+    guard = engine.guard()
+    engine.quiet_since = engine.clocks.mono
+    assert await looks(engine, guard, LIMITS.stalled_s - 10) is None
+    verdict = await looks(engine, guard, 20)
+    assert isinstance(verdict, EngineHung)
+    assert "says that it is well, but for 40 s no token" in verdict.title
+
+
+async def test_a_slow_prefill_is_no_stall(engine: Engine) -> None:
+    guard = engine.guard()
+    engine.quiet_since = engine.clocks.mono
+    assert await looks(engine, guard, LIMITS.endless_s - 10, engine.compute) is None
+    assert engine.told == []
+    assert isinstance(await looks(engine, guard, 20, engine.compute), EngineHung)
+
+
+async def test_a_held_engine_is_told_and_not_ended(engine: Engine) -> None:
+    guard = engine.guard()
+    os.kill(engine.process.pid, signal.SIGSTOP)
+    while psutil.Process(engine.process.pid).status() != psutil.STATUS_STOPPED:
+        os.sched_yield()
+    engine.answers = False
+    engine.quiet_since = engine.clocks.mono
+    assert await looks(engine, guard, 600) is None
+    assert engine.codes == ["paused"]
+    assert f"kill -CONT {engine.process.pid}" in engine.told[0].text
+    os.kill(engine.process.pid, signal.SIGCONT)
+    while psutil.Process(engine.process.pid).status() == psutil.STATUS_STOPPED:
+        os.sched_yield()
+    engine.answers, engine.quiet_since = True, None
+    assert await looks(engine, guard, 5) is None
+    assert engine.codes == ["paused", "answers_again"]
+
+
+@pytest.mark.parametrize("way", ["sleep", "go"], ids=["Linux: one clock stands still", "Windows: both go on"])
+async def test_a_computer_that_slept_owes_nothing(engine: Engine, way: str) -> None:
+    guard = engine.guard()
+    engine.quiet_since = engine.clocks.mono
+    getattr(engine.clocks, way)(3 * 3_600.0)
+    engine.answers = False
+    assert await looks(engine, guard, 5) is None
+    assert engine.codes == ["slept"]
+    assert "slept for 3.0 h" in engine.told[0].text
+    assert "does not answer yet" in engine.told[0].text
+    engine.answers, engine.quiet_since = True, None
+    assert await looks(engine, guard, 600) is None
+    assert engine.codes == ["slept"]
+
+
+@pytest.mark.parametrize("set_by_s", [-86_400.0, -5.0, 8.0])
+async def test_a_clock_that_is_set_back_or_by_little_is_no_sleep(engine: Engine, set_by_s: float) -> None:
+    guard = engine.guard()
+    engine.clocks.wall_s += set_by_s
+    assert await looks(engine, guard, 60) is None
+    assert engine.told == []
+
+
+async def test_what_happens_to_its_files_is_told_once(engine: Engine, tmp_path: Path) -> None:
+    names = ("removed", "replaced", "shrunk", "same")
+    paths = {name: tmp_path / name for name in names}
+    for path in paths.values():
+        path.write_bytes(b"x" * 10_000)
+    guard = engine.guard(*paths.values())
+    assert await looks(engine, guard, 10) is None
+    paths["removed"].unlink()
+    (tmp_path / "new").write_bytes(b"y" * 10_000)
+    (tmp_path / "new").replace(paths["replaced"])
+    os.truncate(paths["shrunk"], 100)
+    assert await looks(engine, guard, 60) is None
+    assert sorted(engine.codes) == ["model_cut_short", "model_removed", "model_replaced"]
+
+
+async def test_only_a_file_that_was_cut_short_explains_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"x" * 10_000)
+    files = FilesInUse.look([(path, "model"), (tmp_path / "none", "engine")])
+    assert files.cause() is None
+    os.truncate(path, 9_999)
+    assert isinstance(files.cause(), ModelBroken)
+    path.unlink()
+    assert files.cause() is None
+
+
+async def test_a_log_that_cannot_be_written_is_told_once(engine: Engine) -> None:
+    guard = engine.guard()
+    engine.log_problem = "No space left on device"
+    assert await looks(engine, guard, 60) is None
+    engine.log_problem = None
+    assert await looks(engine, guard, 60) is None
+    assert engine.codes == ["log_unwritable", "log_writable"]

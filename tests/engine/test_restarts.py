@@ -1,0 +1,61 @@
+"""When a crash is followed by a restart, by a clock that the test moves."""
+
+import pytest
+
+from launcher.base.errors import CpuUnsupported, CrashLoop, EngineFailed, ModelBroken
+from launcher.engine.restarts import NEVER, Crashes, RestartPolicy
+
+CRASH = EngineFailed("It broke.", "Do this.", exit_code=3)
+
+
+class Hands:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_pauses_grow_and_end_with_the_reason() -> None:
+    clock = Hands()
+    crashes = Crashes(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
+    for pause in (1.0, 2.0):
+        assert crashes.judge(CRASH) == pause
+        clock.now += 10
+        crashes.ready()
+    end = crashes.judge(CRASH)
+    assert isinstance(end, CrashLoop)
+    assert end.title.startswith("The engine crashed 3 times within 20 s, so it is not started again.")
+    assert "It broke." in end.title
+    assert (end.hint, end.reason, end.facts["exit_code"], end.facts["reason"]) == (
+        "Do this.",
+        CRASH,
+        3,
+        "engine_failed",
+    )
+
+
+def test_an_engine_that_served_for_long_begins_a_new_row() -> None:
+    clock = Hands()
+    crashes = Crashes(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
+    for _ in range(10):
+        crashes.ready()
+        clock.now += 60
+        assert crashes.judge(CRASH) == 1.0
+
+
+def test_another_start_begins_a_new_row() -> None:
+    crashes = Crashes(RestartPolicy((1.0,)), Hands())
+    assert crashes.judge(CRASH) == 1.0
+    crashes.forget()
+    assert crashes.judge(CRASH) == 1.0
+    assert isinstance(crashes.judge(CRASH), CrashLoop)
+
+
+@pytest.mark.parametrize("error", [ModelBroken("Broken."), CpuUnsupported("No AVX2.")])
+def test_what_a_restart_would_meet_again_is_not_tried(error: EngineFailed) -> None:
+    assert Crashes(RestartPolicy(), Hands()).judge(error) is error
+
+
+def test_never_means_never() -> None:
+    assert Crashes(NEVER, Hands()).judge(CRASH) is CRASH

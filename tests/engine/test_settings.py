@@ -1,0 +1,85 @@
+"""The settings by name, and those that are kept."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import BadOption
+from launcher.engine.launch import ServeOptions
+from launcher.engine.settings import parse_settings, remember, remembered, with_settings
+
+MODEL = Path("/models/a model.gguf")
+
+
+def kept(home: Path) -> Path:
+    return home / "state" / "settings.json"
+
+
+def test_settings_are_read_as_people_write_them() -> None:
+    written = {"ctx": "64K", "--draft": "3", "n-cpu-moe": "12", "KV": "Q8_0", "threads": "auto", "context": "1M"}
+    assert parse_settings(written) == {"ctx": 2**20, "draft": 3, "n_cpu_moe": 12, "kv": "q8_0", "threads": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("drft", "draft"), ("ctx-size", "ctx"), ("slot", "slots"), ("n_gpu_moe", "n_cpu_moe"), ("zzz", "There are ctx")],
+)
+def test_a_name_that_is_none_is_answered_with_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(BadOption, match="not a setting") as raised:
+        parse_settings({name: "1"})
+    assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "64KB", "²", "auto"])
+def test_a_value_that_is_none_is_refused(value: str) -> None:
+    with pytest.raises(BadOption, match="draft"):
+        parse_settings({"draft": value})
+
+
+def test_they_are_put_into_the_options_and_checked() -> None:
+    options = ServeOptions(model=MODEL, context=1_024)
+    assert with_settings(options, {"ctx": 4_096, "draft": 0}) == ServeOptions(model=MODEL, context=4_096, draft=0)
+    with pytest.raises(BadOption):
+        with_settings(options, {"draft": 99})
+
+
+def test_what_was_chosen_is_kept_for_each_model(home: Path) -> None:
+    assert remembered(MODEL) == {}
+    remember(MODEL, {"ctx": 4_096, "kv": None, "draft": 0})
+    remember(Path("/models/other.gguf"), {"slots": 2})
+    assert remembered(MODEL) == {"ctx": 4_096, "draft": 0}
+    assert remembered(Path("/models/other.gguf")) == {"slots": 2}
+    assert kept(home).stat().st_mode & 0o077 == 0
+    remember(MODEL, {})
+    assert remembered(MODEL) == {}
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "\0\0", '{"models": []}', '{"models": {"x": {"ctx": "many"}}}', '{"models": {"x": {"y": 1}}}']
+)
+def test_a_damaged_list_is_kept_and_said(home: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    kept(home).parent.mkdir(parents=True)
+    for count in (1, 2):
+        kept(home).write_text(damage)
+        assert remembered(MODEL) == {}
+        remember(MODEL, {"draft": 1})
+        assert remembered(MODEL) == {"draft": 1}
+        assert caplog.text.count("The list of settings was damaged") == count
+    assert [path.read_text() for path in sorted(kept(home).parent.glob("settings.json.bad*"))] == [damage, damage]
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_no_more(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    home.mkdir()
+    (home / "state").write_text("in the way")
+    remember(MODEL, {"draft": 1})
+    assert remembered(MODEL) == {}
+    assert "cannot be kept for the next time" in caplog.text
+
+
+def test_only_so_many_models_are_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.engine.settings._MOST_MODELS", 3)
+    for number in range(9):
+        remember(Path(f"/models/{number}.gguf"), {"draft": 1})
+    assert list(json.loads(kept(home).read_text())["models"])[-1] == "/models/8.gguf"
+    assert len(json.loads(kept(home).read_text())["models"]) <= 4

@@ -1,0 +1,212 @@
+"""What a supervisor does about an engine that fails while it serves."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.base.errors import CrashLoop, EngineFailed, EngineHung, LauncherError, ModelBroken, Superseded
+from launcher.engine.client import ChatRequest, Delta
+from launcher.engine.endpoint import claim
+from launcher.engine.guard import Limits
+from launcher.engine.launch import ServeOptions
+from launcher.engine.logs import LogBook
+from launcher.engine.restarts import RestartPolicy
+from launcher.engine.state import Event, Notice, State, Status
+from launcher.engine.supervisor import Supervisor
+
+QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=64, temperature=0.0)
+QUICK = RestartPolicy((0.0, 0.0, 0.0))
+
+
+@asynccontextmanager
+async def supervised(
+    restarts: RestartPolicy = QUICK, limits: Limits | None = None
+) -> AsyncIterator[tuple[Supervisor, list[Event]]]:
+    events: list[Event] = []
+    endpoint = claim(None)
+    supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), events.append, restarts=restarts, limits=limits)
+    try:
+        yield supervisor, events
+    finally:
+        await supervisor.become(None)
+        supervisor.log.close()
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1)
+
+
+@pytest.fixture
+def fake(fake_engine: Path, options: ServeOptions, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ServeOptions]:
+    def faulty(*faults: str) -> ServeOptions:
+        monkeypatch.setenv("FAKE_FAULTS", ",".join(faults))
+        return replace(options, engine=fake_engine)
+
+    return faulty
+
+
+def notices(events: list[Event]) -> list[str]:
+    return [event.code for event in events if isinstance(event, Notice)]
+
+
+async def read(supervisor: Supervisor) -> list[Delta]:
+    async with supervisor.chat(QUESTION) as deltas:
+        return [delta async for delta in deltas]
+
+
+async def kill(supervisor: Supervisor) -> Status:
+    """Kill the engine; return the status when that is dealt with."""
+    pid = supervisor.engine_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    while supervisor.status.state is not State.FAILED and supervisor.engine_pid in (pid, None):
+        await supervisor.wait_for_change()
+    return await supervisor.wait_for(State.READY, State.FAILED)
+
+
+async def test_crashes_in_a_row_end_with_the_reason_and_another_start_begins_anew(options: ServeOptions) -> None:
+    async with supervised() as (supervisor, events):
+        await supervisor.become(options)
+        for _ in range(3):
+            assert (await kill(supervisor)).state is State.READY
+        last = await kill(supervisor)
+        assert isinstance(last.error, CrashLoop)
+        assert last.error.title.startswith("The engine crashed 4 times within ")
+        assert "killed" in last.error.title
+        assert notices(events) == ["crashed"] * 3
+        await supervisor.become(options)
+        assert (await kill(supervisor)).state is State.READY
+
+
+async def test_while_it_is_started_again_the_reason_is_shown(options: ServeOptions) -> None:
+    async with supervised() as (supervisor, events):
+        await supervisor.become(options)
+        await kill(supervisor)
+    (status,) = [event for event in events if isinstance(event, Status) and event.state is State.RESTARTING]
+    assert isinstance(status.error, EngineFailed)
+
+
+async def test_a_restart_that_fails_at_its_start_is_not_repeated(fake: Callable[..., ServeOptions]) -> None:
+    async with supervised() as (supervisor, events):
+        await supervisor.become(fake())
+        fake("dies-loading")
+        status = await kill(supervisor)
+        assert status.state is State.FAILED
+        assert "memory" in str(status.error)
+        assert notices(events) == ["crashed"]
+
+
+async def test_a_stop_during_the_pause_is_the_end(options: ServeOptions) -> None:
+    async with supervised(RestartPolicy((600.0,))) as (supervisor, _):
+        await supervisor.become(options)
+        assert supervisor.engine_pid
+        os.kill(supervisor.engine_pid, signal.SIGKILL)
+        await supervisor.wait_for(State.RESTARTING)
+        await supervisor.become(None)
+        assert supervisor.status.state is State.STOPPED
+
+
+async def test_a_start_during_the_pause_takes_its_place(options: ServeOptions) -> None:
+    async with supervised(RestartPolicy((600.0,))) as (supervisor, _):
+        await supervisor.become(options)
+        assert supervisor.engine_pid
+        os.kill(supervisor.engine_pid, signal.SIGKILL)
+        await supervisor.wait_for(State.RESTARTING)
+        await supervisor.become(replace(options, draft=0))
+        assert supervisor.status == Status(State.READY)
+
+
+async def test_a_crash_while_other_settings_are_being_checked_harms_nothing(options: ServeOptions) -> None:
+    async with supervised() as (supervisor, _):
+        await supervisor.become(options)
+        changing = asyncio.create_task(supervisor.become(replace(options, draft=1)))
+        await asyncio.sleep(0)
+        assert supervisor.engine_pid
+        os.kill(supervisor.engine_pid, signal.SIGKILL)
+        try:
+            await changing
+        except (LauncherError, Superseded):
+            pytest.fail("it did not start")
+        assert supervisor.status.state is State.READY
+        assert supervisor.launch is not None
+        assert supervisor.launch.options.draft == 1
+
+
+async def test_a_reply_that_stalls_ends_the_engine_and_it_is_started_again(fake: Callable[..., ServeOptions]) -> None:
+    quick = Limits(period_s=0.05, asleep_s=60.0, stalled_s=0.3)
+    async with supervised(limits=quick) as (supervisor, events):
+        await supervisor.become(fake("stalls"))
+        before = supervisor.engine_pid
+        with pytest.raises(LauncherError):
+            await read(supervisor)
+        while supervisor.engine_pid in (before, None):
+            await supervisor.wait_for_change()
+        await supervisor.wait_for(State.READY)
+        assert notices(events) == ["crashed"]
+    assert [event.error for event in events if isinstance(event, Status) and isinstance(event.error, EngineHung)]
+
+
+async def test_an_engine_without_a_first_reply_is_a_failure(fake: Callable[..., ServeOptions]) -> None:
+    async with supervised(limits=Limits(first_reply_s=0.3)) as (supervisor, _):
+        with pytest.raises(EngineFailed, match="its first reply of 8 tokens was not there"):
+            await supervisor.become(fake("endless"))
+        assert supervisor.process is None
+
+
+async def test_an_engine_that_is_held_is_told_and_goes_on(options: ServeOptions) -> None:
+    quick = Limits(period_s=0.05, asleep_s=60.0)
+    async with supervised(limits=quick) as (supervisor, events):
+        await supervisor.become(options)
+        assert supervisor.engine_pid
+        psutil.Process(supervisor.engine_pid).suspend()
+        while "paused" not in notices(events):
+            await asyncio.sleep(0.01)
+        psutil.Process(supervisor.engine_pid).resume()
+        while "answers_again" not in notices(events):
+            await asyncio.sleep(0.01)
+        assert await read(supervisor)
+        assert supervisor.status.state is State.READY
+
+
+async def test_a_model_that_shrinks_under_a_crash_is_the_reason_and_is_not_tried_again(
+    options: ServeOptions, tmp_path: Path
+) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(options.model.read_bytes())
+    async with supervised() as (supervisor, events):
+        await supervisor.become(replace(options, model=model))
+        os.truncate(model, 10_000)
+        status = await kill(supervisor)
+        assert status.state is State.FAILED
+        assert isinstance(status.error, ModelBroken)
+        assert "cut short while the engine read it" in status.error.title
+        assert notices(events) == []
+
+
+async def test_a_flood_of_lines_is_taken_whole_and_in_bounds(fake: Callable[..., ServeOptions]) -> None:
+    async with supervised() as (supervisor, _):
+        await supervisor.become(fake("flood"))
+        assert supervisor.log.added >= 200_001
+        lines = supervisor.log.last()
+        assert len(lines) <= 5_000
+        assert "the flood is over" in lines
+        supervisor.log.close()
+        folder = supervisor.log.path.parent
+        assert "the flood is over" in supervisor.log.path.read_text()
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 32 * 2**20
+
+
+async def test_half_lines_and_nuls_are_lines(fake: Callable[..., ServeOptions]) -> None:
+    async with supervised() as (supervisor, _):
+        await supervisor.become(fake("half-lines"))
+        while "no end" not in supervisor.log.last():
+            await asyncio.sleep(0.01)
+        assert "first half, \u2400second half" in supervisor.log.last()

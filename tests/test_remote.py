@@ -1,0 +1,176 @@
+"""Servers that run already, asked from elsewhere, on the real engine."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher import running
+from launcher.base.control import ask
+from launcher.base.errors import BadOption, LauncherError, ServerNotFound, SettingsFailed
+from launcher.engine import registry
+from launcher.engine.client import ChatRequest
+from launcher.engine.launch import ServeOptions
+from launcher.engine.settings import remembered
+from launcher.engine.state import Event, State, Status
+from launcher.session import Session
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)
+
+
+@asynccontextmanager
+async def served(options: ServeOptions, seen: list[Event] | None = None) -> AsyncIterator[Session]:
+    session = Session(on_event=None if seen is None else seen.append)
+    try:
+        await session.start(options)
+        yield session
+    finally:
+        await session.stop()
+
+
+async def test_a_status_is_told_by_the_program_itself(options: ServeOptions) -> None:
+    async with served(options) as session:
+        (told,) = await running.status()
+        assert (told.state, told.entry.settings["ctx"], told.entry.settings["draft"]) == ("ready", 1_024, 2)
+        assert told.entry.engine_pid == session.supervisor.engine_pid
+    assert await running.status() == ()
+
+
+async def test_it_is_restarted_with_other_settings_at_the_same_address(options: ServeOptions) -> None:
+    seen: list[str] = []
+    async with served(options) as session:
+        endpoint = session.supervisor.endpoint
+        told = await running.restart(None, {"ctx": "2K", "draft": "0"}, on_state=lambda state, _: seen.append(state))
+        assert (told["state"], told["settings"]["ctx"], told["settings"]["draft"]) == ("ready", 2_048, 0)
+        assert session.supervisor.endpoint == endpoint
+        assert session.supervisor.launch is not None
+        assert session.supervisor.launch.context == 2_048
+        assert "restarting" in seen
+        assert remembered(options.model) == {"ctx": 2_048, "draft": 0}
+        before = session.supervisor.engine_pid
+        await running.restart(None, {})
+        assert session.supervisor.engine_pid != before
+
+
+async def test_settings_that_fail_bring_the_old_ones_back_and_the_reason(
+    options: ServeOptions, fake_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Event] = []
+    async with served(options, seen) as session:
+        monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
+        with pytest.raises(SettingsFailed, match="runs with the old ones again") as raised:
+            await session.start(replace(options, engine=fake_engine, built_in=False))
+        assert raised.value.reason.title in raised.value.title
+        assert session.supervisor.status.state is State.READY
+        assert session.supervisor.options == options
+        assert (await session.ask(ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=8))).reasoning
+    reasons = [event.error for event in seen if isinstance(event, Status) and event.state is State.RESTARTING]
+    assert raised.value.reason in reasons
+
+
+async def test_a_wrong_setting_changes_nothing(options: ServeOptions) -> None:
+    async with served(options) as session:
+        before = session.supervisor.engine_pid
+        with pytest.raises(BadOption):
+            await running.restart(None, {"drft": "2"})
+        with pytest.raises(LauncherError) as raised:
+            await running.restart(None, {"draft": "99"})
+        assert raised.value.code == "bad_option"
+        (entry,) = registry.running()
+        assert entry.line is not None
+        with pytest.raises(LauncherError, match="not a setting"):
+            _ = [told async for told in ask(entry.line, "restart", set={"drft": "2"})]
+        assert session.supervisor.engine_pid == before
+        assert remembered(options.model) == {}
+
+
+async def test_its_log_is_followed_until_it_ends(options: ServeOptions) -> None:
+    async with served(options) as session:
+        lines: list[str] = []
+        reached = asyncio.Event()
+
+        async def follow() -> None:
+            async for line in running.logs(None, lines=5, follow=True):
+                lines.append(line)
+                if "a line of ours" in line:
+                    reached.set()
+
+        following = asyncio.create_task(follow())
+        while not lines:
+            await asyncio.sleep(0)
+        assert len(lines) <= 5
+        session.supervisor.log.add("a line of ours")
+        await asyncio.wait_for(reached.wait(), 5)
+        assert len([line async for line in running.logs(None, lines=3, follow=False)]) == 3
+        await session.stop()
+        await asyncio.wait_for(following, 5)
+    assert "a line of ours" in "".join([line async for line in running.logs(None, lines=500, follow=False)])
+    with pytest.raises(ServerNotFound):
+        await anext(running.logs(None, lines=3, follow=True))
+
+
+async def test_it_is_stopped_and_its_program_goes_on(options: ServeOptions) -> None:
+    async with served(options) as session:
+        ended = asyncio.create_task(session.wait_until_ended())
+        await running.stop(None)
+        assert await asyncio.wait_for(ended, 5) is None
+        assert registry.running() == ()
+        await session.start(options)
+        assert session.supervisor.status.state is State.READY
+
+
+async def test_a_drain_lets_replies_end_and_takes_no_new_ones(options: ServeOptions) -> None:
+    request = ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=400, extra={"ignore_eos": True})
+    async with served(options) as session:
+        begun = asyncio.Event()
+        asking = asyncio.create_task(session.ask(request, lambda _: begun.set()))
+        await begun.wait()
+        stopping = asyncio.create_task(running.stop(None, drain_s=30.0))
+        await session.supervisor.wait_for(State.DRAINING)
+        with pytest.raises(ServerNotFound, match="takes nothing new"):
+            await session.ask(request)
+        assert (await asking).finish_reason == "length"
+        await stopping
+
+
+async def test_a_drain_has_an_end(options: ServeOptions) -> None:
+    request = ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=100_000, extra={"ignore_eos": True})
+    async with served(options) as session:
+        begun = asyncio.Event()
+        asking = asyncio.create_task(session.ask(request, lambda _: begun.set()))
+        await begun.wait()
+        await session.stop(drain_s=0.1)
+        with pytest.raises(LauncherError, match="stopped while it answered"):
+            await asking
+
+
+async def test_two_sessions_never_share_a_port_or_a_key_and_see_each_other(options: ServeOptions) -> None:
+    sessions = [Session() for _ in range(3)]
+    try:
+        await asyncio.gather(*(session.start(options) for session in sessions))
+        told = await running.status()
+        assert len({server.entry.port for server in told}) == len({server.entry.api_key for server in told}) == 3
+        assert {server.state for server in told} == {"ready"}
+        await running.stop(told[1].entry.url)
+        assert {server.entry.url for server in await running.status()} == {told[0].entry.url, told[2].entry.url}
+    finally:
+        for session in sessions:
+            await session.stop()
+
+
+async def test_a_state_folder_that_cannot_be_written_is_said_and_it_serves(
+    options: ServeOptions, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (home / "cache").mkdir(parents=True)
+    (home / "state").write_text("in the way")
+    async with served(options) as session:
+        assert session.supervisor.status.state is State.READY
+        assert (await session.ask(ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=8))).reasoning
+        assert "The server runs all the same" in caplog.text
+        assert session.supervisor.log.last()
