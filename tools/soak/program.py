@@ -1,0 +1,77 @@
+"""The program that is watched: serves the demo and talks to it as a window does, until its input ends.
+
+Prints a line of JSON when it is ready, and one with its counts at the end.
+"""
+
+import asyncio
+import json
+import os
+import random
+import sys
+from collections import Counter
+from contextlib import suppress
+
+from launcher import app
+from launcher.base.errors import LauncherError
+from launcher.engine.client import ChatRequest
+from launcher.engine.demo import DEMO
+from launcher.engine.launch import ServeOptions
+from launcher.session import Session
+
+QUESTIONS = ("What is MTP?", "What is quantisation?", "Why is the first token late?", "What fits on my card?")
+SLOTS = 2
+CACHE_MIB = 32
+"""The engine's cache of prompts in host memory; its own limit of 8,192 MiB would be growth all the way."""
+CONTEXT = 4_096
+_AT_ONCE = 2
+
+
+async def _talk(session: Session, chance: random.Random, counts: Counter[str]) -> None:
+    """Ask again and again: short, long, in turns, and broken off in the middle."""
+    talk: list[dict[str, str]] = []
+    while True:
+        if len(talk) >= 2 * chance.randint(1, 6):
+            talk.clear()
+        talk.append({"role": "user", "content": chance.choice(QUESTIONS)})
+        request = ChatRequest(list(talk), max_tokens=chance.choice((8, 40, 120, 400)), temperature=0.8)
+        asking = asyncio.create_task(session.ask(request))
+        try:
+            async with asyncio.timeout(chance.uniform(0.01, 0.2) if chance.random() < 0.3 else None):
+                reply = await asking
+            talk.append({"role": "assistant", "content": reply.text})
+            counts["window: replies"] += 1
+        except TimeoutError:
+            talk.clear()
+            counts["window: broken off"] += 1
+        except LauncherError as error:
+            talk.clear()
+            counts[f"window: {error.code}"] += 1
+            await asyncio.sleep(0.05)  # a restart
+
+
+async def _until_input_ends() -> None:
+    await asyncio.to_thread(sys.stdin.read)
+
+
+async def _serve(seed: int) -> None:
+    counts: Counter[str] = Counter()
+    extra = ("--cache-ram", str(CACHE_MIB))
+    options = app.options_for(
+        DEMO,
+        lambda path: ServeOptions(model=path, slots=SLOTS, threads=1, context=CONTEXT, extra=extra),
+        draft=2,
+    )
+    async with app.serve(options) as session:
+        endpoint = session.supervisor.endpoint
+        print(json.dumps({"pid": os.getpid(), "url": endpoint.url, "api_key": endpoint.api_key}), flush=True)
+        talks = [asyncio.create_task(_talk(session, random.Random(seed + i), counts)) for i in range(_AT_ONCE)]
+        await _until_input_ends()
+        for talk in talks:
+            talk.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*talks)
+    print(json.dumps(counts), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(int(sys.argv[1])))

@@ -1,0 +1,110 @@
+"""What a process holds at a moment, and whether that grew."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the program (with its keeper) and the engine hold; sizes in MiB, `age_s` since the engine's start.
+
+    `rss` is resident memory, `sockets` are those of any state that the process has open; `log` is the size of all log
+    files.
+    """
+
+    time_s: float
+    age_s: float
+    program_rss: float
+    program_files: int
+    program_threads: int
+    program_sockets: int
+    engine_rss: float
+    engine_files: int
+    engine_threads: int
+    engine_sockets: int
+    log: float
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A quantity early and late: the medians of a fifth of the samples each, and the most; `allowed` is the limit."""
+
+    what: str
+    early: float
+    late: float
+    most: float
+    allowed: float
+
+    @property
+    def kept(self) -> bool:
+        return self.late - self.early <= self.allowed
+
+
+def look(program: psutil.Process, logs: Path, began_s: float) -> Held | None:
+    """Return what is held now, None while there is no engine (a restart)."""
+    with suppress(psutil.Error):
+        engine = next((each for each in program.children(recursive=True) if _is_engine(each)), None)
+        if engine is not None:
+            log = sum(path.stat().st_size for path in logs.glob("engine-*")) / _MIB
+            now_s = time.monotonic() - began_s
+            return Held(now_s, time.time() - engine.create_time(), *_of(program), *_of(engine), log)
+    return None
+
+
+def _is_engine(process: psutil.Process) -> bool:
+    words = process.cmdline()
+    return any(word.endswith("builtin.py") for word in words) and not any(word.endswith("keeper.py") for word in words)
+
+
+def _of(process: psutil.Process) -> tuple[float, int, int, int]:
+    with process.oneshot():
+        rss = process.memory_info().rss / _MIB
+        return rss, process.num_fds(), process.num_threads(), len(process.net_connections("inet"))
+
+
+ALLOWED = {
+    "program_rss": 5.0,
+    "program_files": 3.0,
+    "program_threads": 1.0,
+    "program_sockets": 3.0,
+    "engine_rss": 5.0,
+    "engine_files": 6.0,
+    "engine_threads": 0.0,
+    "engine_sockets": 6.0,
+}
+"""What a median may be higher by at the end; connections come and go with each request."""
+LOG_MIB = 9.0
+"""Four files of 2 MiB and one batch."""
+
+
+def growths(samples: Sequence[Held]) -> list[Growth]:
+    """Compare the second fifth of the time with the last.
+
+    The program is one process all the while. The engine is a new one after each restart, so of it only the last run
+    counts, which is the longest.
+    """
+    end_s = samples[-1].time_s
+    last_run = _last_run(samples)
+    first_s = last_run[0].time_s
+    found = []
+    for name, allowed in ALLOWED.items():
+        begin_s, source = (0.0, samples) if name.startswith("program") else (first_s, last_run)
+        fifth = (end_s - begin_s) / 5
+        early = [getattr(each, name) for each in source if fifth <= each.time_s - begin_s < 2 * fifth]
+        late = [getattr(each, name) for each in source if each.time_s >= end_s - fifth]
+        most = max(getattr(each, name) for each in samples)
+        found.append(Growth(name, statistics.median(early), statistics.median(late), most, allowed))
+    return found
+
+
+def _last_run(samples: Sequence[Held]) -> Sequence[Held]:
+    starts = [i for i in range(1, len(samples)) if samples[i].age_s < samples[i - 1].age_s]
+    return samples[starts[-1] if starts else 0 :]
