@@ -180,7 +180,7 @@ async def _connect(place: str) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
         assert isinstance(loop, asyncio.ProactorEventLoop)  # noqa: S101 -- the default there
         reader = asyncio.StreamReader(limit=_LINE_BYTES)
         transport, protocol = await loop.create_pipe_connection(lambda: asyncio.StreamReaderProtocol(reader), place)
-        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)  # type: ignore[arg-type]
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
     with _short(Path(place)) as short:
         return await asyncio.open_unix_connection(short, limit=_LINE_BYTES)
 
@@ -205,6 +205,7 @@ def _error(told: Mapping[str, Any]) -> LauncherError:
 
 def _bound(path: Path) -> socket.socket:
     """Return a socket that is bound to `path`, for its owner only."""
+    assert sys.platform != "win32"  # noqa: S101 -- narrows the platform for the type checker
     path.parent.mkdir(parents=True, exist_ok=True)
     path.parent.chmod(0o700)
     path.unlink(missing_ok=True)
