@@ -9,6 +9,13 @@ What it does wrong is named in FAKE_FAULTS, comma-separated:
     not-speculative     /slots says it does not speculate
     dies-on-chat        ends with exit code 3 at the first chat request
     dies-loading        says that memory ran out and ends with exit code 1
+    dies-soon           ends with exit code 3 a tenth of a second after its first reply
+    mute                takes a chat request and never sends a token
+    stalls              the second reply and those after it stop after three tokens
+    says                prints the file FAKE_SAYS before it loads
+    ends                ends with exit code 1 after that
+    half-lines          prints a line in three parts and NULs, and ends none of it
+    flood               prints FAKE_LINES lines, 50,000 a second, from its first reply on
     endless             a chat reply never ends
     spawns-child        starts a grandchild in its group and writes its pid to FAKE_CHILD
     garbage             prints bytes that are no UTF-8 and a very long line
@@ -55,15 +62,17 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         if "dies-on-chat" in FAULTS:
-            print("0.01.000 E ggml_abort: GGML_ASSERT(false) failed", file=sys.stderr, flush=True)
-            os._exit(3)
+            die()
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         Handler.asked += 1
+        Handler.replies += 1
         tokens = 0
         while tokens < 8 or "endless" in FAULTS:
+            if "mute" in FAULTS or ("stalls" in FAULTS and Handler.replies > 1 and tokens == 3):
+                threading.Event().wait()
             tokens += 1
             timings: dict[str, Any] = {"predicted_n": tokens, "predicted_ms": float(tokens)}
             if "no-drafts" not in FAULTS:
@@ -75,6 +84,10 @@ class Handler(BaseHTTPRequestHandler):
         self.event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
         self.chunk(b"data: [DONE]\n\n")
         self.chunk(b"")
+        if "dies-soon" in FAULTS:
+            threading.Timer(0.1, die).start()
+        if "flood" in FAULTS and Handler.replies == 1:
+            threading.Thread(target=flood, daemon=True).start()
 
     def event(self, data: object) -> None:
         self.chunk(f"data: {json.dumps(data)}\n\n".encode())
@@ -96,6 +109,25 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, *_: object) -> None:
         """A client that leaves is no error."""
+
+
+def die() -> None:
+    print("0.01.000 E ggml_abort: GGML_ASSERT(false) failed", file=sys.stderr, flush=True)
+    os._exit(3)
+
+
+def flood() -> None:
+    """Print the lines of a hundredth of a second at once, and wait for the next; a full pipe slows it down."""
+    left, batch = int(os.environ["FAKE_LINES"]), 500
+    next_s = time.monotonic()
+    while left > 0:
+        first = int(os.environ["FAKE_LINES"]) - left
+        lines = (f"0.09.{n % 1_000:03} I srv  update_slots: line {n}" for n in range(first, first + min(batch, left)))
+        sys.stderr.write("\n".join(lines) + "\n")
+        sys.stderr.flush()
+        left -= batch
+        next_s += 0.01
+        time.sleep(max(0.0, next_s - time.monotonic()))
 
 
 def report(stage: str, value: float) -> None:
@@ -143,6 +175,16 @@ def main(arguments: list[str]) -> None:
         for part in ("first half, \0", "second half\n", "no end"):
             print(part, end="", file=sys.stderr, flush=True)
             time.sleep(0.01)
+    if "half-lines" in FAULTS:
+        for part in (b"half of a line, ", b"then its \0\0 other half, ", b"and no end"):
+            sys.stderr.buffer.write(part)
+            sys.stderr.flush()
+            time.sleep(0.05)
+    if "says" in FAULTS:
+        sys.stderr.write(Path(os.environ["FAKE_SAYS"]).read_text("utf-8"))
+        sys.stderr.flush()
+    if "ends" in FAULTS:
+        sys.exit(1)
     if "silent-start" in FAULTS:
         threading.Event().wait()
     if "dies-loading" in FAULTS:
