@@ -140,5 +140,5 @@ async def _install(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
     return {"engine": engine.name, "path": str(engine.program), "notes": notes}
 
 
-def _discard_install(_arguments: dict[str, Any]) -> None:
-    discard_downloads()
+def _discard_install(arguments: dict[str, Any]) -> None:
+    discard_downloads(arguments["tag"], arguments["backend"])

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from launcher.base.errors import BadOption, ModelUnknown
+from launcher.base.errors import BadOption, LauncherError, ModelUnknown
 from launcher.base.paths import models_dir
 from launcher.downloads import _pull_figures, add_engine, add_pull, queue
+from launcher.engine.install import install
 from launcher.engine.installed import read_store
+from launcher.engine.releases import API_VARIABLE
 from launcher.fetch.jobs import Figures, State, Wish
 from launcher.fetch.queue_events import Event, JobProgressed
 from launcher.fetch.queue_runner import Runner
-from launcher.fetch.transfer import Phase
+from launcher.fetch.transfer import Phase, TransferSettings
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import library
 from launcher.models.pull import PullProgress
@@ -181,6 +183,27 @@ async def test_an_engine_is_installed(releases: ReleaseServer) -> None:
     assert job.result is not None
     assert job.result["engine"] == read_store().current == "b11434-cpu-x64"
     assert Path(job.result["path"]).is_file()
+
+
+async def test_an_engines_download_outlives_that_of_another(
+    releases: ReleaseServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    releases.publish("b11400", "cpu")
+    releases.publish("b11434", "cpu")
+    monkeypatch.setenv(API_VARIABLE, releases.with_faults("breaks-off"))
+    engine = install("b11434", "cpu", settings=TransferSettings(attempts=0, backoff_s=0.01))
+    with pytest.raises(LauncherError):
+        await engine
+    monkeypatch.setenv(API_VARIABLE, releases.api)
+    await add_engine("b11400", "cpu")
+    await add_engine("b11401", "cpu")
+    queue().become(Wish.DISCARD, 2)
+    await work()
+    assert queue().look().jobs.find(1).state is State.DONE
+    (kept,) = (home / "cache" / "downloads" / "engines").rglob("*.part")
+    await add_engine("b11434", "cpu")
+    queue().become(Wish.DISCARD, 3)
+    assert not kept.exists()
 
 
 async def test_an_engine_that_is_not_offered_fails(releases: ReleaseServer) -> None:

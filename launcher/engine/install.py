@@ -34,9 +34,10 @@ from launcher.engine.installed import (
     switch_after_install,
 )
 from launcher.engine.offers import Offer, files_of, offered, offers
-from launcher.engine.releases import Asset, Release, Releases
+from launcher.engine.releases import STABLE, Asset, Release, Releases
 from launcher.engine.self_test import Passed, self_test
 from launcher.engine.staging import installing, store_dir
+from launcher.fetch.names import local_name
 from launcher.fetch.transfer import Progress, Source, TransferSettings, fetch
 from launcher.machine.machine import read_machine
 
@@ -91,10 +92,10 @@ async def available(
     return await asyncio.to_thread(lambda: offers(releases.builds(), target, backend, count))
 
 
-def discard_downloads() -> None:
-    """Delete what waits of installations that were not finished. Raises EngineBusy while one goes on."""
+def discard_downloads(tag: str | None, backend: str | None) -> None:
+    """Delete what waits of an installation that was not finished. Raises EngineBusy while one goes on."""
     with installing():
-        shutil.rmtree(_downloads(), ignore_errors=True)
+        shutil.rmtree(_downloads(tag, backend), ignore_errors=True)
 
 
 class _Installation:
@@ -116,11 +117,12 @@ class _Installation:
                 self._note(f"{newer.name} is in use and newer than the stable {release.tag}: nothing was changed.")
                 return newer
             choices = choose(target, release.ready, backend)
+            downloads = _downloads(tag, backend)
             for place, choice in enumerate(choices):
                 for reason in choice.reasons:
                     self._note(reason)
                 try:
-                    engine = await self._take(release, choice, folder / str(place))
+                    engine = await self._take(release, choice, folder / str(place), downloads)
                     break
                 except _TestFailed as failed:
                     following = choices[place + 1] if place + 1 < len(choices) and backend is None else None
@@ -134,7 +136,7 @@ class _Installation:
                 self._note(
                     f"{pinned} is pinned and stays in use; `mtp-launcher engine use {engine.name}` changes that."
                 )
-            shutil.rmtree(_downloads(), ignore_errors=True)
+            shutil.rmtree(downloads, ignore_errors=True)
             return engine
 
     def _newer_in_use(self, release: Release) -> InstalledEngine | None:
@@ -154,7 +156,7 @@ class _Installation:
         self._note(f"{label} would be slower than {found.name}, which is in use; `--backend {label}` takes it.")
         return True
 
-    async def _take(self, release: Release, choice: Choice, folder: Path) -> InstalledEngine:
+    async def _take(self, release: Release, choice: Choice, folder: Path, downloads: Path) -> InstalledEngine:
         """Return the engine of a choice, installed and tested; one that is there is only tested."""
         build, number = choice.build, int(release.tag[1:])
         there = next((engine for engine in read_store().engines if engine.name == build.folder), None)
@@ -167,7 +169,7 @@ class _Installation:
                 if isinstance(failed.reason, GpuUnseen | LibraryMissing | DraftsInert):
                     raise  # the same files would fail in the same way
                 self._note(f"It fails its test, so it is installed anew: {failed.reason.title}")
-        archives = await self._download(release, choice)
+        archives = await self._download(release, choice, downloads)
         self._step(f"Unpacking {build.name}")
         await self._unpack(archives, folder)
         if not (folder / PROGRAM).is_file():
@@ -185,7 +187,7 @@ class _Installation:
             self._note(note)
         return passed
 
-    async def _download(self, release: Release, choice: Choice) -> list[Path]:
+    async def _download(self, release: Release, choice: Choice, folder: Path) -> list[Path]:
         """Fetch the archives, each verified by the size and the checksum that GitHub gives."""
         assets = files_of(release, choice)
         for asset in assets:
@@ -196,7 +198,7 @@ class _Installation:
                 )
         total, before, paths = sum(asset.bytes for asset in assets), 0, []
         for asset in assets:
-            path = _downloads() / release.tag / asset.name
+            path = folder / asset.name
             source = Source(asset.url, asset.bytes, asset.sha256, name=asset.name)
             await fetch(source, path, settings=self._settings, on_progress=self._transfer(asset, before, total))
             before += asset.bytes
@@ -283,5 +285,6 @@ def _in_use() -> str:
     return "what was used before" if name == AUTOMATIC else name
 
 
-def _downloads() -> Path:
-    return cache_dir() / "downloads" / "engines"
+def _downloads(tag: str | None, backend: str | None) -> Path:
+    """Return where an installation keeps what it downloads, as the user asked for it: another one has its own."""
+    return cache_dir() / "downloads" / "engines" / local_name(f"{tag or STABLE}-{backend or 'any'}")

@@ -18,8 +18,8 @@ import psutil
 from filelock import FileLock
 from pydantic import BaseModel, Field, ValidationError
 
-from launcher.base.errors import BadOption, EngineBusy, EngineKept, EngineMissing
-from launcher.base.files import write_atomically
+from launcher.base.errors import BadOption, EngineBusy, EngineKept, EngineMissing, WrittenByNewer
+from launcher.base.files import set_aside, write_atomically
 from launcher.base.paths import expanded
 from launcher.engine import registry
 from launcher.engine.staging import discard, move, store_dir
@@ -33,6 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,60}", re.ASCII)
 _INSIDE = ("", "bin", "build/bin", "build/bin/Release")
 """Where the program lies in a folder that a user names: unpacked, installed, or built by CMake."""
 _LOCK_S = 10.0
+_VERSION = 1
 
 
 class Manifest(BaseModel):
@@ -56,7 +57,13 @@ class _Own(BaseModel):
     program: Path
 
 
-class _State(BaseModel):
+class _Version(BaseModel):
+    """What every version of engines.json can be asked."""
+
+    version: int = _VERSION
+
+
+class _State(_Version):
     current: str = AUTOMATIC
     previous: str | None = None
     pinned: bool = False
@@ -106,7 +113,7 @@ class Store:
 
 
 def read_store() -> Store:
-    """Return what is there now. Nothing is written but a damaged engines.json set aside."""
+    """Return what is there now. Nothing is written but a damaged engines.json set aside. Raises WrittenByNewer."""
     state, notice = _load()
     return _snapshot(state, notice)
 
@@ -226,8 +233,7 @@ def remove(name: str) -> tuple[InstalledEngine, int]:
         if engine.manifest is None:
             state.own = [own for own in state.own if own.name != engine.name]
         else:
-            if user := _user_of(engine):
-                raise EngineBusy(f"{engine.name} runs now ({user}), so it stays.", "Stop it: `mtp-launcher stop`.")
+            _refuse_running(engine)
             freed = sum(file.lstat().st_size for file in engine.folder.rglob("*") if not file.is_dir())
             discard(engine.folder)
         if state.previous == engine.name:
@@ -236,13 +242,18 @@ def remove(name: str) -> tuple[InstalledEngine, int]:
 
 
 def put_in_place(prepared: Path, name: str, manifest: Manifest) -> InstalledEngine:
-    """Make a prepared folder an engine of the store; it is there whole, or not at all."""
+    """Make a prepared folder an engine of the store, in place of one that is damaged.
+
+    It is there whole, or what was there stays. Raises EngineBusy when that runs.
+    """
     write_atomically(prepared / MANIFEST, manifest.model_dump_json(indent=1).encode())
     target = store_dir() / name
-    if target.exists():  # something without a valid installed.json
+    engine = InstalledEngine(name, target / PROGRAM, manifest)
+    if target.exists():
+        _refuse_running(engine)
         discard(target)
     move(prepared, target)
-    return InstalledEngine(name, target / PROGRAM, manifest)
+    return engine
 
 
 def _known(state: _State, name: str) -> str:
@@ -287,6 +298,11 @@ def _usual_name(program: Path) -> str:
     return re.sub(r"[^\w.+-]+", "-", folder.name, flags=re.ASCII).strip("-.") if folder else ""
 
 
+def _refuse_running(engine: InstalledEngine) -> None:
+    if user := _user_of(engine):
+        raise EngineBusy(f"{engine.name} runs now ({user}), so it stays.", "Stop it: `mtp-launcher stop`.")
+
+
 def _user_of(engine: InstalledEngine) -> str | None:
     """Return what runs an engine now, in words, or None."""
     for entry in registry.running():
@@ -313,14 +329,18 @@ def _changing() -> Iterator[_State]:
 
 def _load() -> tuple[_State, str | None]:
     try:
-        return _State.model_validate_json(_file().read_bytes()), None
+        data = _file().read_bytes()
+        if _Version.model_validate_json(data).version > _VERSION:
+            raise WrittenByNewer(
+                "The list of which engine is in use was written by a newer version of this program.",
+                f"Use that version, or move {_file()} away: no engine is lost by that.",
+            )
+        return _State.model_validate_json(data), None
     except (FileNotFoundError, NotADirectoryError):
         return _State(), None
     except ValidationError:
-        aside = _file().with_suffix(".damaged.json")
-        with suppress(OSError):
-            _file().replace(aside)
-        return _State(), f"The list of which engine is in use was damaged and lies in {aside} now; none is chosen."
+        set_aside(_file(), "The list of which engine is in use")
+        return _State(), "Which engine was in use is not known any more, for its list was damaged: none is chosen."
 
 
 def _file() -> Path:

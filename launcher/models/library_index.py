@@ -4,21 +4,20 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from launcher.base.files import write_atomically
+from launcher.base.files import set_aside, write_atomically
 from launcher.base.paths import data_dir
 
 Kind = Literal["model", "draft", "mmproj"]
 Head = Literal["present", "promised", "none"]
 _LOCK_S = 20.0
 _SHA256 = r"^[0-9a-f]{64}$"
-_ASIDE = ".broken"
 
 
 class _Frozen(BaseModel):
@@ -113,8 +112,7 @@ def changed_index() -> Iterator[Index]:
         index, damaged = _read(path)
         before = index.model_copy(deep=True)
         if damaged:
-            with suppress(OSError):
-                path.replace(path.with_name(path.name + _ASIDE))
+            set_aside(path, "The list of models")
         yield index
         if damaged or index != before:
             write_atomically(path, index.model_dump_json(indent=1, exclude_none=True).encode())

@@ -302,7 +302,7 @@ class _Work:
             speed = done / max(time.monotonic() - began_s, 1e-3)
             self._tell(known, Progress(Phase.VERIFYING, done, size, 0, speed))
 
-        stat = path.stat()
+        stat = await asyncio.to_thread(path.stat)
         sha256 = await sha256_of(path, tell)
         await asyncio.to_thread(keep_hash, path, sha256, stat)
         return sha256

@@ -1,5 +1,6 @@
 """The store of engines."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.base.errors import BadOption, EngineBusy, EngineKept, EngineMissing
+from launcher.base.errors import BadOption, EngineBusy, EngineKept, EngineMissing, WrittenByNewer
 from launcher.base.identity import ProcessId
 from launcher.engine import installed, registry
 from launcher.engine.installed import PROGRAM, Manifest, put_in_place, read_store
@@ -144,6 +145,30 @@ def test_an_engine_that_runs_is_not_removed(two: tuple[str, str]) -> None:
     installed.remove(two[0])
 
 
+def test_an_engine_that_runs_is_not_replaced(two: tuple[str, str]) -> None:
+    sleep = shutil.which("sleep")
+    assert sleep
+    program = store_dir() / two[0] / PROGRAM
+    shutil.copy(sleep, program)
+    with subprocess.Popen([program, "60"]) as running:
+        while Path(psutil.Process(running.pid).exe()) != program:  # between fork and exec
+            time.sleep(0.001)
+        with pytest.raises(EngineBusy, match=f"runs now .process {running.pid}."):
+            place(two[0], "new")
+        running.kill()
+    assert place(two[0], "new").program.read_text() == "new"
+
+
+def test_a_list_of_a_newer_version_is_left_as_it_is(two: tuple[str, str]) -> None:
+    file = store_dir() / "engines.json"
+    assert json.loads(file.read_bytes())["version"] == 1
+    file.write_text(newer := '{"version": 2, "current": ["b11500-vulkan-x64"]}')
+    for act in (read_store, installed.rollback):
+        with pytest.raises(WrittenByNewer, match="written by a newer version"):
+            act()
+    assert file.read_text() == newer
+
+
 def test_an_engine_that_serves_is_not_removed(two: tuple[str, str]) -> None:
     assert ProcessId.of(os.getpid())
     _, registration = registry.register(None, model="m", engine=two[0], draft=2)
@@ -199,8 +224,7 @@ def test_a_damaged_list_loses_no_engine_and_is_set_aside(two: tuple[str, str]) -
     assert len(store.engines) == 2
     assert store.current == "auto"
     assert store.notice
-    assert "engines.damaged.json" in store.notice
-    assert (store_dir() / "engines.damaged.json").read_text() == "{"
+    assert (store_dir() / "engines.json.bad").read_text() == "{"
     assert read_store().notice is None
 
 

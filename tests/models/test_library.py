@@ -315,7 +315,7 @@ class TestTheIndex:
         assert str(index_path()) in (found.notice or "")
         assert [local.record.words for local in found.models] == ["mine:F16"]
         assert library(NOTHING).notice is None
-        assert index_path().with_name("library.json.broken").read_bytes() == content
+        assert index_path().with_name("library.json.bad").read_bytes() == content
 
     def test_a_hash_counts_only_for_the_file_as_it_was(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)
