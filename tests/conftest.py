@@ -15,12 +15,16 @@ from typing import IO, Any, cast
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model
 
 # A test run in the background of a script inherits SIGINT as ignored, and so would every program that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("steady", deadline=None)  # how fast this machine is just now is not what is tested
+settings.load_profile("steady")
 
 FAKES = Path(__file__).parent / "fakes"
 BUILT_IN = Path(__file__).parents[1] / "launcher" / "engine" / "builtin.py"

@@ -9,6 +9,15 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+async def settled(future: asyncio.Future[T]) -> T:
+    """Return the outcome, and wait for it even when cancelled: nothing is written any more once this has ended."""
+    try:
+        await asyncio.wait([future])
+    finally:
+        await asyncio.wait([future])
+    return future.result()
+
+
 def in_thread(work: Callable[[], T], name: str) -> asyncio.Future[T]:
     """Run `work` in a daemon thread of its own and return its outcome as a future of the running loop.
 

@@ -58,7 +58,9 @@ class Part:
         self._journal_path = journal_path(target)
         self._changed = threading.Condition()
         self._syncing = threading.Lock()
+        self._sync_failed: OSError | None = None
         self._closed = False
+        self._promised = identity
         self.generation = 0
         record = journal.read(self._journal_path)
         there: list[Stretch] = []
@@ -100,9 +102,8 @@ class Part:
 
     @property
     def done_bytes(self) -> int:
-        """How many of its bytes are there."""
-        with self._changed:
-            return self._done()
+        """How many of its bytes are there. Waits for no lock, which is held while the journal is written."""
+        return self._done()
 
     @property
     def complete(self) -> bool:
@@ -171,6 +172,8 @@ class Part:
         with self._changed:
             if self._closed or segment.idle:
                 return False
+            if self._sync_failed is not None:
+                raise self._sync_failed
             data = data[: segment.end - segment.position]
             while data:
                 self._file.seek(segment.position)
@@ -183,8 +186,13 @@ class Part:
             return segment.position < segment.end
 
     def sync(self) -> None:
-        """Bring what is written to the disk, and note that. It takes long; nobody waits for it meanwhile."""
+        """Bring what is written to the disk, and note that. It takes long; nobody waits for it meanwhile.
+
+        What failed once fails again: the system tells only once that it could not write, and forgets the data.
+        """
         with self._syncing:
+            if self._sync_failed is not None:
+                raise self._sync_failed
             with self._changed:
                 marks = [(each, each.position) for each in self._segments if each.position > each.synced]
                 if self._closed or not marks:
@@ -193,6 +201,9 @@ class Part:
                 duplicate = os.dup(self._file.fileno())
             try:
                 (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(duplicate)
+            except OSError as error:
+                self._sync_failed = error
+                raise
             finally:
                 os.close(duplicate)
             with self._changed:
@@ -206,8 +217,7 @@ class Part:
         with self._changed:
             for segment in self._segments:
                 segment.idle = True
-            known = self.identity
-            self.identity = Identity(known.url, None, known.sha256, None)
+            self.identity = self._promised
             self._journal.close()
             self._segments = []
             self._write_journal()
@@ -219,6 +229,10 @@ class Part:
     def close(self) -> None:
         """Close both files; threads that come late write nothing any more."""
         with self._changed:
+            if self._sync_failed is not None and not self._closed:  # the rest may be lost: it is not to be resumed
+                for segment in self._segments:
+                    segment.position = segment.synced
+                    self._note(segment)
             self._closed = True
             self._file.close()
             self._journal.close()
@@ -228,6 +242,7 @@ class Part:
         """Delete both files, closed before: nothing has arrived."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
+        with suppress(OSError):
             journal.remove(self._journal_path)
 
     def _gaps(self) -> list[Span]:
@@ -235,7 +250,7 @@ class Part:
         return gaps(taken, UNKNOWN if self.size is None else self.size)
 
     def _done(self) -> int:
-        return n_bytes(Span(each.begin, each.position) for each in self._segments)
+        return n_bytes([Span(each.begin, each.position) for each in tuple(self._segments)])
 
     def _note(self, segment: Segment) -> None:
         self._journal.seek(journal.offset(self._head, segment.line))

@@ -20,6 +20,14 @@ from launcher.fetch.transfer_types import Fetched, Phase, Progress, Source, Tran
 __all__ = ["Fetched", "Phase", "Progress", "Source", "TransferSettings", "discard", "fetch", "unfinished"]
 
 
+class _ListenerFailed(Exception):
+    """What `on_progress` raised, which must not be taken for an error of the disk."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 async def fetch(
     source: Source,
     target: Path,
@@ -39,13 +47,22 @@ async def fetch(
     when another file has the target's name; TargetUnusable when nothing can be written there; BadOption for what is no
     web address or a proxy that cannot be used.
     """
-    tell = on_progress or (lambda _: None)
+
+    def tell(progress: Progress) -> None:
+        try:
+            if on_progress is not None:
+                on_progress(progress)
+        except OSError as error:
+            raise _ListenerFailed(error) from error
+
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with claimed(target):
             if await asyncio.to_thread(os.path.lexists, target):
                 return await _found(source, target, tell)
             return await Transfer(source, target, settings, tell, pause).run()
+    except _ListenerFailed as failed:
+        raise failed.error from None
     except OSError as error:
         needed = max((source.bytes or 0) - (unfinished(target) or 0), 0)
         raise writing_failed(error, target, needed) from error

@@ -25,6 +25,8 @@ class Next(Enum):
     """What is there belongs to another file: begin from the first byte."""
     WITHOUT_CONDITION = "without condition"
     """The ETag differs, but size and hash are known: go on, the hash decides."""
+    UNSURE = "unsure"
+    """Neither length nor ETag tells that the answer is of this file: try again, and the second time in a row ALONE."""
     ALONE = "alone"
     """This server sends no ranges: one connection, from the first byte."""
     NEVER = "never"
@@ -63,27 +65,34 @@ def judge(answer: Head, begin: int, known: Identity, *, host: str, asked_host: s
         if not told or not told["first"] or not begin == int(told["first"]) <= int(told["last"]):
             odd = Refused(f"{host} sent another part of {name} than it was asked for.", _ELSEWHERE)
             raise Trouble(odd, Next.ALONE)
-        size = _size(told["size"], known)
+        size = _size(told["size"], known.bytes)
         if size is None:
             raise Trouble(Refused(f"{host} does not say how large {name} is.", _ELSEWHERE), Next.ALONE)
-        _check_size(size, headers.get("content-type", ""), known, host, name, begin)
+        if size != known.bytes:
+            _check_page(headers.get("content-type", ""), host, name)
+        _check_size(size, known, host, name, begin)
         if begin and known.etag and etag and etag != known.etag and known.sha256 is None:
             raise Trouble(Refused(f"{name} was changed on {host} while it was fetched.", "Try again."), Next.ANEW)
         return Accepted(size, etag, ranges=True)
     if answer.status == 200:
-        size = _size(headers.get("content-length", "") if "transfer-encoding" not in headers else "", known)
+        announced = None if "transfer-encoding" in headers else _size(headers.get("content-length", ""), None)
+        if announced is None or announced != known.bytes:
+            _check_page(headers.get("content-type", ""), host, name)
+        size = known.bytes if announced is None else announced
         if size is None:
             raise Trouble(Refused(f"{host} does not say how large {name} is.", _ELSEWHERE), Next.NEVER)
         if begin and etag and known.etag and etag != known.etag:
             same_by_hash = known.sha256 is not None and known.bytes == size
             changed = Refused(f"{name} was changed on {host} while it was fetched.", "Try again.")
             raise Trouble(changed, Next.WITHOUT_CONDITION if same_by_hash else Next.ANEW)
-        _check_size(size, headers.get("content-type", ""), known, host, name, begin)
+        _check_size(size, known, host, name, begin)
         if begin:
-            raise Trouble(Refused(f"{host} cannot send a part of {name}.", _ELSEWHERE), Next.ALONE)
+            unsure = announced is None and (etag is None or etag != known.etag)
+            whole = Refused(f"{host} cannot send a part of {name}.", _ELSEWHERE)
+            raise Trouble(whole, Next.UNSURE if unsure else Next.ALONE)
         return Accepted(size, etag, ranges=False)
     if answer.status == 416:
-        size = _size(told["size"] if told else "", known)
+        size = _size(told["size"] if told else "", known.bytes)
         if size == 0 and known.bytes in (None, 0):
             return Accepted(0, etag, ranges=True)
         shrunk = Refused(f"{host} refuses to send {name} from byte {begin:,} on.", _ELSEWHERE, status=416)
@@ -94,13 +103,13 @@ def judge(answer: Head, begin: int, known: Identity, *, host: str, asked_host: s
 _ELSEWHERE = "Try again later, or get it from another server."
 
 
-def _size(text: str, known: Identity) -> int | None:
-    return int(text) if text.isdecimal() and len(text) < 20 else known.bytes
+def _size(text: str, otherwise: int | None) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 20 else otherwise
 
 
-def _check_size(size: int, content_type: str, known: Identity, host: str, name: str, begin: int) -> None:
+def _check_page(content_type: str, host: str, name: str) -> None:
     page = content_type.partition(";")[0].strip().lower() in ("text/html", "application/xhtml+xml")
-    if page and not name.lower().endswith((".html", ".htm")) and (known.bytes is None or size != known.bytes):
+    if page and not name.lower().endswith((".html", ".htm")):
         raise Trouble(
             Refused(
                 f"{host} sent a web page in place of {name}.",
@@ -108,6 +117,9 @@ def _check_size(size: int, content_type: str, known: Identity, host: str, name: 
             ),
             Next.NEVER,
         )
+
+
+def _check_size(size: int, known: Identity, host: str, name: str, begin: int) -> None:
     if known.bytes is not None and size != known.bytes:
         other = Refused(
             f"{host} has another {name}: {size:,} bytes in place of {known.bytes:,}.",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from launcher.base.errors import DiskFull, DownloadBroken, DownloadBusy, LauncherError, TargetUnusable
+from launcher.base.errors import DiskFull, DownloadBroken, DownloadBusy, FileInTheWay, LauncherError, TargetUnusable
 from launcher.base.files import replace
 from launcher.fetch import journal
 from launcher.fetch.part import journal_path, part_path
@@ -95,7 +95,16 @@ def keep_aside(target: Path, reason: str, **facts: object) -> DownloadBroken:
 
 
 def put_in_place(target: Path) -> None:
-    """Give the finished file, which is on the disk already, its name, so that a power cut does not undo it."""
+    """Give the finished file, which is on the disk already, its name, so that a power cut does not undo it.
+
+    Raises FileInTheWay when something got that name meanwhile, and OSError.
+    """
+    if os.path.lexists(target):
+        raise FileInTheWay(
+            f"{target} was not there when the download began, and now is.",
+            "Move or rename it, and try again: what has arrived is kept.",
+            path=str(target),
+        )
     replace(part_path(target), target)
     journal.remove(journal_path(target))
     if sys.platform != "win32":  # there the file system does it

@@ -7,11 +7,10 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from launcher.base.errors import BadOption, DownloadBroken, LauncherError
-from launcher.base.net import host_of
-from launcher.base.threads import in_thread
+from launcher.base.errors import DownloadBroken, LauncherError
+from launcher.base.net import host_of, without_secrets
+from launcher.base.threads import in_thread, settled
 from launcher.fetch.journal import Identity
 from launcher.fetch.part import Follower, Part
 from launcher.fetch.ranges import Span
@@ -53,8 +52,9 @@ class Transfer:
         self._phase = Phase.CONNECTING
         self._told_s = self._room_s = 0.0
         self._workers: list[Worker] = []
+        self._hashers: list[asyncio.Future[str]] = []
         self._with_range = self._with_condition = True
-        self._mixed = False
+        self._mixed = self._unsure = False
         self._failures = self._new_starts = 0
         self._received_before = 0
 
@@ -62,9 +62,17 @@ class Transfer:
         """Fetch what is missing, verify all, and give it its name."""
         source = self._source
         sha256 = source.sha256.lower() if source.sha256 else None
-        identity = Identity(_without_secrets(source.url), source.bytes, sha256)
-        self._part = part = Part(self._target, identity, self._same)
-        ended = threading.Event()
+        identity = Identity(without_secrets(source.url), source.bytes, sha256)
+        opening = in_thread(lambda: Part(self._target, identity, self._same), "disk")
+        try:
+            self._part = await settled(opening)
+            return await self._fetched(sha256)
+        finally:
+            if opening.exception() is None:
+                await self._leave(opening.result())
+
+    async def _fetched(self, sha256: str | None) -> Fetched:
+        part, ended = self._part, threading.Event()
         try:
             self._check_room()
             self._follow()
@@ -81,20 +89,26 @@ class Transfer:
                 self._mixed = False
                 self._start_anew(Trouble(DownloadBroken(wrong, "Try again."), Next.ANEW))
             part.close()
-            put_in_place(self._target)
+            await settled(in_thread(lambda: put_in_place(self._target), "disk"))
             size = part.size or 0
             self._tell(Phase.VERIFYING, size, size, part.resumed_bytes, force=True)
-            return Fetched(self._target, size, received, self._seconds(), part.resumed_bytes, part.received_bytes)
+            seconds = time.monotonic() - self._began_s
+            return Fetched(self._target, size, received, seconds, part.resumed_bytes, part.received_bytes)
         except OSError as error:
             needed = (part.size or 0) - part.done_bytes
             raise writing_failed(error, self._target, needed) from error
         finally:
             ended.set()
-            for worker in self._workers:
-                worker.abort()
-            part.close()
-            if not part.done_bytes and part.size != 0:
-                part.remove()
+
+    async def _leave(self, part: Part) -> None:
+        """End all, and leave nothing behind where nothing has arrived."""
+        for worker in self._workers:
+            worker.abort()
+        part.close()
+        if not part.done_bytes and part.size != 0:
+            if self._hashers:  # Windows deletes no file that is open
+                await asyncio.wait(self._hashers)
+            part.remove()
 
     async def _receive(self) -> None:
         """Fetch what is missing, with as many connections as are worth their while."""
@@ -154,6 +168,7 @@ class Transfer:
 
     def _ended(self, worker: Worker, trouble: Trouble | None) -> Trouble | None:
         """Draw the conclusions from how a connection ended; return what is to be told of if all end so."""
+        unsure_before, self._unsure = self._unsure, bool(trouble and trouble.then is Next.UNSURE and not self._workers)
         if trouble is None:
             return None
         if trouble.then is Next.ANEW:
@@ -169,14 +184,14 @@ class Transfer:
             if worker.received_bytes < _WORKED or trouble.then is not Next.AGAIN:
                 self._growth.stop(len(self._workers))
                 self._part.rejoin()
-        elif trouble.then is Next.ALONE and self._with_range:
+        elif self._with_range and (trouble.then is Next.ALONE or (self._unsure and unsure_before)):
             self._with_range = False
             self._growth.stop(1)
             self._start_anew(trouble)
             return None
         elif trouble.then in (Next.NEVER, Next.WITHOUT_CONDITION):
             raise self._told(trouble.error)
-        elif self._part.done_bytes and not self._resumable(self._part.identity.etag):
+        elif self._part.done_bytes and not (self._with_range and self._resumable(self._part.identity.etag)):
             self._start_anew(trouble)
         return trouble
 
@@ -192,17 +207,17 @@ class Transfer:
 
     def _follow(self) -> None:
         self._follower = Follower(self._part)
-        self._hashed = in_thread(self._follower.run, "hash")
+        self._hashers.append(in_thread(self._follower.run, "hash"))
 
     async def _verify(self) -> str:
         """Bring the whole file to the disk, and return its hash."""
-        part, follower = self._part, self._follower
+        part, follower, hashed = self._part, self._follower, self._hashers[-1]
         synced = in_thread(part.sync, "disk")
-        while not (synced.done() and self._hashed.done()):
+        while not (synced.done() and hashed.done()):
             self._tell(Phase.VERIFYING, follower.hashed_bytes, part.size, part.resumed_bytes)
-            await asyncio.wait([each for each in (synced, self._hashed) if not each.done()], timeout=TICK_S)
+            await asyncio.wait([each for each in (synced, hashed) if not each.done()], timeout=TICK_S)
         synced.result()
-        return self._hashed.result()
+        return hashed.result()
 
     def _wrong_because(self, sha256: str) -> str:
         host = host_of(self._source.url)
@@ -212,8 +227,8 @@ class Transfer:
         )
 
     def _sync_now_and_then(self, ended: threading.Event) -> None:
-        while not ended.wait(self._settings.sync_s):
-            with suppress(OSError):  # the last one, which counts, meets the same
+        with suppress(OSError):  # whoever writes next, or syncs at last, meets the same
+            while not ended.wait(self._settings.sync_s):
                 self._part.sync()
 
     async def _wait_after(self, trouble: Trouble) -> None:
@@ -227,7 +242,7 @@ class Transfer:
             raise self._told(trouble.error)
         seconds = backoff_s(self._failures, settings.backoff_s, settings.longest_pause_s)
         if trouble.wait_s is not None:
-            seconds = max(seconds, min(trouble.wait_s, settings.longest_pause_s))
+            seconds = max(seconds, min(trouble.wait_s, settings.longest_asked_pause_s))
         again = f"The next try is in {_duration(seconds)}."
         note = f"{trouble.error.title} {again}"
         self._tell(Phase.WAITING, part.done_bytes, part.size, part.resumed_bytes, note=note, force=True)
@@ -278,7 +293,7 @@ class Transfer:
             return False
         if source.sha256 and known.sha256:
             return source.sha256.lower() == known.sha256  # from whichever mirror
-        return known.url == _without_secrets(source.url) and self._resumable(known.etag)
+        return known.url == without_secrets(source.url) and self._resumable(known.etag)
 
     def _tell(
         self, phase: Phase, done: int, size: int | None, resumed: int, *, note: str = "", force: bool = False
@@ -292,18 +307,6 @@ class Transfer:
         speed = self._speed.sample(now_s, done)
         left = (size - done) / speed if speed and size is not None else None
         self._on_progress(Progress(phase, done, size, resumed, speed, left, note))
-
-    def _seconds(self) -> float:
-        return time.monotonic() - self._began_s
-
-
-def _without_secrets(url: str) -> str:
-    """Return an address without user, query and fragment, which may hold passwords and signatures."""
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise BadOption(f"There is no such web address: {error}.", "It begins with https://.") from error
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _duration(seconds: float) -> str:

@@ -61,9 +61,10 @@ class TransferSettings:
 
     `connections` is the most at once (one, unless more are faster and `least_parallel_bytes` are missing),
     `bytes_per_second` a limit on the rate, `stall_s` how long a server may be silent, `attempts` how many tries in a
-    row may bring nothing, `backoff_s` the first pause between them and `longest_pause_s` the longest, also where a
-    server asks for more. `reserve_bytes` stay free on the disk. `settle_s` is how long a number of connections is
-    watched before more are tried, `sync_s` how often what arrived is brought to the disk: a power cut loses no more.
+    row may bring nothing, `backoff_s` the first pause between them and `longest_pause_s` the longest, but where a
+    server asks for more, up to `longest_asked_pause_s`. `reserve_bytes` stay free on the disk. `settle_s` is how long a
+    number of connections is watched before more are tried, `sync_s` how often what arrived is brought to the disk: a
+    power cut loses no more.
     """
 
     connections: int = 8
@@ -72,6 +73,7 @@ class TransferSettings:
     attempts: int = 10
     backoff_s: float = 1.0
     longest_pause_s: float = 60.0
+    longest_asked_pause_s: float = 600.0
     reserve_bytes: int = 2**28
     settle_s: float = 0.5
     sync_s: float = 1.0

@@ -72,7 +72,7 @@ class Worker:
         end = segment.end if segment.end < UNKNOWN and known.bytes is not None else None
         answer = self._stream.open(begin if ask.with_range else None, end, if_range=etag)
         told = judge(answer, begin, known, host=self._stream.host, asked_host=ask.host, name=ask.name)
-        self.mixed = bool(begin and known.etag and told.etag != known.etag)
+        self.mixed = begin > 0 and told.etag != known.etag
         part.identify(size=told.size, etag=told.etag)
         self.accepted = told
         view = memoryview(bytearray(_BUFFER if self._bucket is None else _SMALL_BUFFER))

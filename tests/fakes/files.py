@@ -14,7 +14,8 @@ counted is counted for each RUN; FAULTS is `none` or some of these, with a comma
     generous          all from where the range begins    no-total       Content-Range ends in /*
     etag=MODE         none, weak, or `new`: another one with each request, whatever If-Range says of the one before
     changes=N         another content (and ETag) of the same size after N requests; `grows=N`: of another size
-    wrong             other bytes of the same size       page           a web page with 200
+    wrong             other bytes of the same size       error=N        the Nth answer is a few words of text with 200
+    page              a web page with 200                page=N         the same for the Nth answer only
     short             announces and sends half the file  long           1,000 bytes more than there are
     chunked           in chunks, without a length        endless        without a length or an end
     compressed        says that it is compressed         header         a header line without an end
@@ -139,14 +140,24 @@ class Handler(BaseHTTPRequestHandler):
         if not path.is_file():
             self.head(404, {"Content-Length": 0})
             return
-        if "page" in faults:
-            self.head(200, {"Content-Type": "text/html; charset=utf-8", "Content-Length": len(PAGE)}, PAGE)
+        if faults.get("page") in ("", str(count)):
+            self.instead("text/html; charset=utf-8", PAGE)
+            return
+        if faults.get("error") == str(count):
+            self.instead("text/plain", b"proxy error")
             return
         data = self.content(loaded(path, path.stat().st_mtime_ns), count)
         etag = self.etag(data, count)
         if asked and self.headers.get("If-Range", etag) != etag:
             asked = None
         self.file(data, etag, None if "ignores-range" in faults else asked, count)
+
+    def instead(self, kind: str, text: bytes) -> None:
+        if "chunked" in self.faults:
+            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(text), text)
+            self.head(200, {"Content-Type": kind, "Transfer-Encoding": "chunked"}, body)
+        else:
+            self.head(200, {"Content-Type": kind, "Content-Length": len(text)}, text)
 
     def refused(self, count: int, begin: int) -> bool:
         for fault in self.faults:

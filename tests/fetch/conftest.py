@@ -22,6 +22,8 @@ def file_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer
         yield server
 
 
+QUICK = TransferSettings(attempts=3, backoff_s=0.001, stall_s=5.0, reserve_bytes=0, settle_s=0.02)
+
 _RUNS = itertools.count()
 
 

@@ -48,6 +48,10 @@ def test_a_part_of_the_file(known: Identity, etag: str, expected: Accepted | Nex
         (OF_UNKNOWN_HASH, {"etag": '"two"', "content_length": "1000"}, Next.ANEW),
         (OF_UNKNOWN_HASH, {"etag": '"two"', "content_length": "1200"}, Next.ANEW),
         (KNOWN, {"etag": '"one"', "content_length": "1200"}, Next.NEVER),
+        (KNOWN, {"etag": '"one"', "transfer_encoding": "chunked"}, Next.ALONE),
+        (KNOWN, {"transfer_encoding": "chunked"}, Next.UNSURE),
+        (KNOWN, {"transfer_encoding": "chunked", "content_type": "text/html"}, Next.NEVER),
+        (KNOWN, {"content_length": "1000", "content_type": "text/html"}, Next.ALONE),
     ],
 )
 def test_the_whole_file_in_place_of_a_part(known: Identity, headers: dict[str, str], expected: Next) -> None:

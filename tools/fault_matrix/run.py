@@ -105,7 +105,7 @@ def _address(case: Case, server: FileServer, run: str) -> str:
 
 @contextmanager
 def _largest_file(n_bytes: int | None) -> Iterator[None]:
-    """Let no file of this process grow beyond that, as a disk that is full does."""
+    """Let no file of this process grow beyond that, as a quota does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         if n_bytes is not None:
