@@ -15,6 +15,8 @@ from launcher.gui.viewmodel import Inputs, View, ViewModel, derive
 if TYPE_CHECKING:
     from launcher.app import Session
     from launcher.engine.client import Delta
+    from launcher.engine.launch import Launch
+    from launcher.engine.state import Event
     from launcher.runtime import Handle
 
 DEMO = "demo"
@@ -66,6 +68,7 @@ class Controller(QObject):
         self._model = ViewModel[Inputs, View](Inputs(), derive, self)
         self._model.changed.connect(self.view_changed)
         self._session: Session | None = None
+        self._told: Launch | None = None
         self._what: str | None = None
         self._draft: int | None = None
         self._asking: Handle[object] | None = None
@@ -121,16 +124,28 @@ class Controller(QObject):
 
     async def _start(self, what: str, draft: int | None) -> None:
         from launcher import app
-        from launcher.engine.demo import demo_preset
         from launcher.engine.launch import ServeOptions
 
         session = self._session
         if session is None:
-            session = self._session = app.Session(on_event=self.bridge.post, on_sample=self.bridge.post)
+            session = self._session = app.Session(on_event=self._hear, on_sample=self.bridge.post)
         options = app.options_for(what, lambda path: ServeOptions(model=path), draft=draft)
         await session.start(options)
         self.bridge.post(session.supervisor.status)  # it may have been so before
+        self._tell_serving(session, what)
+
+    def _hear(self, event: "Event") -> None:
+        """Pass on what the core tells; a server may also be restarted with other settings from the command line."""
+        self.bridge.post(event)
+        session, ready = self._session, isinstance(event, Status) and event.state is State.READY
+        if ready and session is not None and self._what and session.supervisor.launch is not self._told:
+            self._tell_serving(session, self._what)
+
+    def _tell_serving(self, session: "Session", what: str) -> None:
+        from launcher.engine.demo import demo_preset
+
         launch = session.supervisor.launch
+        self._told = launch
         if launch is not None:
             draft = launch.options.draft
             context = f"{launch.context // 1024}K" if launch.context % 1024 == 0 else f"{launch.context:,}"

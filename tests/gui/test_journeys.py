@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,6 +118,18 @@ def test_stopping_and_starting_again_keeps_the_address(demo: Window, wait_for: W
     qtbot.mouseClick(button(demo, "Start"), Qt.MouseButton.LeftButton)
     wait_for(State.READY)
     assert demo.controller.view.address == address
+
+
+def test_other_settings_from_the_command_line_are_shown(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
+    command = [sys.executable, "-m", "launcher", "restart", "--set", "draft=0", "--json"]
+    with (
+        qtbot.waitSignal(demo.controller.serving, timeout=20_000),
+        subprocess.Popen(command, stdout=subprocess.DEVNULL) as restarting,
+    ):
+        qtbot.waitUntil(lambda: restarting.poll() is not None, timeout=20_000)
+    assert restarting.returncode == 0
+    qtbot.waitUntil(lambda: "MTP off" in texts(demo), timeout=5_000)
+    assert demo.controller.view.can_ask
 
 
 def test_an_engine_killed_under_us_is_told_and_started_again(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:

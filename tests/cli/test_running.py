@@ -1,0 +1,83 @@
+"""restart, logs, stop and the kept settings, as a user types them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+COMMAND = [sys.executable, "-m", "launcher"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@contextmanager
+def served(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, Any]]]:
+    command = [*COMMAND, "serve", "demo", "--json", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def status() -> dict[str, Any]:
+    (told,) = json.loads(run("status", "--json").stdout)
+    return dict(told)
+
+
+def test_a_server_is_restarted_followed_and_stopped_and_keeps_its_settings() -> None:
+    with served("--ctx", "2K") as (process, ready):
+        assert status()["settings"]["ctx"] == 2_048
+        told = run("restart", "--set", "ctx=4096", "--set", "draft=3")
+        assert told.returncode == 0, told.stderr
+        assert told.stdout.startswith(f"{ready['url']} is ready with ctx 4096, draft 3")
+        assert "Restarting\n" in told.stderr
+        following = subprocess.Popen([*COMMAND, "logs", "-f", "--lines", "2"], stdout=subprocess.PIPE, text=True)
+        assert following.stdout is not None
+        assert following.stdout.readline()
+        assert json.loads(run("stop", "--json").stdout)["stopped"] == ready["url"]
+        assert process.wait(20) == 0
+        following.stdout.read()
+        assert following.wait(20) == 0
+        following.stdout.close()
+    assert len(run("logs", "--lines", "3").stdout.splitlines()) == 3
+    with served():
+        settings = status()["settings"]
+        assert (settings["ctx"], settings["draft"]) == (4_096, 3)
+    with served("--defaults"):
+        settings = status()["settings"]
+        assert (settings["ctx"], settings["draft"]) != (4_096, 3)
+
+
+def test_a_wrong_setting_is_answered_with_the_right_one() -> None:
+    error = json.loads(run("restart", "--set", "drft=2", "--json").stdout)["error"]
+    assert (error["code"], error["hint"]) == ("bad_option", "Did you mean draft?")
+    assert run("restart", "--set", "draft").returncode == 2
+    assert json.loads(run("restart", "--json").stdout)["error"]["code"] == "server_not_found"
+    assert json.loads(run("logs", "--json").stdout)["error"]["code"] == "server_not_found"
+
+
+def test_a_damaged_list_of_settings_is_said_and_kept(home: Path) -> None:
+    (home / "state").mkdir(parents=True)
+    (home / "state" / "settings.json").write_text("{")
+    with served() as (process, ready):
+        assert ready["state"] == "ready"
+        process.terminate()
+        assert process.stderr is not None
+        assert "The list of settings was damaged" in process.stderr.read()
+    assert (home / "state" / "settings.json.bad").read_text() == "{"
+
+
+def test_a_program_that_does_not_answer_is_stopped_by_a_signal(home: Path) -> None:
+    with served() as (process, _):
+        for path in home.glob("state/run/*/control-*"):
+            path.unlink()
+        assert run("stop").returncode == 0
+        assert process.wait(20) == 0
