@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote, urlsplit
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from launcher.base.errors import BadOption, RateLimited, Refused, ReleaseMissing, Unreachable
 from launcher.base.files import write_atomically
@@ -41,7 +41,7 @@ BUILD_TAG = re.compile(r"b[1-9]\d{0,8}")
 _VERSION_TAG = re.compile(r"v\d[\w.-]{0,40}", re.ASCII)
 _POINTER = "nightly-tag.txt"
 """The one file of a version's release: the tag of the build that it is."""
-_MINUTE_S = 60.0
+_MINUTE_S, _DAY_S = 60.0, 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,17 @@ class Release:
         return frozenset(asset.name for asset in self.assets.values() if asset.uploaded)
 
 
+def _address(url: str) -> str:
+    if not _is_address(url):
+        raise ValueError("no web address")
+    return url
+
+
 class _Asset(BaseModel):
     name: str
     size: int = Field(ge=0)
     digest: str | None = None
-    browser_download_url: str
+    browser_download_url: Annotated[str, AfterValidator(_address)]
     state: str
 
 
@@ -133,7 +139,10 @@ class Releases:
     def release(self, tag: str) -> Release:
         """Return the release of one tag. Raises ReleaseMissing when there is none."""
         kept = self._ask(f"{_repository()}/releases/tags/{quote(tag)}", f"release {tag}")
-        return _release(kept.data)
+        release = _release(kept.data)
+        if release.tag != tag:
+            raise _odd()
+        return release
 
     def builds(self) -> Iterator[Release]:
         """Yield the numbered builds, the newest first, page by page as they are needed."""
@@ -203,6 +212,8 @@ class Releases:
         if not 200 <= status < 300:
             raise refusal_of(url, page.head)
         following = _NEXT.search(headers.get("link", ""))
+        if following and not _is_address(following[1]):
+            raise _odd()
         return _Kept(
             url=url,
             etag=headers.get("etag", ""),
@@ -216,13 +227,14 @@ class Releases:
         wait, left = answer.headers.get("retry-after", ""), answer.headers.get("x-ratelimit-remaining")
         reset = answer.headers.get("x-ratelimit-reset", "")
         if wait.isdecimal():
-            until_s = self._now() + int(wait)
+            until_s = self._now() + float(wait)
         elif left == "0" and reset.isdecimal():
             until_s = float(reset)
         elif answer.status == 429 or left == "0":
             until_s = self._now() + _MINUTE_S  # what GitHub advises where it names no time
         else:
             return None
+        until_s = min(until_s, self._now() + _DAY_S)
         refusal = _Refusal(api=_api(), until_s=until_s, token=_token_for(_api()) is not None)
         with suppress(OSError):
             write_atomically(_refusal_file(), refusal.model_dump_json().encode())
@@ -234,7 +246,7 @@ class Releases:
         except (OSError, ValidationError):
             return
         same = refusal.api == _api() and refusal.token == (_token_for(url) is not None)
-        if same and self._now() < refusal.until_s:
+        if same and 0 < refusal.until_s - self._now() <= _DAY_S:
             raise self._limited(refusal.until_s)
 
     def _limited(self, until_s: float) -> RateLimited:
@@ -278,9 +290,16 @@ def _odd() -> Refused:
 
 def _api() -> str:
     url = os.environ.get(API_VARIABLE, "").strip().rstrip("/") or _API
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+    if not _is_address(url):
         raise BadOption(f"{API_VARIABLE} is no web address.", f"Unset it, or set it to {_API}.")
     return url
+
+
+def _is_address(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
+    except ValueError:
+        return False
 
 
 def _repository() -> str:

@@ -166,6 +166,20 @@ def test_a_refusal_is_respected_until_its_end_and_not_beyond(
     assert tags(Releases(clock)) == ["b11434"], "it is another server's refusal"
 
 
+@pytest.mark.parametrize("seconds", ["31536000", "9" * 20, "9" * 5_000])
+def test_no_refusal_lasts_longer_than_a_day(
+    seconds: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    releases.publish("b11434", "cpu")
+    monkeypatch.setenv(API_VARIABLE, releases.with_faults(f"slow-down={seconds}"))
+    for _ in range(2):
+        with pytest.raises(RateLimited) as caught:
+            tags(Releases(clock))
+        assert caught.value.facts["until_s"] == clock.now + 86_400
+    assert len(releases.requests()) == 1
+
+
 def test_a_token_has_a_limit_of_its_own(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_VARIABLE, releases.with_faults("limited"))
     for token, requests in ((None, 1), (None, 0), ("ghp_x", 1), ("ghp_x", 0)):
@@ -231,6 +245,15 @@ def test_answers_that_are_none(fault: str, what: str, releases: ReleaseServer, m
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
     with pytest.raises(Refused, match=what):
         tags(Releases())
+
+
+@pytest.mark.parametrize("fault", ["other-tag", "odd-address", "odd-link"])
+def test_answers_that_lead_elsewhere(fault: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 12):
+        releases.publish(f"b{number}", "cpu")
+    monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
+    with pytest.raises(Refused, match="makes no sense"):
+        tags(Releases()) if fault == "odd-link" else Releases().release("b11")
 
 
 def test_a_damaged_kept_answer_is_asked_anew(releases: ReleaseServer, home: Path) -> None:

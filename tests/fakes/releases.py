@@ -15,7 +15,8 @@ POST /publish makes a release, with archives of engines: {"tag", "builds": ["cpu
     "latest"     true: releases/latest is this one; a tag vX.Y.Z has the asset nightly-tag.txt with the text "points_at"
 
 An address that ends in /fault/NAME[,NAME] has these faults: limited (no requests are left), slow-down (429 with
-Retry-After 7), bad-token, no-json, odd, no-latest, wrong-bytes, page (HTML in place of an asset), breaks-off (in the
+Retry-After 7) or slow-down=SECONDS, bad-token, no-json, odd, odd-address (of assets), odd-link (to the next page),
+other-tag (than was asked for), no-latest, wrong-bytes, page (HTML in place of an asset), breaks-off (in the
 middle of each download), STATUS.
 
 GET /requests tells (and forgets) what was asked, POST /forget takes all releases away.
@@ -182,8 +183,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(403, b"{}", limit)
         if "limited" in self.faults:
             return self.answer(403, b'{"message": "rate limit"}', limit | {"x-ratelimit-remaining": "0"})
-        if "slow-down" in self.faults:
-            return self.answer(429, b"{}", limit | {"Retry-After": "7"})
+        if slow := next((fault for fault in self.faults if fault.startswith("slow-down")), None):
+            wait = slow.partition("=")[2] or "7"
+            return self.answer(429, b"{}", limit | {"Retry-After": wait})
         if "bad-token" in self.faults and "Authorization" in self.headers:
             return self.answer(401, b'{"message": "Bad credentials"}', limit)
         status_code, data, more = self.content(path, query)
@@ -204,9 +206,11 @@ class Handler(BaseHTTPRequestHandler):
             found = [release for release in listed if not release["prerelease"] and "no-latest" not in self.faults]
         elif path.startswith(f"{base}/tags/"):
             found = [release for release in listed if release["tag_name"] == path.removeprefix(f"{base}/tags/")]
+            found = [release | {"tag_name": "../../x"} for release in found] if "other-tag" in self.faults else found
         elif path == base:
             size, page = (int(query.get(name, [usual])[0]) for name, usual in (("per_page", "30"), ("page", "1")))
             following = f"{ADDRESSES['api']}{self.prefix}{base}?per_page={size}&page={page + 1}"
+            following = "http://[oops" if "odd-link" in self.faults else following
             more = (
                 {"Link": f'<{following}>; rel="next", <{following}>; rel="last"'} if page * size < len(listed) else {}
             )
@@ -217,6 +221,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def described(self, release: dict[str, Any]) -> dict[str, Any]:
         address = f"{ADDRESSES['api']}{self.prefix}/download/{release['tag_name']}"
+        address = "http://[oops" if "odd-address" in self.faults else address
         assets = [asset | {"browser_download_url": f"{address}/{asset['name']}"} for asset in release["assets"]]
         return release | {"assets": assets}
 
