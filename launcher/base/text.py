@@ -9,7 +9,7 @@ import json
 import re
 
 _ACTING = re.compile(
-    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # C0, DEL and C1, but for tab, line feed and carriage return
+    r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # C0, DEL and C1, but for tabs and ends of lines
     r"\u202a-\u202e\u2066-\u2069"  # bidirectional embeddings, overrides and isolates
     r"\u180e\u200b\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff"  # invisible; tags
     r"\ud800-\udfff\ufffe\uffff]"  # halves of characters, and no characters
@@ -21,7 +21,7 @@ _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 def visible(text: str) -> str:
     """Return `text` with each character that acts or hides replaced by one that is seen; lines stay lines.
 
-    Joiners and direction marks, which scripts and emoji need, stay, and so do tabs, line feeds and carriage returns.
+    Joiners and direction marks, which scripts and emoji need, stay, and so do tabs and ends of lines.
     """
     return _ACTING.sub(_picture, text) if _ACTING.search(text) else text
 

@@ -7,6 +7,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from launcher.base.text import one_line
 from launcher.cli.keys import add_key_options, key_for
 from launcher.cli.output import finite, print_json, rounded
 
@@ -83,8 +84,8 @@ def _tell(offer: Offer, *, as_json: bool) -> None:
         return
     unknown = "not told"
     drafts = unknown if offer.drafts is None else "on" if offer.drafts else "off"
-    print(f"{offer.url}/v1  {_kind(offer)}{f', {offer.engine}' if offer.engine else ''}")
-    print(f"  models       {', '.join(offer.models) or unknown}")
+    print(f"{offer.url}/v1  {_kind(offer)}{f', {one_line(offer.engine)}' if offer.engine else ''}")
+    print(f"  models       {one_line(', '.join(offer.models)) or unknown}")
     context = unknown if offer.context is None else f"{offer.context:,} tokens a slot"
     print(f"  context      {context}")
     print(f"  slots        {unknown if offer.slots is None else offer.slots}")

@@ -6,8 +6,12 @@ import shutil
 import sys
 import time
 
+from launcher.base.text import one_line
+from launcher.cli.terminal import rewrite
+
 _LINE_S, _FRAME_S = 5.0, 0.2
 _LEAST_BAR, _MOST_BAR = 10, 40
+_LONGEST = 200
 _USUAL_TAIL = len("100 %  12.34 GB of 12.34 GB  123.4 MB/s  12 min left")
 """What the figures take, so that the bar keeps its length while they change."""
 
@@ -35,6 +39,7 @@ class Bar:
         if self._shown_s is not None and now_s - self._shown_s < (_FRAME_S if self._moves else _LINE_S):
             return
         self._shown_s = now_s
+        what = one_line(what, _LONGEST)
         tail = figures(done, total, speed=speed, left_s=left_s, note=note)
         if not self._moves:
             print(f"{what}: {tail}", file=sys.stderr, flush=True)
@@ -48,15 +53,14 @@ class Bar:
         else:
             line = f"{what} {tail}"
         line = line[:columns]
-        sys.stderr.write(f"\r{line}{' ' * (self._written - len(line))}")
-        sys.stderr.flush()
+        rewrite(f"{line}{' ' * (self._written - len(line))}")
         self._written = len(line)
 
     def close(self) -> None:
         """End it: what is printed next begins on a line of its own."""
         if self._moves and self._written:
-            sys.stderr.write(f"\r{' ' * self._written}\r")
-            sys.stderr.flush()
+            rewrite(" " * self._written)
+            rewrite("")
             self._shown_s = None
         self._written = 0
 

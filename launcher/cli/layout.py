@@ -4,9 +4,13 @@ import shutil
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 
+from launcher.base.text import one_line
+
 _USUAL, _LEAST, _MOST = 100, 40, 120
 """Columns of text where nobody says how many there are, and the fewest and most that are used."""
 _ENDLESS = 10_000
+_LONGEST_CELL = 4_096
+"""Characters: a cell may be a path, and paths may hold ends of lines."""
 
 
 def _known() -> int:
@@ -39,6 +43,7 @@ def print_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), i
 
     What goes to a file or another program has one line a row.
     """
+    rows = [[one_line(cell, _LONGEST_CELL) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     groups = list(_groups(widths, max(_known() or _ENDLESS, _LEAST) - len(indent)))
     for row in rows:

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.text import one_line
 from launcher.cli.bar import Bar, size
 from launcher.cli.layout import filled, print_table
 from launcher.cli.output import print_json
@@ -203,7 +204,7 @@ def _tell_verified(local: LocalModel, each: Verified) -> None:
         Outcome.MISSING: f"It is not there any more. {again}",
         Outcome.UNKNOWN: f"Nobody says what it should be. Its SHA-256, {found}…, is kept and compared the next time.",
     }
-    print(f"{each.outcome.value:<8} {each.path}")
+    print(f"{each.outcome.value:<8} {one_line(str(each.path), 4_096)}")
     if each.outcome in words:
         print(filled(words[each.outcome], " " * 9))
 
@@ -252,7 +253,7 @@ async def _agreed(models: Sequence[LocalModel], *, as_json: bool) -> bool:
         raise BadOption("Removing is asked about on a terminal, and this is none.", "Add --yes.")
     for local in models:
         for path in local.record.paths:
-            print(path, file=sys.stderr)
+            print(one_line(str(path), 4_096), file=sys.stderr)
     freed = size(sum(local.record.bytes for local in models))
     print(f"Delete {'these files' if len(models) > 1 else 'it'}? {freed} become free. [y/N] ", end="", file=sys.stderr)
     sys.stderr.flush()

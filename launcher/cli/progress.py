@@ -2,6 +2,8 @@
 
 import sys
 
+from launcher.base.text import one_line
+from launcher.cli.terminal import rewrite
 from launcher.engine.state import Event, Notice, State, Status
 
 _WORDS = {
@@ -27,16 +29,18 @@ class StateLine:
         """Take in an event of the supervisor."""
         if isinstance(event, Notice):
             self._last = None
-            sys.stderr.write(f"{event.text}\n")
+            sys.stderr.write(f"{one_line(event.text, 2_000)}\n")
             sys.stderr.flush()
         if not isinstance(event, Status) or event.state not in _WORDS:
             return
         if event.state is self._last:
             if self._moves and event.percent is not None:
-                sys.stderr.write(f"\r{_WORDS[event.state]} {event.percent:.0f} %")
-                sys.stderr.flush()
+                rewrite(f"{_WORDS[event.state]} {event.percent:.0f} %")
             return
         self._last = event.state
-        lead = "\r" if self._moves else ""
-        sys.stderr.write(f"{lead}{_WORDS[event.state]:<24}\n")
-        sys.stderr.flush()
+        line = f"{_WORDS[event.state]:<24}\n"
+        if self._moves:
+            rewrite(line)
+        else:
+            sys.stderr.write(line)
+            sys.stderr.flush()

@@ -7,12 +7,25 @@ from launcher.base.text import visible
 
 
 class Terminal(io.TextIOWrapper):
-    """A stream to a terminal that makes control characters visible. Of our own we use carriage returns alone."""
+    """A stream to a terminal that makes control characters visible."""
 
     def write(self, text: str, /) -> int:
         """Write text; see launcher.base.text.visible."""
         super().write(visible(text))
         return len(text)
+
+    def rewrite(self, text: str) -> None:
+        """Write text over the line that stands there."""
+        super().write(f"\r{visible(text)}")
+
+
+def rewrite(text: str) -> None:
+    """Write text over the line that stands on standard error, a terminal."""
+    if isinstance(sys.stderr, Terminal):
+        sys.stderr.rewrite(text)
+    else:
+        sys.stderr.write(f"\r{text}")
+    sys.stderr.flush()
 
 
 def guard() -> None:

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from launcher.base.errors import EngineMissing
 from launcher.base.identity import ProcessId
+from launcher.base.text import visible
 
 Stream = Literal["stdout", "stderr"]
 OnLine = Callable[[Stream, str], None]
@@ -88,7 +89,8 @@ def cannot_start(command: Command, reason: str) -> EngineMissing:
 async def read_lines(reader: asyncio.StreamReader, half_line_s: float = _HALF_LINE_S) -> AsyncIterator[str]:
     """Yield lines without their ends; what is no line yet after `half_line_s` is yielded as one.
 
-    Undecodable bytes are replaced, NULs made visible, lines over 16,384 characters are cut.
+    Undecodable bytes are replaced, NULs and all else that a terminal would obey made visible, lines over 16,384
+    characters are cut.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     pending = ""
@@ -97,20 +99,18 @@ async def read_lines(reader: asyncio.StreamReader, half_line_s: float = _HALF_LI
             async with asyncio.timeout(half_line_s if pending else None):
                 data = await reader.read(65_536)
         except TimeoutError:
-            yield pending
+            yield visible(pending)
             pending = ""
             continue
         if not data:
             break
         text = decoder.decode(data)
-        if "\0" in text:
-            text = text.replace("\0", "\u2400")
         *lines, pending = (pending + text).split("\n")
         for line in lines:
-            yield line.rstrip("\r")[:_MAX_LINE]
+            yield visible(line.rstrip("\r")[:_MAX_LINE])
         pending = pending[:_MAX_LINE]
     if pending:
-        yield pending
+        yield visible(pending)
 
 
 class Pumps:

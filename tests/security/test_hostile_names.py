@@ -1,0 +1,175 @@
+"""Names and metadata that act: of files, of models, wherever the program prints them."""
+
+import json
+import os
+import shlex
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import BadOption
+from launcher.engine.endpoint import Endpoint
+from launcher.engine.launch import ServeOptions, name_of, plan
+from launcher.fetch.names import local_path
+from launcher.models.gguf import read_header
+from tests.security.conftest import ACTING, in_terminal
+
+ACTS = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u200b\rFORGED\nFORGED line"
+SHELL = "$(touch owned) `touch owned`; touch owned & | > owned 'x' \"y\" %PATH% ${HOME}"
+
+
+def text(words: bytes) -> bytes:
+    return struct.pack("<Q", len(words)) + words
+
+
+def rename(model: Path, words: bytes) -> bytes:
+    """Return the demo model's bytes with another general.name; padding before the data is made anew."""
+    data = model.read_bytes()
+    header = read_header(model)
+    key = text(b"general.name") + struct.pack("<I", 8)
+    at = data.index(key) + len(key)
+    (length,) = struct.unpack_from("<Q", data, at)
+    tail = data[at + 8 + length : header.data_offset].rstrip(b"\0")
+    # The last tensor's offset is 8 bytes, which may end in zeros.
+    begin = data[:at] + text(words)
+    for zeros in range(9):
+        head = begin + tail + b"\0" * zeros
+        if len(data[: header.data_offset].rstrip(b"\0")) + zeros == _header_end(data, header.data_offset):
+            break
+    return head + b"\0" * (-len(head) % 32) + data[header.data_offset :]
+
+
+def _header_end(data: bytes, offset: int) -> int:
+    """Where the tensors' table ends: read as the format says."""
+    position = 8
+    n_tensors, n_keys = struct.unpack_from("<QQ", data, position)
+    position += 16
+    sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+
+    def skip_text(at: int) -> int:
+        return at + 8 + int(struct.unpack_from("<Q", data, at)[0])
+
+    def skip_value(kind: int, at: int) -> int:
+        if kind == 8:
+            return skip_text(at)
+        if kind == 9:
+            inner, count = struct.unpack_from("<IQ", data, at)
+            at += 12
+            for _ in range(count):
+                at = skip_value(inner, at)
+            return at
+        return at + sizes[kind]
+
+    for _ in range(n_keys):
+        position = skip_text(position)
+        (kind,) = struct.unpack_from("<I", data, position)
+        position = skip_value(kind, position + 4)
+    for _ in range(n_tensors):
+        position = skip_text(position)
+        (count,) = struct.unpack_from("<I", data, position)
+        position += 4 + 8 * count + 4 + 8
+    assert position <= offset
+    return position
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, demo_model: Path) -> Path:
+    """A whole model whose name and whose file's name act."""
+    path = tmp_path / f"{ACTS.replace('/', '')}.gguf"
+    path.write_bytes(rename(demo_model, ACTS.encode()))
+    return path
+
+
+def harmless(told: str) -> None:
+    assert told.strip()
+    assert not ACTING.search(told.replace("\r\n", "\n")), told
+    assert not [line for line in told.splitlines() if line.startswith("FORGED")], told
+    assert "Traceback" not in told
+
+
+VERBS = {
+    "estimate": ["estimate"],
+    "serve, of a file that cannot be served": ["serve", "--ctx", "64", "--draft", "99"],
+    "estimate of a file that is not there": ["estimate", "not-"],
+}
+
+
+@pytest.mark.parametrize("command", VERBS.values(), ids=VERBS)
+def test_a_terminal_obeys_no_name(hostile: Path, tmp_path: Path, command: list[str]) -> None:
+    *verb, last = command if command[-1] == "not-" else [*command, ""]
+    path = hostile.with_name(last + hostile.name)
+    _, told = in_terminal(verb[0], str(path), *verb[1:], home=tmp_path / "home")
+    harmless(told)
+
+
+def test_lists_of_models_print_no_name_that_acts(hostile: Path, home: Path) -> None:
+    folder = home / "data" / "models" / "hub" / "evil"
+    folder.mkdir(parents=True)
+    shutil.copy(hostile, folder / hostile.name)
+    for command in (["models", "list"], ["models", "verify"]):
+        _, told = in_terminal(*command, home=home)
+        harmless(told)
+
+
+def test_a_model_that_is_served_says_nothing_that_acts(hostile: Path, tmp_path: Path) -> None:
+    """The whole way: plan, start, what the engine logs of it, what serve and status print."""
+    script = (
+        "import os, signal, sys, threading\n"
+        "threading.Timer(6, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
+        "sys.argv = ['mtp-launcher', 'serve', sys.argv[1], '--ctx', '512', '--threads', '1']\n"
+        "from launcher.entry import run\nrun()\n"
+    )
+    code, told = in_terminal(str(hostile), home=tmp_path / "home", program=("-c", script))
+    assert code == 0, told
+    assert "API key" in told
+    harmless(told)
+    code, told = in_terminal("logs", home=tmp_path / "home")
+    harmless(told)
+
+
+@pytest.mark.parametrize("words", [ACTS, "n" * 2**20, SHELL, "\0\0", "\ud800".encode("utf-8", "replace").decode()])
+def test_json_holds_the_name_and_does_not_act(demo_model: Path, tmp_path: Path, words: str) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(rename(demo_model, words.encode()))
+    code, told = in_terminal("estimate", str(path), "--json", home=tmp_path / "home")
+    assert code == 0
+    assert not ACTING.search(told.replace("\r\n", "\n"))
+    assert len(json.loads(told)["model"]) < 200 if "model" in json.loads(told) else told
+
+
+@pytest.mark.parametrize("name", [SHELL, "-rf", "--api-key=x", "a b", "*", "~root"])
+async def test_a_name_is_one_argument_and_no_words_of_a_shell(
+    demo_model: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / f"{name.replace('/', '')}.gguf"
+    shutil.copy(demo_model, path)
+    options = ServeOptions(model=path, built_in=True)
+    launch = await plan(options, Endpoint(20_001, "k" * 43))
+    arguments = list(launch.command.arguments)
+    assert arguments[arguments.index("--model") + 1] == str(path)
+    alias = arguments[arguments.index("--alias") + 1]
+    assert alias == name_of(launch.options)
+    assert not alias.startswith("-")
+    assert "," not in alias
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../.ssh/authorized_keys", "/etc/passwd", "a/../../b", "..", ".", "", "C:\\Windows\\x", "\\\\host\\share\\x",
+     "con.gguf", "a\nb.gguf", "a\x1b[31m.gguf", "a\u202efugg.exe", "x:stream", "~/x", "$(id).gguf", "a;b", "-rf"],
+)  # fmt: skip
+def test_a_name_from_the_net_stays_in_its_folder(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "models"
+    try:
+        path = local_path(folder, name)
+    except BadOption:
+        return
+    resolved = Path(os.path.normpath(path))
+    assert resolved.is_relative_to(folder)
+    assert resolved != folder
+    assert not ACTING.search(str(path))
+    assert shlex.split(shlex.quote(str(path))) == [str(path)]

