@@ -1,5 +1,6 @@
 """Files written whole or not at all."""
 
+import glob
 import logging
 import os
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 
 from launcher.base.errors import FolderNotOurs
 
+_DRAFT = ".draft"
+_ABANDONED_S = 3600.0
+"""How old a draft is that nobody writes any more: the program was killed over it."""
 _READERS_S = 1.0
 """How long a reader may keep a file of ours from being replaced (Windows)."""
 _log = logging.getLogger(__name__)
@@ -20,10 +24,15 @@ _told: set[Path] = set()
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Write `data` beside `path`, flush it to disk and rename it over `path`; readers see the old or the new.
 
-    Raises OSError, and then leaves `path` as it was and nothing beside it.
+    Raises OSError, and then leaves `path` as it was and nothing beside it. Being killed leaves the draft, which a later
+    write deletes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with suppress(OSError):
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*{_DRAFT}"):
+            if time.time() - left.stat().st_mtime > _ABANDONED_S:
+                left.unlink()
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_DRAFT)
     draft = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:

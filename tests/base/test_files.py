@@ -107,3 +107,17 @@ def test_a_file_in_the_folders_place_is_left_alone(old: Path) -> None:
     with pytest.raises(OSError):
         write_atomically(old / "inner", b"new")
     assert old.read_bytes() == b"old"
+
+
+def test_a_draft_that_the_program_was_killed_over_is_deleted_later(old: Path) -> None:
+    killed = (
+        "import os, sys, launcher.base.files as files; files.replace = lambda *_: os._exit(9); "
+        "files.write_atomically(files.Path(sys.argv[1]), b'new')"
+    )
+    assert subprocess.run([sys.executable, "-c", killed, str(old)], check=False, timeout=20).returncode == 9
+    (draft,) = [path for path in old.parent.iterdir() if path != old]
+    write_atomically(old, b"another")
+    assert draft.exists()  # it may be one that another process is writing just now
+    os.utime(draft, (0, 0))
+    write_atomically(old, b"a third")
+    assert names_in(old.parent) == [old.name]
