@@ -11,11 +11,9 @@ What it does wrong is named in FAKE_FAULTS, comma-separated:
     dies-loading        says that memory ran out and ends with exit code 1
     dies-soon           ends with exit code 3 a tenth of a second after its first reply
     mute                takes a chat request and never sends a token
-    stalls              the second reply and those after it stop after three tokens
     says                prints the file FAKE_SAYS before it loads
     ends                ends with exit code 1 after that
-    half-lines          prints a line in three parts and NULs, and ends none of it
-    flood               prints FAKE_LINES lines, 50,000 a second, from its first reply on
+    flood-later         prints FAKE_LINES lines, 50,000 a second, from its first reply on
     endless             a chat reply never ends
     spawns-child        starts a grandchild in its group and writes its pid to FAKE_CHILD
     garbage             prints bytes that are no UTF-8 and a very long line
@@ -68,10 +66,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         Handler.asked += 1
-        Handler.replies += 1
         tokens = 0
         while tokens < 8 or "endless" in FAULTS:
-            if "mute" in FAULTS or ("stalls" in FAULTS and Handler.replies > 1 and tokens == 3):
+            if "mute" in FAULTS:
                 threading.Event().wait()
             tokens += 1
             timings: dict[str, Any] = {"predicted_n": tokens, "predicted_ms": float(tokens)}
@@ -86,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
         self.chunk(b"")
         if "dies-soon" in FAULTS:
             threading.Timer(0.1, die).start()
-        if "flood" in FAULTS and Handler.replies == 1:
+        if "flood-later" in FAULTS and Handler.asked == 1:
             threading.Thread(target=flood, daemon=True).start()
 
     def event(self, data: object) -> None:
@@ -171,15 +168,6 @@ def main(arguments: list[str]) -> None:
         for number in range(2_000):
             sys.stderr.write("".join(f"line {number * 100 + each} {'x' * 60}\n" for each in range(100)))
         print("the flood is over", file=sys.stderr, flush=True)
-    if "half-lines" in FAULTS:
-        for part in ("first half, \0", "second half\n", "no end"):
-            print(part, end="", file=sys.stderr, flush=True)
-            time.sleep(0.01)
-    if "half-lines" in FAULTS:
-        for part in (b"half of a line, ", b"then its \0\0 other half, ", b"and no end"):
-            sys.stderr.buffer.write(part)
-            sys.stderr.flush()
-            time.sleep(0.05)
     if "says" in FAULTS:
         sys.stderr.write(Path(os.environ["FAKE_SAYS"]).read_text("utf-8"))
         sys.stderr.flush()
