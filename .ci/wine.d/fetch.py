@@ -131,6 +131,18 @@ def _wrong() -> str:
     return str(events(output)[-1]["error"]["message"])
 
 
+@proof("a file that is not there leaves nothing behind, ten times")
+def _missing() -> str:
+    with server("files", str(home("files"))) as addresses:
+        for n in range(10):
+            url = f"{addresses['origin']}/c{n}/404/demo.gguf"
+            code, output = launcher("pull", url, "--sha256", "0" * 64, "--to", str(home("missing")), "--json")
+            assert code == 1, output
+            left = sorted(each.name for each in home("missing").iterdir()) if home("missing").exists() else []
+            assert left == [], left
+    return str(events(output)[-1]["error"]["message"])
+
+
 @proof("the queue: added in one process, worked by another")
 def _queue() -> str:
     with server("hub", str(home("hub"))) as addresses:

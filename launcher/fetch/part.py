@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -12,8 +13,9 @@ from pathlib import Path
 
 from launcher.fetch import journal
 from launcher.fetch.journal import Identity, Stretch
-from launcher.fetch.ranges import Span, gaps, merged, n_bytes
+from launcher.fetch.ranges import Span, clipped, gaps, merged, n_bytes
 
+_log = logging.getLogger(__name__)
 _HASH_BLOCK = 2**20
 UNKNOWN = 2**62
 """The end of a file whose size nobody has told yet."""
@@ -46,6 +48,16 @@ def journal_path(target: Path) -> Path:
     return target.with_name(f"{target.name}.part.journal")
 
 
+def unfinished(target: Path) -> int | None:
+    """Return how many bytes of an unfinished download wait, or None when there is none."""
+    record = journal.read(journal_path(target))
+    try:
+        size = part_path(target).stat().st_size
+    except OSError:
+        return None
+    return n_bytes(clipped(record.finished, size)) if record else None
+
+
 class Part:
     """The file and its journal, open. All methods may be called from any thread; after `close` nothing is written.
 
@@ -74,6 +86,8 @@ class Part:
                 for each in record.stretches
                 if each.begin < min(each.written, end)
             ]
+        elif record is not None and (lost := unfinished(target)):
+            _log.warning("%s: %s bytes that waited belong to another file, and are given up.", target.name, f"{lost:,}")
         self.identity = identity
         self.received_bytes = 0
         if not there:

@@ -11,8 +11,7 @@ from launcher.base.errors import FileInTheWay
 from launcher.base.net import host_of
 from launcher.fetch import journal
 from launcher.fetch.digest import sha256_of
-from launcher.fetch.part import journal_path, part_path
-from launcher.fetch.ranges import clipped, n_bytes
+from launcher.fetch.part import journal_path, part_path, unfinished
 from launcher.fetch.transfer_files import claimed, writing_failed
 from launcher.fetch.transfer_run import TICK_S, Transfer
 from launcher.fetch.transfer_types import Fetched, Phase, Progress, Source, TransferSettings
@@ -74,16 +73,6 @@ def discard(target: Path) -> None:
         with claimed(target):
             part_path(target).unlink(missing_ok=True)
             journal.remove(journal_path(target))
-
-
-def unfinished(target: Path) -> int | None:
-    """Return how many bytes of an unfinished download wait, or None when there is none."""
-    record = journal.read(journal_path(target))
-    try:
-        size = part_path(target).stat().st_size
-    except OSError:
-        return None
-    return n_bytes(clipped(record.finished, size)) if record else None
 
 
 async def _found(source: Source, target: Path, on_progress: Callable[[Progress], None]) -> Fetched:

@@ -113,10 +113,11 @@ class TestResuming:
         await place.interrupted(place.source("stalls=300000"), after=300_000)
         assert (await fetch(place.source("redirect"), place.target, settings=QUICK)).resumed_bytes == 300_000
 
-    async def test_not_for_another_hash(self, place: Place) -> None:
+    async def test_not_for_another_hash(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
         await place.interrupted(place.source("stalls=300000,wrong", sha256="0" * 64), after=300_000)
         got = await fetch(place.source(), place.target, settings=QUICK)
         assert (got.resumed_bytes, got.received_bytes) == (0, len(place.content))
+        assert "model.gguf: 300,000 bytes that waited belong to another file" in caplog.text
 
     async def test_not_without_a_journal(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000"), after=300_000)
