@@ -168,6 +168,10 @@ def main(arguments: list[str]) -> None:
         for number in range(2_000):
             sys.stderr.write("".join(f"line {number * 100 + each} {'x' * 60}\n" for each in range(100)))
         print("the flood is over", file=sys.stderr, flush=True)
+    if "half-lines" in FAULTS:
+        for part in ("first half, \0", "second half\n", "no end"):
+            print(part, end="", file=sys.stderr, flush=True)
+            time.sleep(0.01)
     if "says" in FAULTS:
         sys.stderr.write(Path(os.environ["FAKE_SAYS"]).read_text("utf-8"))
         sys.stderr.flush()
