@@ -4,11 +4,11 @@ Every entry is written by us, under a name that was checked; the libraries' own 
 last, so that nothing is written through one.
 """
 
+import errno
 import gzip
 import io
 import lzma
 import os
-import re
 import shutil
 import stat
 import sys
@@ -22,11 +22,18 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
 from launcher.base.errors import ArchiveRefused
+from launcher.fetch.names import is_local_name
 
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
-_FORBIDDEN = re.compile(r'[<>:"|?*\\]')
-"""What no name may hold on Windows: a colon begins a drive letter or a stream, a backslash is a separator."""
 _COPY, _BLOCK = 2**20, 2**16
+_DAMAGED = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    gzip.BadGzipFile,
+    ValueError,  # a name that is not in the encoding that it claims
+)
 _HEADERS = 2**20
 """The most that may lie between two entries of a tar archive: names, not content."""
 
@@ -65,8 +72,12 @@ def unpack(archive: Path, folder: Path, limits: Limits = Limits(), *, cancelled:
     entries = _zip_entries if archive.suffix == ".zip" else _tar_entries
     try:
         _Unpacking(archive, folder, limits, most, cancelled or threading.Event()).take(entries(archive))
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
+    except _DAMAGED as error:
         raise ArchiveRefused(f"{archive.name} is damaged: {error}.", "Download it again.") from error
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # an offset that lies before the file's beginning
+            raise ArchiveRefused(f"{archive.name} is damaged: {error}.", "Download it again.") from error
+        raise
     except RuntimeError as error:  # a compression nobody uses, or a password
         raise ArchiveRefused(f"{archive.name} cannot be unpacked: {error}.", "It is no official archive.") from error
     _lift(folder)
@@ -110,8 +121,7 @@ class _Unpacking:
         if len(name) > self._limits.name_characters:
             raise self._refused(f"the name {name[:40]!r}... is too long")
         for part in path.parts:
-            odd = _FORBIDDEN.search(part) or _RESERVED.fullmatch(part) or part != part.rstrip(". ")
-            if odd or not part.isprintable():
+            if not is_local_name(part) or not part.isprintable():
                 raise self._refused(f"{name[:80]!r} is no name for a file on every system")
         return path if path.parts else None
 

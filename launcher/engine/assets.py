@@ -12,7 +12,7 @@ from typing import Self
 
 from launcher.base.errors import EngineUnfit
 from launcher.machine.backend import cuda_obstacle
-from launcher.machine.gpu import Gpu
+from launcher.machine.gpu import Gpu, Vendor
 from launcher.machine.host import System
 from launcher.machine.machine import Machine
 
@@ -26,6 +26,8 @@ _SYSTEMS: dict[str, System] = {"win": "windows", "ubuntu": "linux", "macos": "da
 _ARCHITECTURES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 _OLD_GLIBC, _NEW_GLIBC = (2, 35), (2, 39)
 """Of the systems on which the Linux builds are made: Ubuntu 22.04 for x64 without a toolkit, else Ubuntu 24.04."""
+_VENDORS: dict[str, Vendor] = {"cuda": "nvidia", "rocm": "amd", "sycl": "intel", "openvino": "intel"}
+"""Whose GPUs a backend is for; the others take any."""
 _SYSTEM_WORDS = {"linux": "Linux", "windows": "Windows", "darwin": "macOS", "other": "this system"}
 
 
@@ -138,11 +140,12 @@ def choose(target: Target, names: Collection[str], backend: str | None = None) -
     passed: list[str] = []
     found: list[Choice] = []
     for build in sorted(wanted, key=lambda build: build.toolkit or (), reverse=True) if backend else wanted:
-        obstacle = _obstacle(build, gpu, target, names)
+        its = gpu_for(build.backend, target.gpus)
+        obstacle = _obstacle(build, its, target, names)
         if obstacle:
             passed.append(obstacle)
         else:
-            found.append(Choice(build, gpu if build.backend != "cpu" else None, (*passed, _reason(build, gpu))))
+            found.append(Choice(build, its, (*passed, _reason(build, its or gpu))))
             passed = []
     if not found:
         raise EngineUnfit(
@@ -150,6 +153,14 @@ def choose(target: Target, names: Collection[str], backend: str | None = None) -
             "Leave --backend out to take what suits." if backend else "Build llama.cpp yourself: `engine add PATH`.",
         )
     return tuple(found)
+
+
+def gpu_for(backend: str, gpus: Sequence[Gpu]) -> Gpu | None:
+    """Return the first GPU that a backend can use; None when there is none, and for the processor's."""
+    if backend == "cpu":
+        return None
+    vendor = _VENDORS.get(backend.partition("-")[0])
+    return next((gpu for gpu in gpus if vendor in (None, gpu.vendor)), None)
 
 
 def slowness(backend: str) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from launcher.base.errors import DraftsInert, GpuUnseen, LauncherError, LibraryMissing, SelfTestFailed
 from launcher.base.paths import expanded, state_dir
 from launcher.base.units import percent
+from launcher.engine.assets import gpu_for
 from launcher.engine.build import Build, Device, find_on_path, list_devices, probe
 from launcher.engine.client import ChatRequest, Timings
 from launcher.engine.demo import demo_preset, unpack_demo_model
@@ -115,16 +116,15 @@ async def check_engine(name: str | None = None, *, on_step: OnStep = lambda _: N
         wanted = str(find_on_path() or BUILT_IN_NAME)
     if wanted == BUILT_IN_NAME:
         return wanted, await self_test(None, on_step=on_step)
-    if os.sep in wanted:
+    if os.sep in wanted or "/" in wanted:  # which Windows takes, too
         return wanted, await self_test(expanded(wanted), on_step=on_step)
     engine = store.find(wanted)
     if engine.manifest is None:
         return engine.name, await self_test(engine.program, on_step=on_step)
     backend = engine.manifest.backend.partition("-")[0]
     gpus = (await asyncio.to_thread(lambda: read_machine(wake=True))).gpus if backend != "cpu" else ()
-    passed = await self_test(
-        engine.program, number=engine.number, backend=backend, gpu=next(iter(gpus), None), on_step=on_step
-    )
+    gpu = gpu_for(backend, gpus)
+    passed = await self_test(engine.program, number=engine.number, backend=backend, gpu=gpu, on_step=on_step)
     return engine.name, passed
 
 

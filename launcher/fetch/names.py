@@ -27,6 +27,14 @@ def local_name(name: str) -> str:
     return f"_{clean}" if _RESERVED.fullmatch(clean.split(".")[0].rstrip(" ")) else clean
 
 
+def is_local_name(name: str) -> bool:
+    """Return whether every system takes one part of a path as it is."""
+    try:
+        return local_name(name) == name
+    except BadOption:
+        return False
+
+
 def local_path(folder: Path, name: str) -> Path:
     """Return where below `folder` a file lies that a server calls `name`, with / between the parts of its path.
 

@@ -239,6 +239,42 @@ def test_cut_and_wrong_archives_are_damaged(tmp_path: Path) -> None:
             unpack(tmp_path / name, tmp_path / f"out-{name}")
 
 
+def test_a_zip_archive_with_a_name_or_an_offset_that_is_none_is_damaged(tmp_path: Path) -> None:
+    whole = zipped(tmp_path / "a.zip", ("f\u00e9.so", TEXT)).read_bytes()
+    directory = whole.index(b"PK\1\2")
+    end = whole.index(b"PK\5\6")
+    before = (2**31).to_bytes(4, "little")  # the directory would begin before the file does
+    bad = {
+        "name.zip": whole[:directory] + whole[directory:].replace("\u00e9".encode(), b"\xc3\xc3"),
+        "offset.zip": whole[: end + 16] + before + whole[end + 20 :],
+        "size.zip": whole[: end + 12] + before + whole[end + 16 :],
+    }
+    for name, data in bad.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ArchiveRefused, match="damaged"):
+            unpack(tmp_path / name, tmp_path / f"out-{name}")
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_whatever_is_turned_in_an_archive_it_is_unpacked_or_refused(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    base = tmp_path_factory.mktemp("turned")
+    kind = data.draw(st.sampled_from(["a.zip", "a.tar"]))
+    make = zipped if kind == "a.zip" else tar
+    whole = make(base / "whole", *((f"top/f\u00e9{number}.so", bytes(range(99))) for number in range(3))).read_bytes()
+    content = bytearray(whole if kind == "a.zip" else gzip.decompress(whole))
+    for place, value in data.draw(
+        st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), min_size=1, max_size=4)
+    ):
+        content[place] = value
+    archive = base / ("a.zip" if kind == "a.zip" else "a.tar.gz")
+    archive.write_bytes(content if kind == "a.zip" else gzip.compress(content, 1))
+    with suppress(ArchiveRefused):
+        unpack(archive, base / "out")
+
+
 @settings(max_examples=60, deadline=None)
 @given(names=st.lists(st.text(st.sampled_from("ab./\\:~ \0"), min_size=1, max_size=12), min_size=1, max_size=4))
 def test_whatever_the_names_nothing_lies_outside(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -183,6 +183,16 @@ def test_a_backend_that_cannot_run_here_is_refused_with_the_reason(gpu: Gpu, bac
         choose(Target("linux", "x86_64", NEW, (gpu,)), NAMES, backend)
 
 
+@pytest.mark.parametrize(
+    ("backend", "gpu"), [("cuda", ADA), ("rocm", RADEON), ("vulkan", ADA), ("sycl", None), ("cpu", None)]
+)
+def test_of_several_gpus_the_first_counts_that_the_backend_is_for(backend: str, gpu: Gpu | None) -> None:
+    both = Target("linux", "x86_64", NEW, (ADA, RADEON))
+    assert choose(both, NAMES, backend)[0].gpu == gpu
+    turned = Target("linux", "x86_64", NEW, (RADEON, ADA))
+    assert choose(turned, NAMES, "cuda")[0].gpu == ADA
+
+
 def test_a_cuda_build_without_its_runtime_is_never_taken() -> None:
     target = Target("linux", "x86_64", NEW, (ADA,))
     without = [name for name in NAMES if not name.startswith(f"cudart-llama-{TAG}-bin-ubuntu-cuda-13.4-x64")]

@@ -1,7 +1,9 @@
 """Self-tests of engines."""
 
+import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,9 @@ import pytest
 from launcher.base.errors import DraftsInert, EngineMissing, GpuUnseen, LauncherError, LibraryMissing, SelfTestFailed
 from launcher.engine import installed
 from launcher.engine.self_test import check_engine, self_test
+from launcher.engine.staging import installing
 from launcher.machine.gpu import Gpu
+from launcher.machine.machine import read_machine
 
 ADA = Gpu("nvidia", 0, "GeForce RTX 4090", "GPU-1", compute_capability=(8, 9), memory_bytes=24_082 << 20)
 RADEON = Gpu("amd", 0, "Radeon RX 7900 XTX", "0000:03:00.0", memory_bytes=24_560 << 20)
@@ -148,6 +152,26 @@ async def test_an_engine_is_tested_by_its_name(fake_engine: Path, tmp_path: Path
     assert (await check_engine())[0] == "built-in"
     with pytest.raises(EngineMissing, match="No engine is called nothing"):
         await check_engine("nothing")
+
+
+async def test_an_installed_build_must_list_a_gpu_that_it_is_for(
+    fake_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with installing() as folder:
+        shutil.copy(fake_engine, folder / installed.PROGRAM)
+        facts = {"tag": "b1", "backend": "rocm-10.0", "arch": "x64", "archives": {}, "version": "v", "installed_s": 0.0}
+        engine = installed.put_in_place(folder, "b1-rocm-10.0-x64", installed.Manifest.model_validate(facts))
+    both = replace(read_machine(), gpus=(ADA, RADEON))
+    monkeypatch.setattr("launcher.engine.self_test.read_machine", lambda **_: both)
+    monkeypatch.setenv("FAKE_DEVICES", listing("ROCm0: Radeon RX 7900 XTX (24560 MiB, 24000 MiB free)"))
+    assert (await check_engine(engine.name))[1].drafted
+
+
+async def test_an_engine_is_tested_by_a_path_as_windows_takes_it(
+    fake_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sep", "\\")
+    assert (await check_engine(str(fake_engine)))[0] == str(fake_engine)
 
 
 async def test_the_usual_choice_is_tested_where_nothing_was_chosen(
