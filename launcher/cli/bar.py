@@ -23,6 +23,7 @@ class Bar:
         self._moves = sys.stderr.isatty()
         self._shown_s: float | None = None if self._moves else time.monotonic()
         self._written = 0
+        self._noted = False
 
     def show(
         self,
@@ -34,8 +35,14 @@ class Bar:
         left_s: float | None = None,
         note: str = "",
     ) -> None:
-        """Show bytes done of a total, bytes per second, seconds left. Most calls come too early and show nothing."""
+        """Show bytes done of a total, bytes per second, seconds left. Most calls come too early and show nothing.
+
+        A note is shown at once where there was none.
+        """
         now_s = time.monotonic()
+        if note and not self._noted:
+            self._shown_s = None
+        self._noted = bool(note)
         if self._shown_s is not None and now_s - self._shown_s < (_FRAME_S if self._moves else _LINE_S):
             return
         self._shown_s = now_s
