@@ -200,6 +200,8 @@ def json_pages(
             bearer = _bearer(token if origin(url) == origin(following) else None)
             sent = {**(headers or {}), **bearer}
             with client.stream("GET", following, headers=sent, follow_redirects=True) as response:
+                if following.startswith("https:") and response.url.scheme != "https":
+                    raise Refused(f"{host_of(following)} leads to an address without encryption.", "Try again later.")
                 told = Head(response.status_code, {name.lower(): value for name, value in response.headers.items()})
                 if not response.is_success:
                     yield Page(told, None)

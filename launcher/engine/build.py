@@ -116,9 +116,12 @@ def check_built_in(host: Host | None = None) -> None:
 
 
 def find_on_path() -> Path | None:
-    """Return the llama-server on PATH, if there is one."""
+    """Return the llama-server on PATH, if there is one.
+
+    One in the current folder is none, although Windows looks there first: it may have come with a download.
+    """
     found = shutil.which("llama-server")
-    return Path(found) if found else None
+    return Path(found) if found and Path(found).is_absolute() else None
 
 
 async def probe(engine: Path | None) -> Build:

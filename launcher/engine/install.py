@@ -21,6 +21,7 @@ from launcher.base.errors import (
     ReleaseMissing,
     SelfTestFailed,
 )
+from launcher.base.files import private_folder
 from launcher.base.paths import cache_dir
 from launcher.engine.archive import unpack
 from launcher.engine.assets import Choice, Target, choose, slowness, target_of
@@ -117,7 +118,8 @@ class _Installation:
                 self._note(f"{newer.name} is in use and newer than the stable {release.tag}: nothing was changed.")
                 return newer
             choices = choose(target, release.ready, backend)
-            downloads = _downloads(tag, backend)
+            # Nobody else may change what lies there between its check and its unpacking.
+            downloads = private_folder(_downloads(tag, backend))
             for place, choice in enumerate(choices):
                 for reason in choice.reasons:
                     self._note(reason)
@@ -196,6 +198,7 @@ class _Installation:
                     f"GitHub has no checksum for {asset.name}, so it cannot be verified.",
                     "Take a newer release. One that you trust can be unpacked by hand: `mtp-launcher engine add PATH`.",
                 )
+        private_folder(folder)  # nothing may change between the check and the unpacking
         total, before, paths = sum(asset.bytes for asset in assets), 0, []
         for asset in assets:
             path = folder / asset.name

@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from launcher.base.errors import EngineBusy
+from launcher.base.files import private_folder
 from launcher.base.paths import data_dir
 
 _READERS_S = 2.0
@@ -33,7 +34,7 @@ def installing() -> Iterator[Path]:
 
     What earlier installations and removals left behind is cleared away. Raises EngineBusy.
     """
-    store_dir().mkdir(parents=True, exist_ok=True)
+    private_folder(store_dir())  # whoever could write there could exchange what is run
     lock = FileLock(store_dir() / "install.lock", timeout=0)
     try:
         lock.acquire()

@@ -1,16 +1,31 @@
-"""One window per user: a second start hands over what it was asked and raises the first."""
+"""One window per user: a second start hands over what it was asked and raises the first.
+
+They talk over a socket in the state folder, or a pipe of Windows, that only this user may use; its name, where others
+can see such names, and what is said hold a secret that only files of this user have.
+"""
 
 import hashlib
+import hmac
 import json
+import os
+import re
+import secrets
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from PySide6.QtCore import QDeadlineTimer, QLockFile, QObject, QThread
 from PySide6.QtNetwork import QLocalServer, QLocalSocket
 
+from launcher.base.files import private_folder, read_private, write_atomically
 from launcher.base.paths import state_dir
 
 _ANSWER_MS = 5_000
+_MOST_BYTES = 65_536
+_LONGEST_PATH = 100
+"""Of the 108 bytes that the address of a socket takes (unix(7))."""
+_SECRET = re.compile(r"[\w-]{43}", re.ASCII)
 
 
 class SingleInstance(QObject):
@@ -18,9 +33,9 @@ class SingleInstance(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        folder = state_dir()
-        folder.mkdir(parents=True, exist_ok=True)
-        self._name = "mtp-launcher-" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+        folder = private_folder(state_dir())
+        self._token = _token(folder / "window.token")
+        self._name = _name(folder, self._token)
         self._lock = QLockFile(str(folder / "window.lock"))
         self._lock.setStaleLockTime(0)
         self._server: QLocalServer | None = None
@@ -52,7 +67,8 @@ class SingleInstance(QObject):
                 return False
             QThread.msleep(20)  # it has the lock and is about to listen
             socket.connectToServer(self._name)
-        socket.write(json.dumps({"file": str(file) if file else None, "demo": demo}).encode() + b"\n")
+        asked = {"file": str(file) if file else None, "demo": demo, "token": self._token}
+        socket.write(json.dumps(asked).encode() + b"\n")
         socket.flush()
         return socket.waitForReadyRead(_ANSWER_MS) and bytes(socket.readLine().data()) == b"raised\n"
 
@@ -63,11 +79,16 @@ class SingleInstance(QObject):
 
         def read() -> None:
             if not socket.canReadLine():
+                if socket.bytesAvailable() > _MOST_BYTES:
+                    socket.abort()
                 return
             try:
                 asked = json.loads(bytes(socket.readLine().data()))
-                file, demo = asked["file"], bool(asked["demo"])
+                file, demo, token = asked["file"], bool(asked["demo"]), str(asked["token"])
             except (ValueError, KeyError, TypeError):
+                socket.abort()
+                return
+            if not hmac.compare_digest(token.encode(), self._token.encode()):
                 socket.abort()
                 return
             self._tell(Path(file) if file else None, demo)
@@ -77,3 +98,26 @@ class SingleInstance(QObject):
         socket.readyRead.connect(read)
         socket.disconnected.connect(socket.deleteLater)
         read()
+
+
+def _token(path: Path) -> str:
+    """Return the secret of this user's windows; the first start makes it."""
+    lock = QLockFile(f"{path}.lock")
+    lock.lock()
+    try:
+        with suppress(FileNotFoundError):
+            kept = read_private(path).decode("ascii", "replace")
+            if _SECRET.fullmatch(kept):
+                return kept
+        token = secrets.token_urlsafe(32)
+        write_atomically(path, token.encode())
+        return token
+    finally:
+        lock.unlock()
+
+
+def _name(folder: Path, token: str) -> str:
+    path = folder / "window.socket"
+    if sys.platform != "win32" and len(os.fsencode(path)) < _LONGEST_PATH:
+        return str(path)
+    return "mtp-launcher-" + hashlib.sha256(f"{folder}\0{token}".encode()).hexdigest()[:32]
