@@ -86,7 +86,7 @@ class Text(QTextEdit):
         self._parts.append(text)
         room = _MOST_SHOWN - self._shown - len(self._waiting)
         if room > 0:
-            self._waiting += prose(text[:room])
+            self._waiting += text[:room]
             if len(text) > room:
                 self._waiting += f"\n… What comes after {_MOST_SHOWN:,} characters is not shown."
         if not self._next.isActive():
@@ -100,7 +100,7 @@ class Text(QTextEdit):
         self._shown += len(now)
         cursor = QTextCursor(self.document())
         cursor.movePosition(QTextCursor.MoveOperation.End)
-        cursor.insertText(self._broken(now))
+        cursor.insertText(self._broken(prose(now)))
         if self._waiting:
             self._next.start(_PAUSE_MS)
 

@@ -55,7 +55,7 @@ def at_little_cost(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def characters_of(client: EngineClient, seen: list[int]) -> None:
     async with client.chat(HELLO) as deltas:
         async for delta in deltas:
-            seen.append(len(delta.content))
+            seen += [len(delta.content)]
 
 
 def explained(error: LauncherError) -> None:
