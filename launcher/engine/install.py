@@ -198,7 +198,6 @@ class _Installation:
                     f"GitHub has no checksum for {asset.name}, so it cannot be verified.",
                     "Take a newer release. One that you trust can be unpacked by hand: `mtp-launcher engine add PATH`.",
                 )
-        private_folder(folder)  # nothing may change between the check and the unpacking
         total, before, paths = sum(asset.bytes for asset in assets), 0, []
         for asset in assets:
             path = folder / asset.name
