@@ -1,0 +1,26 @@
+"""The table of faults is what happens."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.serve_faults.__main__ import written
+from tools.serve_faults.faults import FAULTS, Fault
+from tools.serve_faults.run import rows
+
+
+def test_the_document_has_every_fault_in_order() -> None:
+    assert [row.split(" | ")[0].removeprefix("| ") for row in written()] == [fault.words for fault in FAULTS]
+
+
+def test_nothing_in_the_document_went_wrong() -> None:
+    """What must not happen is written in capitals."""
+    for row in written():
+        happened, lost = row.split(" | ")[2], row.split(" | ")[4]
+        words = f"{happened} {lost}".replace("SIGKILL", "").replace("SIGCONT", "").replace("SIGSTOP", "").split()
+        assert not [word for word in words if len(word) > 2 and word.isupper() and word != "MTP"], row
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if not fault.slow], ids=lambda fault: fault.words)
+def test_a_fault_goes_as_written(fault: Fault, tmp_path: Path) -> None:
+    assert next(rows(tmp_path / "faults", [fault])) in written()

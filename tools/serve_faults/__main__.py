@@ -1,0 +1,40 @@
+"""Command line: `python -m tools.serve_faults` prints the table, `--write` puts it into docs/faults.md."""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from tools.serve_faults.faults import FAULTS
+from tools.serve_faults.run import HEAD, rows
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
+BEGIN, END = "<!-- the table is made by `python -m tools.serve_faults --write` -->\n", "<!-- end of the table -->\n"
+
+
+def written() -> list[str]:
+    """Return the rows as they stand in the document."""
+    table = DOCUMENT.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
+    return table.removeprefix(HEAD).strip().splitlines()
+
+
+def main() -> None:
+    """Make the table."""
+    parser = argparse.ArgumentParser(prog="python -m tools.serve_faults", description="What comes of each fault.")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
+    parser.add_argument("--only", default="", metavar="WORDS", help="only the faults with these words in their name")
+    chosen = parser.parse_args()
+    made = []
+    with tempfile.TemporaryDirectory(prefix="mtp-faults-") as folder:
+        for row in rows(Path(folder), [fault for fault in FAULTS if chosen.only in fault.words]):
+            made.append(row)
+            print(row, flush=True)
+    if chosen.write and not chosen.only:
+        before, _, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
+        table = "\n".join([HEAD, *made]) + "\n"
+        DOCUMENT.write_text(before + BEGIN + table + END + rest.partition(END)[2], "utf-8")
+        print(f"{len(made)} rows written to {DOCUMENT}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

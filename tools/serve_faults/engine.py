@@ -1,0 +1,280 @@
+"""Faults of an engine: killed, held, silent, crashing, flooding its log."""
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+import psutil
+
+from launcher.base.errors import LauncherError, SettingsFailed
+from launcher.engine.guard import Limits, SystemClock
+from launcher.engine.state import EngineStarted, Event, State
+from launcher.engine.supervisor import Supervisor
+from tools.serve_faults.world import SOON, Seen, World, answers, goes_on, question, ready_again, until
+
+_GUARD_OFF = Limits()
+
+
+async def _error_of(supervisor: Supervisor, tokens: int = 4_000) -> tuple[str, str]:
+    """Stream a reply to its end or to its error; return both texts."""
+    text = ""
+    try:
+        async with supervisor.chat(question(tokens)) as deltas:
+            async for delta in deltas:
+                text += delta.content + delta.reasoning
+    except LauncherError as error:
+        return text, str(error)
+    return text, ""
+
+
+async def _begun(supervisor: Supervisor) -> "asyncio.Task[tuple[str, str]]":
+    asking = asyncio.create_task(_error_of(supervisor))
+    await supervisor.wait_for(State.BUSY)
+    await asyncio.sleep(0.1)
+    return asking
+
+
+async def killed_idle(world: World) -> Seen:
+    """Kill the engine while nobody asks."""
+    async with world.supervised() as supervisor:
+        await supervisor.become(world.real)
+        pid = supervisor.engine_pid
+        os.kill(pid or 0, signal.SIGKILL)
+        happened = await ready_again(supervisor, pid)
+        return Seen(happened, world.notice("crashed") or "")
+
+
+async def killed_loading(world: World) -> Seen:
+    """Kill the engine as soon as its process is there."""
+
+    def kill(event: Event) -> None:
+        if isinstance(event, EngineStarted):
+            os.kill(event.pid, signal.SIGKILL)
+
+    async with world.supervised(on_event=kill) as supervisor:
+        try:
+            await supervisor.become(world.real)
+        except LauncherError as error:
+            return Seen(f"{supervisor.status.state}; nothing runs", str(error))
+        return Seen("IT STARTED", "")
+
+
+async def killed_streaming(world: World) -> Seen:
+    """Kill the engine while it streams a reply of ours."""
+    async with world.supervised() as supervisor:
+        await supervisor.become(world.real)
+        pid = supervisor.engine_pid
+        asking = await _begun(supervisor)
+        os.kill(pid or 0, signal.SIGKILL)
+        text, error = await asking
+        happened = await ready_again(supervisor, pid)
+        notice = world.notice("crashed") or ""
+        return Seen(happened, f"In the chat: {error} Then: {notice}", "" if not text else "the rest of the reply")
+
+
+async def keeper_killed(world: World) -> Seen:
+    """Kill the process between us and the engine."""
+    async with world.supervised() as supervisor:
+        await supervisor.become(world.real)
+        pid = supervisor.engine_pid
+        for child in psutil.Process().children():
+            if any("keeper.py" in word for word in child.cmdline()):
+                child.kill()
+        happened = await ready_again(supervisor, pid)
+        return Seen(happened, world.notice("crashed") or "")
+
+
+async def held(world: World) -> Seen:
+    """Hold the engine, and let it go on once that was told."""
+    async with world.supervised() as supervisor:
+        await supervisor.become(world.real)
+        pid = supervisor.engine_pid
+        os.kill(pid or 0, signal.SIGSTOP)
+        told = await world.noticed("paused")
+        os.kill(pid or 0, signal.SIGCONT)
+        again = await world.noticed("answers_again")
+        happened = await goes_on(supervisor, pid)
+        return Seen(f"told, not ended; after SIGCONT {happened}", f"{told} Then: {again}")
+
+
+async def held_and_stopped(world: World) -> Seen:
+    """Stop a server whose engine is held."""
+    async with world.supervised(limits=_GUARD_OFF) as supervisor:
+        await supervisor.become(world.real)
+        os.kill(supervisor.engine_pid or 0, signal.SIGSTOP)
+        began_s = time.monotonic()
+        await supervisor.become(None)
+        in_time = time.monotonic() - began_s < 9
+        return Seen(f"ended by SIGKILL {'within 9 s' if in_time else 'TOO LATE'}; {supervisor.status.state}", "Stopped")
+
+
+async def ignores_term(world: World) -> Seen:
+    """Stop a server whose engine ignores every request to end."""
+    async with world.supervised() as supervisor:
+        await supervisor.become(world.fake("ignores-term"))
+        began_s = time.monotonic()
+        await supervisor.become(None)
+        in_time = time.monotonic() - began_s < 9
+        return Seen(f"ended by SIGKILL {'within 9 s' if in_time else 'TOO LATE'}; {supervisor.status.state}", "Stopped")
+
+
+async def _fails_to_start(world: World, *faults: str, **variables: str) -> Seen:
+    async with world.supervised() as supervisor:
+        try:
+            await supervisor.become(world.fake(*faults, **variables))
+        except LauncherError as error:
+            return Seen(f"{supervisor.status.state}; nothing runs", str(error))
+        return Seen("IT STARTED", "")
+
+
+async def silent_load(world: World) -> Seen:
+    """Start an engine that says nothing and never listens."""
+    return await _fails_to_start(world, "silent-start")
+
+
+async def mute(world: World) -> Seen:
+    """Start an engine that takes the first request and never answers."""
+    return await _fails_to_start(world, "mute")
+
+
+async def no_drafts(world: World) -> Seen:
+    """Start an engine that drafts nothing although MTP is on."""
+    return await _fails_to_start(world, "no-drafts")
+
+
+async def stalls(world: World) -> Seen:
+    """Ask an engine whose reply stops in the middle."""
+    async with world.supervised() as supervisor:
+        await supervisor.become(world.fake("stalls"))
+        pid = supervisor.engine_pid
+        text, error = await _error_of(supervisor)
+        happened = await _another_engine(supervisor, pid)
+        notice = world.notice("crashed") or ""
+        return Seen(happened, f"In the chat: {error} Then: {notice}", "the rest of the reply" if text else "")
+
+
+async def _another_engine(supervisor: Supervisor, old_pid: int | None) -> str:
+    """As `ready_again`, of an engine whose every reply but the first stalls: another one serves is all that can be."""
+
+    def another() -> bool:
+        return supervisor.status.state is State.READY and supervisor.engine_pid not in (None, old_pid)
+
+    await until(another, "another engine")
+    return "the engine was ended and started again, ready at the same address"
+
+
+async def crash_loop(world: World) -> Seen:
+    """Serve with an engine that ends soon after each start."""
+    async with world.supervised() as supervisor:
+        await supervisor.become(world.fake("dies-soon"))
+        status = await supervisor.wait_for(State.FAILED)
+        restarts = sum(isinstance(event, EngineStarted) for event in world.events) - 1
+        return Seen(f"{restarts} restarts, then failed; it is not started again", str(status.error))
+
+
+class _Clocks(SystemClock):
+    """This computer's clocks, but for what is added to them."""
+
+    ahead_s = 0.0
+
+    def wall(self) -> float:
+        return time.time() + self.ahead_s
+
+
+async def clock_forward(world: World) -> Seen:
+    """Set the clock ahead."""
+    clock = _Clocks()
+    async with world.supervised(clock=clock) as supervisor:
+        await supervisor.become(world.real)
+        clock.ahead_s = 3 * 3_600
+        told = await world.noticed("slept")
+        return Seen(await goes_on(supervisor, supervisor.engine_pid), told)
+
+
+async def clock_back(world: World) -> Seen:
+    """Set the clock back."""
+    clock = _Clocks()
+    async with world.supervised(clock=clock) as supervisor:
+        await supervisor.become(world.real)
+        pid = supervisor.engine_pid
+        clock.ahead_s = -86_400
+        await asyncio.sleep(3 * SOON.period_s)
+        notices = [event.code for event in world.events if not hasattr(event, "state") and hasattr(event, "code")]
+        return Seen(await goes_on(supervisor, pid), "Nothing" if not notices else f"ALARMS: {notices}")
+
+
+async def flood(world: World) -> Seen:
+    """Let the engine print faster than anybody reads."""
+    lines = 500_000
+    async with world.supervised() as supervisor:
+        await supervisor.become(world.fake("flood-later", FAKE_LINES=str(lines)))
+        pid = supervisor.engine_pid
+        answered = [await answers(supervisor) for _ in range(5)]
+        await until(lambda: supervisor.log.added >= lines, "the flood's end")
+        happened = await goes_on(supervisor, pid)
+        kept = len(supervisor.log.last())
+    files = sum(path.stat().st_size for path in supervisor.log.path.parent.glob("engine-*")) / 2**20
+    while_it_ran = "all requests meanwhile were answered" if all(answered) else "REQUESTS FAILED"
+    bounded = f"{kept:,} lines in memory, {'under 9 MiB' if files < 9 else 'TOO MUCH'} on the disk"
+    read = "The lines; in the file, where some are missing, how many"
+    return Seen(f"{happened}; {while_it_ran}; {bounded}", read, "the oldest lines of the log")
+
+
+async def half_lines(world: World) -> Seen:
+    """Let the engine print what is no line and no text."""
+    async with world.supervised() as supervisor:
+        await supervisor.become(world.fake("half-lines"))
+        shown = [await _line(supervisor, part) for part in ("second half", "no end")]
+        return Seen(await goes_on(supervisor, supervisor.engine_pid), f"In the log: {'; '.join(shown)}")
+
+
+async def _line(supervisor: Supervisor, part: str) -> str:
+    """Wait for a line of the log."""
+
+    def found() -> str | None:
+        return next((line for line in supervisor.log.last() if part in line), None)
+
+    await until(lambda: found() is not None, f"a line with {part}")
+    return found() or ""
+
+
+async def new_settings_fail(world: World) -> Seen:
+    """Restart with settings that the engine refuses."""
+    async with world.supervised() as supervisor:
+        await supervisor.become(world.real)
+        read = ""
+        with suppress(SettingsFailed):
+            try:
+                await supervisor.become(replace(world.real, extra=("--cache-ram", "nonsense")))
+            except SettingsFailed as error:
+                read = str(error)
+                raise
+        back = supervisor.options == world.real and await answers(supervisor)
+        return Seen("the old settings are back, ready at the same address" if back else "NOT BACK", read)
+
+
+async def unknown_flag(world: World) -> Seen:
+    """Start with a flag that does not exist."""
+    async with world.supervised() as supervisor:
+        try:
+            await supervisor.become(replace(world.real, extra=("--no-such-flag",)))
+        except LauncherError as error:
+            return Seen(f"{supervisor.status.state}; nothing runs", str(error))
+        return Seen("IT STARTED", "")
+
+
+async def out_of_memory(world: World) -> Seen:
+    """Start an engine that ends with the words of a full GPU."""
+    words = world.home / "says"
+    words.write_text(
+        "0.06.520.077 E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 2908.50 MiB on device 0: cudaMalloc"
+        " failed: out of memory\n"
+        "0.06.520.084 E alloc_tensor_range: failed to allocate CUDA0 buffer of size 3049783296\n"
+        "0.06.520.090 E llama_init_from_model: failed to initialize the context: failed to allocate buffer for kv"
+        " cache\n"
+        "0.06.520.096 E srv  llama_server: exiting due to model loading error\n"
+    )
+    return await _fails_to_start(world, "says", "ends", FAKE_SAYS=str(words))

@@ -1,0 +1,170 @@
+"""Faults of the program itself and of its folders, met by the command as a user runs it."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from launcher.base.errors import LauncherError
+from launcher.engine.client import EngineClient
+from tools.serve_faults.world import DRAFT, Seen, World, question
+
+_SERVE = [sys.executable, "-m", "launcher", "serve", "--model", "demo", "--json"]
+_ENDS_S = 20.0
+
+
+@contextmanager
+def _serving(before: Sequence[str] = ()) -> "Iterator[tuple[subprocess.Popen[str], Any]]":
+    """Run the command until it is ready; stop it at the end."""
+    with subprocess.Popen(
+        [*before, *_SERVE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path.cwd()
+    ) as program:
+        assert program.stdout is not None
+        try:
+            line = program.stdout.readline()
+            yield program, json.loads(line) if line else {}
+        finally:
+            with suppress(ProcessLookupError):
+                program.terminate()
+            program.wait(_ENDS_S)
+
+
+def _said(program: "subprocess.Popen[str]") -> str:
+    """End it, and return what it wrote for its user."""
+    program.terminate()
+    assert program.stderr is not None
+    return program.stderr.read().strip()
+
+
+async def _asks(ready: Any, tokens: int = 4) -> bool:  # noqa: ANN401 -- parsed JSON
+    try:
+        async with EngineClient(ready["url"], ready["api_key"]) as client, client.chat(question(tokens)) as deltas:
+            return bool([delta async for delta in deltas])
+    except LauncherError:
+        return False
+
+
+async def killed(world: World) -> Seen:
+    """Kill the program alone."""
+    return await _killed(world, with_keeper=False)
+
+
+async def killed_with_keeper(world: World) -> Seen:
+    """Kill the program and what would have ended its engine."""
+    return await _killed(world, with_keeper=True)
+
+
+async def _killed(world: World, *, with_keeper: bool) -> Seen:
+    with _serving() as (program, ready):
+        asking = asyncio.create_task(_asks(ready, 4_000))
+        await asyncio.sleep(0.2)
+        victims = [psutil.Process(program.pid)]
+        if with_keeper:
+            victims += [each for each in victims[0].children() if "keeper.py" in " ".join(each.cmdline())]
+        for victim in victims:
+            victim.kill()
+        program.wait(_ENDS_S)
+        await asking
+        left = await world.left_running()
+    with _serving() as (program, again):
+        same = (again.get("url"), again.get("api_key")) == (ready["url"], ready["api_key"])
+        said = _said(program)
+    gone = "the engine ended with it, in less than 2 s" if not left else f"LEFT RUNNING: {left}"
+    happened = f"{gone}; the next start has {'the same address and key' if same else 'ANOTHER ADDRESS'}"
+    return Seen(happened, said or "Nothing", "the rest of the reply")
+
+
+async def two_programs(world: World) -> Seen:
+    """Serve twice in one home."""
+    with _serving() as (_, first), _serving() as (_, second):
+        assert first["url"] == world.endpoint.url
+        both = [await _asks(ready) for ready in (first, second)]
+        told = await asyncio.to_thread(
+            subprocess.run, [*_SERVE[:3], "status", "--json"], capture_output=True, text=True, check=False
+        )
+        seen = {server["url"] for server in json.loads(told.stdout)}
+    apart = first["url"] != second["url"] and first["api_key"] != second["api_key"]
+    happened = "both serve, each at its own port with its own key" if apart and all(both) else "THEY DISTURB EACH OTHER"
+    return Seen(happened, "`status` shows both" if seen == {first["url"], second["url"]} else f"STATUS: {seen}")
+
+
+async def read_only(world: World) -> Seen:
+    """Serve where neither settings nor state can be written."""
+    (world.home / "config").mkdir(exist_ok=True)
+    return await _read_only(world, "config", "state")
+
+
+async def all_read_only(world: World) -> Seen:
+    """Serve where nothing at all can be written."""
+    return await _read_only(world, ".")
+
+
+async def _read_only(world: World, *names: str) -> Seen:
+    tops = [world.home / name for name in names]
+    folders = [folder for top in tops for folder in (top, *(path for path in top.rglob("*") if path.is_dir()))]
+    for folder in folders:
+        folder.chmod(0o500)
+    # root may write anywhere, unless it has laid that power down
+    before = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.geteuid() == 0 else []
+    try:
+        with _serving(before) as (program, ready):
+            answered = "url" in ready and await _asks(ready)
+            said = _said(program)
+    finally:
+        for folder in folders:
+            folder.chmod(0o700)
+    if error := ready.get("error"):
+        said = f"{said} {error['message']} {error['hint']}"
+    return Seen("ready, answers" if answered else "not started; nothing runs", said)
+
+
+async def corrupt_settings(world: World) -> Seen:
+    """Damage the file of settings."""
+    return await _corrupt(world, "settings.json")
+
+
+async def corrupt_endpoints(world: World) -> Seen:
+    """Damage the file of ports and keys."""
+    return await _corrupt(world, "endpoints.json")
+
+
+async def _corrupt(world: World, name: str) -> Seen:
+    path = world.home / "state" / name
+    content = path.read_bytes()[:-20] + b"\0\0"
+    path.write_bytes(content)
+    world.expects_bad = True
+    with _serving() as (program, ready):
+        answered = await _asks(ready)
+        said = _said(program)
+    bad = path.with_name(f"{name}.bad")
+    kept = bad.exists() and bad.read_bytes() == content
+    happened = f"{'ready' if answered else 'NOT READY'}; the file is {'kept as .bad' if kept else 'LOST'}"
+    what = "the port and key" if name == "endpoints.json" else f"the draft length {DRAFT}"
+    return Seen(happened, said, f"{what}, which the .bad file still has")
+
+
+async def full_disk(world: World) -> Seen:
+    """Run `full_disk.py` on a disk of its own, which only root and those with user namespaces can make."""
+    as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
+    folder = world.home / "disk"
+    folder.mkdir()
+    script = 'mount -t tmpfs -o size=12m none "$1" && exec "$2" -m tools.serve_faults.full_disk "$1"'
+    unshare = shutil.which("unshare") or "unshare"
+    told = await asyncio.to_thread(
+        subprocess.run,
+        [unshare, *as_root, "--mount", "sh", "-c", script, "sh", str(folder), sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if told.returncode:
+        raise RuntimeError(f"The disk could not be filled: {told.stderr}")
+    return Seen(**json.loads(told.stdout.splitlines()[-1]))

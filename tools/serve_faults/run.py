@@ -1,0 +1,24 @@
+"""Meets each fault in a home of its own, and tells what came of it."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tools.serve_faults.faults import FAULTS, Fault
+from tools.serve_faults.world import World, a_world
+
+HEAD = "| fault | engine | what happened | what the user read | what was lost |\n|---|---|---|---|---|"
+
+
+def rows(folder: Path, faults: Iterable[Fault] = FAULTS) -> Iterator[str]:
+    """Yield a line of the table for each fault, met in a new folder below an empty one."""
+    for index, fault in enumerate(faults):
+        with a_world(folder / str(index)) as world:
+            yield asyncio.run(_row(fault, world))
+
+
+async def _row(fault: Fault, world: World) -> str:
+    seen = await fault.meet(world)
+    lost = [*([seen.lost] if seen.lost else []), *await world.aftermath()]
+    read = world.timeless(seen.read)
+    return f"| {fault.words} | {fault.engine} | {seen.happened} | {read} | {'; '.join(lost) or 'nothing'} |"

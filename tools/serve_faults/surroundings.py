@@ -1,0 +1,133 @@
+"""Faults around an engine: its port, its files, its GPU."""
+
+import asyncio
+import os
+import socket
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+from launcher import app
+from launcher.base.errors import LauncherError
+from launcher.engine.launch import ServeOptions
+from launcher.engine.state import Event, State, Status
+from launcher.monitor.health_event import HealthEvent
+from tools.serve_faults.world import Seen, World, answers, goes_on, question, ready_again, until
+
+
+async def _port_taken(world: World, port: int | None) -> tuple[str, int | None]:
+    """Take the port as soon as it was found to be free; return what the user read, and the port it is now."""
+    with ExitStack() as stack:
+
+        def take(event: Event) -> None:
+            if isinstance(event, Status) and event.state is State.PREPARING and not taken:
+                taken.append(stack.enter_context(socket.create_server(("127.0.0.1", world.endpoint.port))))
+
+        taken: list[socket.socket] = []
+        try:
+            async with app.serve(world.real, port=port, on_event=take) as session:
+                await session.ask(question(4))
+                return "", session.supervisor.endpoint.port
+        except LauncherError as error:
+            return str(error), None
+
+
+async def port_taken(world: World) -> Seen:
+    """Take the port of a server that may move."""
+    read, port = await _port_taken(world, None)
+    moved = port is not None and port != world.endpoint.port
+    happened = "ready at another port, until the usual one is free again" if moved else f"NOT READY {port}"
+    return Seen(happened, read or "The other address, where it says that it is ready")
+
+
+async def asked_port_taken(world: World) -> Seen:
+    """Take the port of a server that may not move."""
+    read, port = await _port_taken(world, world.endpoint.port)
+    return Seen("failed; nothing runs" if port is None else "IT STARTED", read)
+
+
+def _copy(world: World) -> ServeOptions:
+    path = world.home / "model.gguf"
+    path.write_bytes(world.model.read_bytes())
+    return replace(world.real, model=path)
+
+
+async def model_removed(world: World) -> Seen:
+    """Delete the file that is served, and try a restart."""
+    options = _copy(world)
+    async with world.supervised() as supervisor:
+        await supervisor.become(options)
+        pid = supervisor.engine_pid
+        options.model.unlink()
+        told = await world.noticed("model_removed")
+        happened = await goes_on(supervisor, pid)
+        try:
+            await supervisor.become(options, again=True)
+        except LauncherError as error:
+            told += f" At a restart: {error}"
+        return Seen(f"{happened}, also when a restart was refused: {await goes_on(supervisor, pid)}", told, "")
+
+
+async def model_shrinks(world: World) -> Seen:
+    """Truncate the file that is served, and ask."""
+    options = _copy(world)
+    async with world.supervised() as supervisor:
+        await supervisor.become(options)
+        os.truncate(options.model, 100_000)
+        told = await world.noticed("model_cut_short")
+        asked = await answers(supervisor)
+        failed = asyncio.ensure_future(supervisor.wait_for(State.FAILED))
+        await asyncio.wait([failed], timeout=0.1 if asked else 10)
+        status = failed.result() if failed.done() else None
+        failed.cancel()
+    read = f"{told} Then: {status.error}" if status else told
+    return Seen("failed; it is not started again" if status else "the server goes on", read)
+
+
+async def engine_replaced(world: World) -> Seen:
+    """Put another program in the place of the one that runs, and restart."""
+    program = world.real_program()
+    async with world.supervised() as supervisor:
+        await supervisor.become(replace(world.real, built_in=False, engine=program))
+        pid = supervisor.engine_pid
+        other = world.home / "new"
+        other.write_bytes(program.read_bytes())
+        other.chmod(0o755)
+        other.replace(program)
+        told = await world.noticed("engine_replaced")
+        happened = await goes_on(supervisor, pid)
+        await supervisor.become(supervisor.options, again=True)
+        return Seen(f"{happened}; after a restart: {await ready_again(supervisor, pid)}", told)
+
+
+async def engine_removed(world: World) -> Seen:
+    """Delete the program that runs."""
+    program = world.real_program()
+    async with world.supervised() as supervisor:
+        await supervisor.become(replace(world.real, built_in=False, engine=program))
+        pid = supervisor.engine_pid
+        program.unlink()
+        told = await world.noticed("engine_removed")
+        return Seen(await goes_on(supervisor, pid), told)
+
+
+async def gpu_lost(world: World) -> Seen:
+    """Serve with a build that has a GPU backend and puts nothing on a GPU."""
+    words = world.home / "says"
+    words.write_text(
+        "0.01.000.000 I srv  llama_server: initializing\n"
+        "0.01.000.100 I common_param:   - CPU : Some processor (16000 MiB, 16000 MiB free)\n"
+        "0.02.000.000 I load_tensors:   CPU model buffer size =  100.00 MiB\n"
+    )
+    options = world.fake("says", FAKE_SAYS=str(words))
+    (world.home / "fake" / "libggml-cuda.so").touch()  # a build that was made for a GPU
+    raised: list[HealthEvent] = []
+    async with app.serve(options, on_health=raised.append) as session:
+        began_s = time.monotonic()
+        await until(lambda: bool(raised), "a word on the GPU")
+        soon = time.monotonic() - began_s < 10
+        happened = await goes_on(session.supervisor, session.supervisor.engine_pid)
+        finding = raised[0].finding
+        return Seen(
+            f"{happened}; told {'within 10 s' if soon else 'LATE'}", f"{finding.sentence} {finding.action.label}"
+        )

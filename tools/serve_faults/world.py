@@ -1,0 +1,238 @@
+"""A home of its own for one fault: servers in it, what they told, and what is left afterwards."""
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from launcher import app
+from launcher.base.errors import LauncherError
+from launcher.base.paths import HOME_VARIABLE
+from launcher.engine.client import ChatRequest
+from launcher.engine.demo import unpack_demo_model
+from launcher.engine.endpoint import Endpoint, claim
+from launcher.engine.guard import Clock, Limits
+from launcher.engine.launch import ServeOptions
+from launcher.engine.logs import LogBook
+from launcher.engine.restarts import RestartPolicy
+from launcher.engine.settings import remember, remembered
+from launcher.engine.state import SERVING, Event, Notice, State, Status
+from launcher.engine.supervisor import Supervisor
+
+DRAFT = 3
+"""The setting that the user chose, and that no fault may lose."""
+SOON = Limits(period_s=0.5, silent_s=1.0, dead_s=2.0, stalled_s=2.0, endless_s=30.0, loading_s=2.0, first_reply_s=2.0)
+"""The guard's limits, made short; the sentences are the same but for their figures."""
+QUICK = RestartPolicy((0.05, 0.05, 0.05))
+_WAIT_S = 30.0
+_ORPHAN_S = 2.0
+_FAKES = Path(__file__).parents[2] / "tests" / "fakes"
+_BUILT_IN = Path(__file__).parents[2] / "launcher" / "engine" / "builtin.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came of a fault: what happened, what the user read, and what was lost besides what every case looks for."""
+
+    happened: str
+    read: str
+    lost: str = ""
+
+
+class World:
+    """Where one fault is met. Paths, pids, ports and times are taken out of what is read."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.events: list[Event] = []
+        self.model = unpack_demo_model()
+        self.expects_bad = False
+        self.endpoint: Endpoint = claim(None)
+        remember(self.model, {"draft": DRAFT})
+
+    @property
+    def real(self) -> ServeOptions:
+        """The demo on the built-in engine."""
+        return ServeOptions(model=self.model, built_in=True, threads=1, draft=DRAFT, context=4_096)
+
+    def fake(self, *faults: str, **variables: str) -> ServeOptions:
+        """The fake llama-server with faults."""
+        os.environ["FAKE_FAULTS"] = ",".join(faults)
+        os.environ.update(variables)
+        folder = self.home / "fake"
+        folder.mkdir(exist_ok=True)
+        engine = self.program(folder / "llama-server", sys.executable, str(_FAKES / "llama_server.py"))
+        return ServeOptions(model=self.model, engine=engine, draft=DRAFT)
+
+    def real_program(self) -> Path:
+        """The built-in engine as a program of its own."""
+        return self.program(self.home / "llama-server", sys.executable, "-P", str(_BUILT_IN))
+
+    @staticmethod
+    def program(path: Path, *command: str) -> Path:
+        """Write a program that runs another one."""
+        path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        path.chmod(0o755)
+        return path
+
+    @asynccontextmanager
+    async def supervised(
+        self,
+        *,
+        limits: Limits = SOON,
+        restarts: RestartPolicy = QUICK,
+        clock: Clock | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> AsyncIterator[Supervisor]:
+        """A server at the kept endpoint; it is stopped at the end."""
+
+        def listen(event: Event) -> None:
+            self.events.append(event)
+            if on_event is not None:
+                on_event(event)
+
+        log = LogBook.for_port(self.endpoint.port)
+        supervisor = Supervisor(self.endpoint, log, listen, restarts=restarts, limits=limits, clock=clock)
+        try:
+            yield supervisor
+        finally:
+            await supervisor.become(None)
+            log.close()
+
+    def notice(self, code: str) -> str | None:
+        """Return the text of the last notice of that kind."""
+        texts = [event.text for event in self.events if isinstance(event, Notice) and event.code == code]
+        return texts[-1] if texts else None
+
+    async def noticed(self, code: str) -> str:
+        """Wait for a notice, and return its text."""
+        await until(lambda: self.notice(code) is not None, f"the notice {code}")
+        return self.notice(code) or ""
+
+    def states(self, since: int = 0) -> list[State]:
+        """Return the states that were shown, each once in a row."""
+        states = [event.state for event in self.events[since:] if isinstance(event, Status)]
+        return [state for i, state in enumerate(states) if i == 0 or states[i - 1] != state]
+
+    def timeless(self, text: str) -> str:
+        """Return a text as it reads anywhere at any time."""
+        text = text.replace(str(self.home), "FOLDER").replace(str(self.endpoint.port), "PORT")
+        text = re.sub(r"(?<=process )\d+|(?<=-CONT )\d+", "PID", text)
+        text = re.sub(r"\b\d+(\.\d+)?(?= (s|min|h)\b)", "N", text)
+        return re.sub(r"\s+", " ", text).strip().replace("|", "\\|")
+
+    async def aftermath(self) -> list[str]:
+        """Return what is broken now: processes left, settings or address lost, files damaged, the next start."""
+        broken = [f"LEFT RUNNING: {words}" for words in await self.left_running()]
+        for name in list(os.environ):
+            if name.startswith("FAKE_"):
+                del os.environ[name]
+        if remembered(self.model) != {"draft": DRAFT} and not self.expects_bad:
+            broken.append("THE SETTINGS")
+        if (endpoint := claim(None)) != self.endpoint and not self.expects_bad:
+            broken.append(f"THE ADDRESS OR KEY: {endpoint.port}")
+        broken += [f"A FILE: {path.name}" for path in self.home.rglob("*.bad*") if not self.expects_bad]
+        try:
+            async with app.serve(self.real) as session:
+                await session.ask(question(4))
+        except LauncherError as error:
+            broken.append(f"THE NEXT START: {error}")
+        return broken
+
+    async def left_running(self) -> list[str]:
+        """Return the command lines of what still runs 2 s from now, and end it."""
+        deadline_s = time.monotonic() + _ORPHAN_S
+        while (left := list(self.processes())) and time.monotonic() < deadline_s:  # noqa: ASYNC110 -- nothing tells
+            await asyncio.sleep(0.02)
+        words = []
+        for process in left:
+            with suppress(psutil.Error):
+                words.append(shlex.join(process.cmdline()))
+                process.kill()
+        return words
+
+    def processes(self) -> Iterator[psutil.Process]:
+        """Yield all processes that have this home in their environment, but for ours."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                ended = process.status() == psutil.STATUS_ZOMBIE
+                if process.pid != os.getpid() and not ended and process.environ().get(HOME_VARIABLE) == str(self.home):
+                    yield process
+
+
+@contextmanager
+def a_world(home: Path) -> Iterator[World]:
+    """Make a home the program's own for as long as the block lasts."""
+    home.mkdir(parents=True)
+    before = dict(os.environ)
+    os.environ[HOME_VARIABLE] = str(home)
+    for name in before:
+        if name.startswith(("FAKE_", "LLAMA_")):
+            del os.environ[name]
+    try:
+        yield World(home)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+async def until(true: Callable[[], bool], what: str) -> None:
+    """Wait until something is so. Raises RuntimeError when it is not within 30 s."""
+    deadline_s = time.monotonic() + _WAIT_S
+    while not true():
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"In vain: {what}.")
+        await asyncio.sleep(0.02)
+
+
+def question(tokens: int) -> ChatRequest:
+    """Ask for exactly so many tokens."""
+    return ChatRequest(
+        [{"role": "user", "content": "What is MTP?"}], max_tokens=tokens, temperature=0.0, extra={"ignore_eos": True}
+    )
+
+
+async def answers(supervisor: Supervisor) -> bool:
+    """Ask for four tokens, and return whether they came."""
+    text = ""
+    try:
+        async with asyncio.timeout(_WAIT_S), supervisor.chat(question(4)) as deltas:
+            async for delta in deltas:
+                text += delta.content + delta.reasoning
+    except (LauncherError, TimeoutError):
+        return False
+    return bool(text)
+
+
+async def ready_again(supervisor: Supervisor, old_pid: int | None) -> str:
+    """Wait until another engine serves, and say so; a failure is said, too."""
+
+    def settled() -> bool:
+        other = supervisor.status.state in SERVING and supervisor.engine_pid not in (None, old_pid)
+        return other or supervisor.status.state is State.FAILED
+
+    await until(settled, "another engine or a failure")
+    if supervisor.status.state is State.FAILED:
+        return "failed; it is not started again"
+    return "started again, ready at the same address" if await answers(supervisor) else "READY, BUT ANSWERS NOTHING"
+
+
+async def goes_on(supervisor: Supervisor, pid: int | None) -> str:
+    """Say whether the same engine still answers."""
+    same = supervisor.engine_pid == pid and await answers(supervisor)
+    return "the server goes on" if same else "THE SERVER DOES NOT GO ON"
+
+
+def last_json(text: str) -> dict[str, object]:
+    """Return the last line that is a JSON object."""
+    found: list[dict[str, object]] = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return found[-1] if found else {}
