@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
+from weakref import WeakSet
 
 import httpx
 
@@ -15,6 +16,7 @@ from launcher import __version__
 from launcher.base.errors import Refused, Unreachable
 from launcher.base.events import read_events
 from launcher.base.net import host_of, origin, redirected, tls_context, unreachable
+from launcher.base.refusal import refusal_in
 from launcher.base.text import one_line
 
 _CONNECT_S, _REMOTE_CONNECT_S = 2.0, 10.0
@@ -38,14 +40,10 @@ class LoopbackClient:
         self._remote = remote
         self._key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._connect_s = _REMOTE_CONNECT_S if remote else _CONNECT_S
-        self._client = httpx.AsyncClient(
-            base_url=url,
-            headers={"Accept-Encoding": "identity"},
-            trust_env=remote,
-            # On loopback, where plain HTTP is spoken, loading certificates would take 20 ms for nothing.
-            verify=tls_context() if remote else False,
-            timeout=httpx.Timeout(10.0, connect=self._connect_s),
-        )
+        # On loopback, where plain HTTP is spoken, loading certificates would take 20 ms for nothing.
+        self._verify = tls_context() if remote else False
+        self._clients: WeakSet[httpx.AsyncClient] = WeakSet()
+        self._client = self._opened()
 
     async def __aenter__(self) -> Self:
         return self
@@ -55,7 +53,19 @@ class LoopbackClient:
 
     async def close(self) -> None:
         """Close every connection, streams included."""
-        await self._client.aclose()
+        for client in list(self._clients):
+            await client.aclose()
+
+    def _opened(self) -> httpx.AsyncClient:
+        client = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"Accept-Encoding": "identity"},
+            trust_env=self._remote,
+            verify=self._verify,
+            timeout=httpx.Timeout(10.0, connect=self._connect_s),
+        )
+        self._clients.add(client)
+        return client
 
     async def status(self, path: str, *, timeout_s: float) -> int | None:
         """Return the HTTP status of a GET without the key, or None when nothing answers within `timeout_s`."""
@@ -87,7 +97,10 @@ class LoopbackClient:
         timeout = httpx.Timeout(_ANSWER_S, connect=self._connect_s, read=75.0)
         headers = {**self._key, "Accept": "text/event-stream", "Cache-Control": "no-store"}
         with self._translated():
-            async with self._client.stream("POST", path, json=body, headers=headers, timeout=timeout) as response:
+            async with (  # a pool would keep a connection in fifty of those whose stream is cancelled (httpcore 1.0.9)
+                self._opened() as client,
+                client.stream("POST", path, json=body, headers=headers, timeout=timeout) as response,
+            ):
                 await self._check(response)
                 if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
                     raise Refused(f"{self.url}{path} sent something that is no stream.", "Is it a llama-server?")
@@ -99,7 +112,7 @@ class LoopbackClient:
                 return
             data = _parsed(event, self.url)
             if isinstance(data, dict) and "error" in data:
-                raise _refusal(data, None, self.url)
+                raise refusal_in(data, None, self.url)
             yield data
 
     async def _check(self, response: httpx.Response) -> None:
@@ -110,7 +123,7 @@ class LoopbackClient:
             data = json.loads(await _content(response, _MOST_ERROR_BYTES, self.url))
         except (ValueError, RecursionError, Refused):
             data = None
-        raise _refusal(data, response.status_code, str(response.url))
+        raise refusal_in(data, response.status_code, str(response.url))
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -142,21 +155,6 @@ def _parsed(text: str | bytes | bytearray, where: str, hint: str = "Is it a llam
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Refused(f"{where} sent something that is not JSON.", hint) from error
-
-
-def _refusal(data: object, status: int | None, where: str) -> Refused:
-    """Turn llama-server's `{"error": {"code", "message", "type"}}` into an error with a next step."""
-    error = data.get("error") if isinstance(data, dict) else None
-    error = error if isinstance(error, dict) else {"message": error}
-    message = one_line(str(error.get("message") or f"HTTP status {status}"))
-    hints = {
-        401: "The API key is wrong: `mtp-launcher status --json` shows the right one.",
-        503: "It is still loading its model: try again in a moment.",
-    }
-    hint = hints.get(status or 0, "")
-    if error.get("type") == "exceed_context_size_error":
-        hint = "Shorten the prompt, or start the server with a larger --ctx."
-    return Refused(f"The server refused the request: {message.rstrip('.')}.", hint, status=status, where=where)
 
 
 @dataclass(frozen=True, slots=True)

@@ -351,3 +351,16 @@ class TestHangingUp:
             with pytest.raises(Unreachable, match="broke off"):
                 await reading
             await server.client_gone.wait()
+
+
+async def test_streams_that_are_cancelled_at_any_moment_leave_no_connection() -> None:
+    async with talking(STREAM_HEAD, *[chunk(event({"n": 1}))] * 20, stays=True) as (server, client):
+        for number in range(400):
+            reading = asyncio.create_task(received(client))
+            for _ in range(number // 4):
+                await asyncio.sleep(0)
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading
+        _, left = await asyncio.wait(filter(None, server.connections), timeout=PATIENCE_S)
+        assert not left
