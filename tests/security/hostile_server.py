@@ -106,6 +106,11 @@ def answer(line: socket.socket) -> None:
                 if not got:
                     return
                 request += got
+            head, _, sent = request.partition(b"\r\n\r\n")
+            told = [each for each in head.lower().split(b"\r\n") if each.startswith(b"content-length:")]
+            length = int(told[0].split(b":")[1]) if told else 0
+            while len(sent) < length:  # what is left unread when a line is closed takes back what was sent
+                sent += line.recv(65_536)
             path = request.split(b" ", 2)[1].decode()
             stream(line) if request.startswith(b"POST") else abuse(line, path)
         except OSError:

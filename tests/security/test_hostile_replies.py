@@ -68,7 +68,9 @@ class TestInTheTerminal:
                         assert code == 0, told
                         return told.replace("\r\n", "\n")
                     run = [sys.executable, "-m", "launcher", "chat", "hello", "--url", url, *options]
-                    return subprocess.run(run, capture_output=True, text=True, encoding="utf-8", check=True).stdout
+                    done = subprocess.run(run, capture_output=True, text=True, encoding="utf-8", check=False)
+                    assert done.returncode == 0, done.stderr[-2_000:]
+                    return done.stdout
                 finally:
                     server.kill()
 
@@ -154,15 +156,15 @@ class TestInTheWindow:
         reply = (letters * (10_000_000 // len(letters) + 1))[:10_000_000]
         longest_s = 0.0
         for part in [reply[begin : begin + 500_000] for begin in range(0, len(reply), 500_000)]:
-            began_s = time.perf_counter()
+            began_s = time.thread_time()
             pane.add(part, "")
-            longest_s = max(longest_s, time.perf_counter() - began_s)
+            longest_s = max(longest_s, time.thread_time() - began_s)
         deadline_s = time.monotonic() + 20
         while texts(pane)[-1]._waiting and time.monotonic() < deadline_s:
-            began_s = time.perf_counter()
+            began_s = time.thread_time()
             qapp.processEvents()
-            longest_s = max(longest_s, time.perf_counter() - began_s)
-        assert longest_s < 0.25, "a machine that is busy with other tests; alone it is some 20 ms"
+            longest_s = max(longest_s, time.thread_time() - began_s)
+        assert longest_s < 0.15, "of processor time: other tests may run beside this one"
         shown = texts(pane)[-1].toPlainText()
         assert "is not shown" in shown
         assert len(shown) < 410_000
