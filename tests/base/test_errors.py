@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from launcher.base import errors
-from launcher.base.errors import LauncherError, PortBusy, Refused
+from launcher.base.errors import CrashLoop, LauncherError, PortBusy, Refused, SettingsFailed
 
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, LauncherError)]
 
@@ -30,10 +30,24 @@ def test_a_refusal_knows_the_http_status() -> None:
     assert error.facts == {"status": 404, "where": "/nope"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in (CrashLoop, SettingsFailed)])
 def test_every_kind_can_be_caught_as_one_and_keeps_its_words(kind: type[LauncherError]) -> None:
     with pytest.raises(LauncherError, match=r"^It happened\. Do this\.$"):
         raise kind("It happened.", "Do this.")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CrashLoop(3, 9.6, PortBusy("Port 80 is taken.", "Choose another.", port=80)),
+        SettingsFailed(PortBusy("Port 80 is taken.", "Choose another.", port=80)),
+    ],
+)
+def test_those_that_stand_for_another_keep_its_reason_hint_and_facts(error: CrashLoop | SettingsFailed) -> None:
+    assert error.title.endswith("Port 80 is taken.")
+    assert error.hint == "Choose another."
+    assert error.facts["port"] == 80
+    assert error.facts["reason"] == error.reason.code == "port_busy"
 
 
 def test_no_two_kinds_share_a_code() -> None:

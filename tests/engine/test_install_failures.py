@@ -75,7 +75,7 @@ async def test_another_build_than_its_tag(releases: ReleaseServer, old: str) -> 
         ("not-speculative", DraftsInert, "its MTP drafts nothing"),
         ("no-drafts", DraftsInert, "its MTP drafts nothing"),
         ("dies-loading", LauncherError, "not enough memory"),
-        ("dies-on-chat", LauncherError, "ended with exit code 3"),
+        ("dies-on-chat", LauncherError, "a fault of its own"),
         ("old", LauncherError, "does not know --spec-type"),
     ],
 )

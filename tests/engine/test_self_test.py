@@ -122,7 +122,7 @@ async def test_a_library_that_is_not_known_keeps_the_ordinary_hint(tmp_path: Pat
     program.chmod(0o755)
     with pytest.raises(LibraryMissing, match=r"needs libx\.so\.9") as caught:
         await self_test(program)
-    assert caught.value.hint == "Install it, or unpack the engine again."
+    assert caught.value.hint.startswith("Install it, or unpack the engine again.")
 
 
 @pytest.mark.parametrize("fault", ["no-drafts", "not-speculative"])
