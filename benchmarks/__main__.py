@@ -5,7 +5,23 @@ import signal
 import sys
 from collections.abc import Callable
 
-from benchmarks import demo_speed, header, health, monitoring, own_cpu, plan, ready, streams, transfer, version, window
+from benchmarks import (
+    demo_speed,
+    diagnosis,
+    header,
+    health,
+    idle_supervision,
+    log_flood,
+    monitoring,
+    own_cpu,
+    plan,
+    ready,
+    restart,
+    streams,
+    transfer,
+    version,
+    window,
+)
 from benchmarks.report import Row, load, machine, table
 from benchmarks.workplace import own_home, slow_model
 
@@ -15,6 +31,10 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "transfer": transfer.run,
     "plan": plan.run,
     "ready": ready.run,
+    "restart": restart.run,
+    "diagnosis": diagnosis.run,
+    "log-flood": log_flood.run,
+    "idle-supervision": idle_supervision.run,
     "own-cpu": own_cpu.run,
     "window": window.run,
     "monitoring": monitoring.run,

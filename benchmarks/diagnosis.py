@@ -1,0 +1,70 @@
+"""From the end of the engine to its reason on the screen: in the window, and in the terminal."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import psutil
+
+from benchmarks.measure import summary
+from benchmarks.report import Row
+from benchmarks.workplace import ROOT, command
+from launcher.base.paths import state_dir
+
+_LIMIT_S = 1.0
+_ENDS_S = 20.0
+
+
+def run(*, quick: bool) -> list[Row]:
+    """Kill the engine under a server again and again; the window is offscreen."""
+    times = 3 if quick else 15
+    kinds = (
+        ("to the reason painted in the window, demo model", _in_the_window("demo", times)),
+        ("to the same with 5,000 lines of log in memory (fake engine)", _in_the_window("full-log", times)),
+        ("to the reason printed by `mtp-launcher serve`, demo model", [_in_the_terminal() for _ in range(times)]),
+    )
+    return [
+        Row(
+            f"from kill -9 of the engine {where}",
+            f"< {_LIMIT_S:g} s",
+            summary(seconds, "s", 3),
+            statistics.median(seconds) < _LIMIT_S,
+        )
+        for where, seconds in kinds
+    ]
+
+
+def _in_the_window(kind: str, times: int) -> list[float]:
+    child = subprocess.run(
+        [sys.executable, "-m", "benchmarks.fault_child", "crash", kind, str(times)],
+        env=os.environ | {"QT_QPA_PLATFORM": "offscreen"},
+        stdout=subprocess.PIPE,
+        check=True,
+        cwd=ROOT,
+        timeout=300,
+    )
+    seconds: list[float] = json.loads(child.stdout)["seconds"]
+    return seconds
+
+
+def _in_the_terminal() -> float:
+    with subprocess.Popen(
+        [*command(), "serve", "--model", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+        try:
+            while "Ctrl-C" not in program.stdout.readline():
+                assert program.poll() is None
+            pid = json.loads(next(state_dir().rglob("server-*.json")).read_bytes())["engine_pid"]
+            began_s = time.perf_counter()
+            psutil.Process(pid).kill()
+            while "killed" not in program.stderr.readline():
+                assert program.poll() is None
+            return time.perf_counter() - began_s
+        finally:
+            program.terminate()
+            program.communicate(timeout=_ENDS_S)

@@ -1,0 +1,163 @@
+"""A window whose engine has faults: `crash demo|full-log TIMES` or `flood SECONDS`; prints one JSON object.
+
+`crash` kills the engine again and again, and notes the seconds until the reason is painted. `flood` shows the log of an
+engine that prints 50,000 lines a second, and notes the processor's time and how late a timer of 5 ms is called.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import statistics
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+from PySide6.QtCore import QEvent, QObject, QTimer
+from PySide6.QtWidgets import QApplication, QLabel
+
+from benchmarks.window_child import Stalls
+from benchmarks.workplace import ROOT
+from launcher.base.paths import state_dir
+from launcher.engine.state import LogAdded, State
+from launcher.gui import theme
+from launcher.gui.window import Window
+
+if TYPE_CHECKING:
+    from launcher.engine.launch import ServeOptions
+
+_RATE = 50_000
+_FULL_LOG = 10_000
+_PAUSE_MS = 300
+_GIVE_UP_MS = 240_000
+
+
+class Crashes(QObject):
+    """Kills the engine whenever it serves, and notes when the reason is painted."""
+
+    def __init__(self, window: Window, times: int) -> None:
+        super().__init__(window)
+        self.seconds: list[float] = []
+        self._window = window
+        self._times = times
+        self._killed_s: float | None = None
+        label = window.findChild(QLabel, "problem")
+        assert label is not None
+        label.installEventFilter(self)
+        window.controller.serving.connect(lambda _: self._soon())
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
+        if event.type() == QEvent.Type.Paint and self._killed_s is not None and "killed" in watched.property("text"):
+            self.seconds.append(time.perf_counter() - self._killed_s)
+            self._killed_s = None
+            if len(self.seconds) == self._times:
+                print(json.dumps({"seconds": self.seconds}), flush=True)
+                QTimer.singleShot(0, self._window.close)
+            else:
+                QTimer.singleShot(_PAUSE_MS, self._again)
+        return False
+
+    def _again(self) -> None:
+        """Wait for the restart, and then ask for what is served already: that begins a new row of crashes."""
+        if self._window.controller.inputs.status.state is State.READY:
+            self._window.controller.start()
+        else:
+            QTimer.singleShot(_PAUSE_MS, self._again)
+
+    def _soon(self) -> None:
+        QTimer.singleShot(_PAUSE_MS, self._kill)
+
+    def _kill(self) -> None:
+        pid = _engine_pid()
+        if pid is None or self._window.controller.inputs.status.state is not State.READY:
+            self._soon()
+        elif self._killed_s is None and len(self.seconds) < self._times:
+            self._killed_s = time.perf_counter()
+            os.kill(pid, signal.SIGKILL)
+
+
+def _engine_pid() -> int | None:
+    path = next(state_dir().rglob("server-*.json"))
+    pid: int | None = json.loads(path.read_bytes())["engine_pid"]
+    return pid
+
+
+def _fake(lines: int) -> ServeOptions:
+    """Serve with the fake llama-server, which prints so many lines after its first reply."""
+    from launcher.engine.demo import unpack_demo_model
+    from launcher.engine.launch import ServeOptions
+
+    program = state_dir() / "fake-llama-server"
+    program.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fake = ROOT / "tests" / "fakes" / "llama_server.py"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(fake)])} "$@"\n')
+    program.chmod(0o755)
+    os.environ |= {"FAKE_FAULTS": "flood-later", "FAKE_LINES": str(lines)}
+    return ServeOptions(model=unpack_demo_model(), engine=program)
+
+
+def _serve(window: Window, options: ServeOptions) -> None:
+    from launcher import app
+
+    app.options_for = lambda *_a, **_k: options
+    window.controller.start(str(options.model))
+
+
+def _flood(window: Window, seconds: float) -> None:
+    """The log is open, as it is for a user who looks for what is wrong."""
+    window.cockpit.log.show()
+    stalls = Stalls()
+    lines: list[int] = []
+    began: dict[str, float] = {}
+    window.controller.bridge.drained.connect(lambda batch: lines.append(sum(type(each) is LogAdded for each in batch)))
+
+    def begin() -> None:
+        if began:
+            return
+        lines.clear()
+        began.update(wall=time.perf_counter(), cpu=time.process_time())
+        stalls.begin()
+        QTimer.singleShot(int(1_000 * seconds), end)
+
+    def end() -> None:
+        wall_s = time.perf_counter() - began["wall"]
+        told = {
+            "cpu_percent": 100 * (time.process_time() - began["cpu"]) / wall_s,
+            "lines_per_second": sum(lines) / wall_s,
+            "p99_ms": statistics.quantiles(stalls.late_ms, n=100)[98],
+            "max_ms": max(stalls.late_ms),
+            "peak_mib": psutil.Process().memory_info().rss / 2**20,
+        }
+        print(json.dumps(told), flush=True)
+        window.close()
+
+    window.controller.serving.connect(lambda _: QTimer.singleShot(1_000, begin))
+    _serve(window, _fake(int(_RATE * (seconds + 4))))
+
+
+def main() -> None:
+    """Run one mode and print what it measured."""
+    mode, *arguments = sys.argv[1:]
+    application = QApplication([])
+    theme.apply(application, theme.current())
+    window = Window(remember=False)
+    window.show()
+    window.controller.closed.connect(application.quit)
+    if mode == "flood":
+        _flood(window, float(arguments[0]))
+    else:
+        crashes = Crashes(window, int(arguments[1]))
+        if arguments[0] == "demo":
+            window.controller.start("demo")
+        else:
+            _serve(window, _fake(_FULL_LOG))
+        assert not crashes.seconds
+    QTimer.singleShot(_GIVE_UP_MS, window.close)
+    application.exec()
+
+
+if __name__ == "__main__":
+    main()
