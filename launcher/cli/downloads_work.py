@@ -116,14 +116,17 @@ class _JsonLines(_Shown):
     def __init__(self) -> None:
         super().__init__()
         self._told_s = float("-inf")
+        self._notes: dict[int, str] = {}
 
     def event(self, event: Event) -> None:
         from launcher.fetch import queue_events as events
 
         self.count(event)
         if isinstance(event, events.JobProgressed):
-            now_s = time.monotonic()
-            if now_s - self._told_s >= _EVENT_S:
+            now_s, note = time.monotonic(), event.figures.note
+            news = note and not self._notes.get(event.job.id)  # why it stands still; what is counted in it can wait
+            self._notes[event.job.id] = note
+            if news or now_s - self._told_s >= _EVENT_S:
                 self._told_s = now_s
                 left = {"left_bytes": event.totals.left_bytes, "seconds_left": rounded(event.totals.seconds_left)}
                 print_json({"event": "progress", **job_json(event.job, event.figures), "queue": left})

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.bar import Bar, duration, size
+from launcher.cli.bar import Bar, duration, share, size
 from launcher.cli.layout import filled
 from launcher.cli.output import finite, print_json, rounded
 
@@ -140,8 +140,8 @@ class _Lines:
         self._bar.close()
 
     def paused(self, done: int, total: int | None) -> None:
-        kept = f"{size(done)}{f' of {size(total)}' if total else ''}"
-        print(f"Paused: {kept} are kept. The same command goes on from there.", file=sys.stderr)
+        kept = f"{share(done, total)} are kept. The same command goes on from there."
+        print(f"Paused: {kept}" if done else "Ended before anything arrived. The same command begins.", file=sys.stderr)
 
     def done(self, pulled: Pulled, _words: str) -> None:
         origins = {file.origin for file in pulled.files}
@@ -173,11 +173,13 @@ class _JsonLines:
 
     def __init__(self) -> None:
         self._told_s: float | None = None
+        self._note = ""
 
     def progress(self, told: PullProgress) -> None:
         self.bytes = told.bytes
-        now_s = time.monotonic()
-        if self._told_s is not None and now_s - self._told_s < _EVENT_S:
+        now_s, news = time.monotonic(), told.note not in ("", self._note)
+        self._note = told.note
+        if self._told_s is not None and now_s - self._told_s < _EVENT_S and not news:
             return
         self._told_s = now_s
         print_json(

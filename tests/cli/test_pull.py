@@ -155,7 +155,7 @@ class TestAnInterruption:
         ) as program:
             assert program.stdout
             assert program.stderr
-            while json.loads(program.stdout.readline())["event"] != "progress":
+            while not json.loads(program.stdout.readline()).get("done_bytes"):
                 pass
             program.send_signal(signal.SIGINT)
             rest = program.stdout.read().splitlines()
