@@ -18,7 +18,7 @@ from launcher.engine.settings import Value
 from launcher.models.catalogue import SPECULATION, ModelEntry
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import find_companion
-from launcher.models.locate import locate
+from launcher.models.locate import locate, refuse_damaged
 from launcher.monitor.meter import ReplyMeter
 from launcher.running import Running, logs, restart, status, stop
 from launcher.session import OnDelta, OnEvent, OnHealth, OnSample, Reply, Session, read_reply
@@ -81,6 +81,7 @@ def _with_draft_file(options: ServeOptions, entry: ModelEntry) -> ServeOptions:
     draft = find_companion(entry, entry.draft) if way and way.needs_draft_file and entry.draft else None
     if draft is None or way is None:
         return replace(options, draft=0)
+    refuse_damaged(draft)
     return replace(options, draft_file=draft, spec_type=way.spec_type)
 
 

@@ -60,7 +60,8 @@ def read_model(path: Path) -> GgufModel:
     header = read_header(path)
     count = header.split_count
     if count == 1:
-        return join_parts([header])
+        beside = [name for name in part_names(path.name) or () if path.with_name(name).exists()]
+        return join_parts([read_header(path.with_name(name)) for name in beside] if len(beside) > 1 else [header])
     names = part_names(path.name, count)
     if names is None:
         raise ModelMissing(

@@ -13,6 +13,7 @@ from launcher.base.errors import ModelBroken
 _PART = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 """The names of split files (llama_split_path in llama.cpp)."""
 _MAX_NAME = 120
+_MAX_NAMED_PARTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +160,17 @@ class GgufModel(_Facts):
         return self.mtp_head is MtpHead.PRESENT
 
 
-def part_names(name: str, count: int) -> tuple[str, ...] | None:
-    """Return the names of all `count` parts of the model that the file `name` is a part of.
+def part_names(name: str, count: int | None = None) -> tuple[str, ...] | None:
+    """Return the names of all `count` parts of the model that the file `name` is a part of, by default as many as it
+    says, up to 1,000.
 
     None when `name` is not of the form PREFIX-00001-of-00003.gguf with that count.
     """
     part = _PART.fullmatch(name)
-    if part is None or int(part["count"]) != count:
+    if part is None or int(part["count"]) not in (range(1, _MAX_NAMED_PARTS + 1) if count is None else (count,)):
         return None
-    return tuple(f"{part['prefix']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1))
+    numbers = range(1, int(part["count"]) + 1)
+    return tuple(f"{part['prefix']}-{number:05}-of-{part['count']}.gguf" for number in numbers)
 
 
 def join_parts(parts: Sequence[GgufHeader]) -> GgufModel:

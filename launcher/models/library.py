@@ -16,7 +16,6 @@ from launcher.models.gguf import read_model
 from launcher.models.gguf_header import part_names
 from launcher.models.library_index import Index, Kind, Record, changed_index, forget, hash_kept, keep_hash, read_index
 
-_PART = re.compile(r".+-(\d{5})-of-(\d{5})\.gguf")
 _QUANT = re.compile(r"[-.]((?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*))(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _NO_MODELS = ("imatrix",)
 
@@ -70,15 +69,20 @@ def library(catalogue: Catalogue) -> Library:
     index, notice = read_index()
     known = {path: record for record in index.records for path in record.paths}
     found = list(_found(catalogue, known))
-    gone = [each for each in index.records if each.received_s is None and not each.path.exists()]
-    if found or gone or notice:
+    if found or any(map(_is_gone, index.records)) or notice:
         with changed_index() as index:
             received = {each.path for each in index.records if each.received_s is not None}  # some only just now
             new = [each for each in found if each.path not in received]
-            old = {each.path for each in (*found, *gone)} - received
-            index.records[:] = [*(each for each in index.records if each.path not in old), *new]
+            old = {each.path for each in new}
+            kept = [each for each in index.records if each.path not in old and not _is_gone(each)]
+            index.records[:] = [*kept, *new]
     records = sorted(index.records, key=lambda each: (each.model or "~", each.kind != "model", str(each.path)))
     return Library(tuple(_local(record, index) for record in records), notice)
+
+
+def _is_gone(record: Record) -> bool:
+    """Whether there is nothing to tell of files any more: others deleted what was theirs."""
+    return not record.path.exists() and (record.received_s is None or is_cached(record.path))
 
 
 def find(entry: ModelEntry, quant: str | None = None) -> LocalModel | None:
@@ -127,6 +131,13 @@ def find_companion(entry: ModelEntry, companion: CompanionFile) -> Path | None:
             return record.path
     paths = _where(repo, (companion.file,), entry.revision if repo == entry.repo else None, companion.size_bytes)
     return paths[0] if paths else None
+
+
+def damaged(path: Path) -> LocalModel | None:
+    """Return the model that a file is one of if it is known to be damaged, else None."""
+    index, _ = read_index()
+    locals_ = (_local(record, index) for record in index.records if path in record.paths)
+    return next((local for local in locals_ if local.state is State.DAMAGED), None)
 
 
 def named(models: Iterable[LocalModel], text: str) -> list[LocalModel]:
@@ -283,8 +294,7 @@ def _names(file: ModelFile) -> tuple[str, ...]:
 def split_names(file: str) -> tuple[str, ...]:
     """Return all parts of the model that `file` is one of by its name, that alone when it is none."""
     path = PurePosixPath(file)
-    part = _PART.fullmatch(path.name)
-    names = part_names(path.name, int(part[2])) if part and 0 < int(part[2]) <= 1_000 else None
+    names = part_names(path.name)
     return tuple(str(path.with_name(name)) for name in names) if names else (file,)
 
 

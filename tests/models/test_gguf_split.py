@@ -76,6 +76,15 @@ class TestAllPartsTogether:
     def test_any_part_stands_for_the_model(self, first: Path, number: int) -> None:
         assert read_model(part(first, number)) == read_model(first)
 
+    def test_whole_models_with_the_names_of_parts_are_none(self, tmp_path: Path, demo_model: Path) -> None:
+        first = tmp_path / "x-00001-of-00002.gguf"
+        shutil.copy(demo_model, first)
+        assert len(read_model(first).parts) == 1
+        shutil.copy(demo_model, part(first, 2))
+        for path in (first, part(first, 2)):
+            with pytest.raises(ModelBroken, match=r"do not belong together: .* says that it is no part"):
+                read_model(path)
+
     def test_one_file_is_a_model_of_one_part(self, demo_model: Path) -> None:
         header, model = read_header(demo_model), read_model(demo_model)
         assert model.parts == (header,)

@@ -31,7 +31,7 @@ from launcher.models.library import (
     verify,
 )
 from launcher.models.library_index import Record, index_path, keep_hash, keep_record, read_index
-from launcher.models.locate import locate
+from launcher.models.locate import locate, refuse_damaged
 from tests.models.test_gguf_split import write_split
 
 DEMO = next(model for model in shipped_models() if model.id == "demo")
@@ -117,6 +117,21 @@ class TestWhatIsHere:
         path.unlink()
         assert only().state is State.MISSING
         assert find(MINE) is None
+
+    def test_one_that_its_cache_has_no_longer_is_forgotten(self, no_caches: Path) -> None:
+        keep_record(Record(paths=(no_caches / "models--a--b" / FILE,), repo="a/b", file=FILE, received_s=1.0))
+        assert library(NOTHING).models == ()
+        assert read_index()[0].records == []
+
+    def test_one_that_is_missed_can_be_forgotten(self) -> None:
+        keep_record(Record(paths=(models_dir() / REPO / FILE,), received_s=1.0))
+        assert remove(only()) == 0
+        assert library(NOTHING).models == ()
+
+    def test_whole_models_that_are_only_named_like_parts(self, put: Callable[[Path], Path]) -> None:
+        for name in split_names("x-00001-of-00002.gguf"):
+            put(models_dir() / REPO / name)
+        assert "do not belong together" in (only().record.problem or "")
 
     def test_one_that_is_received_while_it_is_found_keeps_its_origin(
         self, put: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
@@ -253,6 +268,18 @@ class TestVerifying:
             with pytest.raises(ModelBroken, match="is damaged: its SHA-256 is not what it should be") as caught:
                 damaged.path  # noqa: B018
             assert caught.value.hint == f"`mtp-launcher models remove {path}`, then `mtp-launcher pull {name}`."
+
+    async def test_nor_by_its_path_nor_beside_a_model(self, put: Callable[[Path], Path]) -> None:
+        path = put(models_dir() / REPO / FILE)
+        assert locate(str(path), NOTHING) is None
+        keep_record(Record(paths=(path,), sha256=("0" * 64,), repo=REPO, file=FILE, received_s=1.0))
+        await verify(only())
+        with pytest.raises(ModelBroken, match="is damaged") as caught:
+            locate(str(path), NOTHING)
+        assert caught.value.hint == f"`mtp-launcher models remove {path}`, then `mtp-launcher pull {REPO}:{FILE}`."
+        keep_record(Record(paths=(path,), sha256=("0" * 64,), received_s=1.0))
+        with pytest.raises(ModelBroken, match="then get it again"):
+            refuse_damaged(path)
 
     async def test_a_file_that_changes_while_it_is_read_is_not_taken_for_verified(
         self, put: Callable[[Path], Path]

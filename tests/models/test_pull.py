@@ -262,6 +262,14 @@ class TestASplitModel:
         with pytest.raises(ModelBroken, match="do not belong together"):
             await get(f"{repo}:{first}")
 
+    async def test_whole_models_that_are_only_named_like_parts(self, repo: str, hub: Hub, demo_model: Path) -> None:
+        for number in (1, 2):
+            shutil.copy(demo_model, hub.folder / repo / f"x-0000{number}-of-00002.gguf")
+        with pytest.raises(ModelBroken, match="do not belong together"):
+            await get(f"{repo}:x-00001-of-00002.gguf")
+        (local,) = library(catalogue()).models
+        assert "do not belong together" in (local.record.problem or "")
+
     async def test_the_catalogue_knows_its_parts(self, repo: str, first: str, hub: Hub) -> None:
         paths = sorted((hub.folder / repo / "parts").iterdir())
         parts = tuple(FilePart(file=f"parts/{path.name}", sha256=sha256(path)) for path in paths)
