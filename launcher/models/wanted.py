@@ -19,6 +19,7 @@ _REPO = re.compile(
     r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>\w[\w./-]*))?(?::(?P<quant>[\w-]+))?", re.ASCII
 )
 _PAGE = re.compile(r"/(?P<repo>[^/]+/[^/]+)/(?:resolve|blob)/(?P<revision>[^/]+)/(?P<path>.+)")
+_REPO_PAGE = re.compile(r"/(?P<repo>[^/]+/[^/]+)(?:/tree/(?P<revision>[^/]+))?/?")
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _SHOWN = 12
 
@@ -87,7 +88,7 @@ def wanted(
         page = _hub_page(text)
         if page is None:
             return _from_url(text, sha256)
-        text = str(page)
+        text = page
     named = named_model(text, catalogue)
     if named is not None:
         return _from_catalogue(text, *named, sha256, revision, vision=vision)
@@ -183,16 +184,19 @@ def _figures(entry: object) -> tuple[int | None, str | None]:
     return getattr(entry, "size_bytes", None), getattr(entry, "sha256", None)
 
 
-def _hub_page(url: str) -> HubFile | None:
-    """Return the hub's file that an address of its pages or its files leads to; None for any other address."""
+def _hub_page(url: str) -> str | None:
+    """Return as what the hub's file or repository is written that an address of its pages leads to; None for others."""
     there = urlsplit(url)
     if there.netloc not in {urlsplit(each).netloc for each in (endpoint(), DEFAULT_ENDPOINT)}:
         return None
-    found = _PAGE.fullmatch(there.path.removeprefix(urlsplit(endpoint()).path))
+    path = there.path.removeprefix(urlsplit(endpoint()).path)
+    found = _PAGE.fullmatch(path) or _REPO_PAGE.fullmatch(path)
     if found is None:
         return None
-    revision = unquote(found["revision"])
-    return HubFile.parse(f"{found['repo']}{'' if revision == 'main' else f'@{revision}'}:{unquote(found['path'])}")
+    revision = unquote(found["revision"] or "main")
+    repo = f"{found['repo']}{'' if revision == 'main' else f'@{revision}'}"
+    file = found.groupdict().get("path")
+    return str(HubFile.parse(f"{repo}:{unquote(file)}")) if file else repo
 
 
 def _from_url(url: str, sha256: str | None) -> Wanted:

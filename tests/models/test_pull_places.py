@@ -117,6 +117,11 @@ class TestAnAddress:
         pulled = await get(f"{hub.url}/{repo}/blob/main/{FILE}?download=true")
         assert (pulled.record.repo, pulled.record.file) == (repo, FILE)
 
+    @pytest.mark.parametrize("page", ["", "/", "/tree/main", "?not-for-all-audiences=true"])
+    async def test_a_repositorys_page_is_the_repository(self, page: str, repo: str, hub: Hub) -> None:
+        meant = await asyncio.to_thread(wanted, f"{hub.url}/{repo}{page}", catalogue())
+        assert meant == await asyncio.to_thread(wanted, repo, catalogue())
+
 
 async def test_several_pieces_that_do_not_fit_are_refused_before_anything_is_fetched(
     repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
