@@ -10,13 +10,15 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from launcher.base.errors import DiskFull, LauncherError, ModelMissing, ModelReplaced, Offline, Unreachable
-from launcher.base.paths import expanded
+from launcher.base.paths import MODELS_VARIABLE, expanded
 from launcher.fetch.digest import sha256_of
 from launcher.fetch.hub import resolve, token
 from launcher.fetch.hub_cache import claimed_sha256, find_cached
 from launcher.fetch.transfer import Phase, Progress, Source, TransferSettings, fetch, unfinished
+from launcher.models.folders import make_folder
 from launcher.models.library import quant_of
 from launcher.models.library_index import Kind, Record, hash_kept, keep_hash, keep_record, read_index
+from launcher.models.locate import refuse_damaged
 from launcher.models.received import Checked, check_received, keep_header, promises_head
 from launcher.models.wanted import Item, Piece, Wanted, target_of
 
@@ -116,7 +118,8 @@ async def pull(
     arrived is told in the answer's `checked`.
 
     Raises ModelReplaced when the hub has other files than the catalogue describes or than are here, ModelBroken for
-    what is no whole GGUF, what `resolve` raises when a file is not here, and what `fetch` raises.
+    what is no whole GGUF or is known to be damaged, what `resolve` raises when a file is not here, and what
+    `make_folder` and `fetch` raise.
     """
     began_s = time.monotonic()
     pieces = [piece for item in wanted.items for piece in item.pieces]
@@ -283,6 +286,7 @@ class _Work:
         size = target.stat().st_size
         sha256 = await self._sha256(target, known) if known.bytes in (None, size) else None
         if sha256 is None or known.sha256 not in (None, sha256):
+            await asyncio.to_thread(refuse_damaged, target)
             raise ModelReplaced(
                 f"{target} is another file than {known.piece.words}.",
                 "Remove it first (`mtp-launcher models remove`), or get this one into another folder with --to.",
@@ -310,8 +314,9 @@ class _Work:
     async def _fetched(self, kind: Kind, known: _Known) -> PulledFile:
         if known.url is None:
             raise known.absent or Offline(f"{known.piece.words} is not here.", "It has to be fetched.")
-        self._check_room()
         target = self._target(known)
+        await asyncio.to_thread(make_folder, target.parent, named="--to" if self._to else MODELS_VARIABLE)
+        self._check_room()
         source = Source(
             url=known.url,
             bytes=known.bytes,

@@ -1,0 +1,84 @@
+"""Folders for downloads: made, or refused with what to do."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import ModelBroken, TargetUnusable
+from launcher.base.paths import MODELS_VARIABLE, models_dir
+from launcher.models import folders
+from launcher.models.folders import make_folder
+from launcher.models.library import library, verify
+from tests.models.pulling import FILE, catalogue, get
+
+
+def test_it_is_made_with_all_above_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        make_folder(tmp_path / "a" / "b", named="--to")
+        assert (tmp_path / "a" / "b").is_dir()
+
+
+@pytest.mark.parametrize("below", ["disk", "disk/models", "user/disk"])
+def test_it_is_not_made_where_a_disk_is_away(below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "user").mkdir()
+    monkeypatch.setattr(folders, "_MOUNTS", (tmp_path,))
+    with pytest.raises(TargetUnusable, match=r"Is the disk connected\?"):
+        make_folder(tmp_path / below, named="--to")
+    assert list(tmp_path.iterdir()) == [tmp_path / "user"]
+    (tmp_path / below).mkdir(parents=True)
+    make_folder(tmp_path / below, named="--to")
+
+
+def test_it_is_made_on_a_disk_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr(folders, "_MOUNTS", (tmp_path,))
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "disk")
+    make_folder(tmp_path / "disk" / "models", named="--to")
+    assert (tmp_path / "disk" / "models").is_dir()
+
+
+def test_mounts_of_every_linux_are_known() -> None:
+    for folder in (
+        Path("/mnt/no-such-disk"),
+        Path("/media/nobody/no-such-disk"),
+        Path("/run/media/nobody/no-such-disk"),
+    ):
+        with pytest.raises(TargetUnusable, match="no disk where it should be"):
+            make_folder(folder, named="--to")
+        assert not folder.exists()
+
+
+@pytest.mark.parametrize("below", ["", "models"])
+async def test_a_file_in_its_place_is_told_by_the_option_or_the_variable(
+    below: str, repo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "afile"
+    file.write_text("mine")
+    with pytest.raises(TargetUnusable, match=f"^{re.escape(str(file))} is a file, not a folder. .* with --to"):
+        await get(f"{repo}:{FILE}", to=file / below)
+    monkeypatch.setenv(MODELS_VARIABLE, str(file / below))
+    with pytest.raises(TargetUnusable, match=f"is a file, not a folder. .* with {MODELS_VARIABLE}"):
+        await get(f"{repo}:{FILE}")
+    assert file.read_text() == "mine"
+
+
+async def test_a_folder_that_the_system_refuses_is_told_by_the_variable(
+    repo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MODELS_VARIABLE, "/proc/models")
+    with pytest.raises(TargetUnusable, match=f"cannot be made: .* with {MODELS_VARIABLE}"):
+        await get(f"{repo}:{FILE}")
+
+
+async def test_a_damaged_file_is_not_called_another_one(repo: str) -> None:
+    path = (await get(f"{repo}:{FILE}")).path
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 0xFF
+    path.write_bytes(data)
+    await verify(library(catalogue()).models[0])
+    with pytest.raises(ModelBroken, match="is damaged: its SHA-256") as caught:
+        await get(f"{repo}:{FILE}")
+    assert caught.value.hint == f"`mtp-launcher models remove {path}`, then `mtp-launcher pull {repo}:{FILE}`."
+    assert path == models_dir() / repo / FILE
