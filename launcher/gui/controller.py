@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 DEMO = "demo"
 _POLLING = "update_slots: all slots are idle"
 """What the engine prints whenever it is asked for its figures; the log file has it."""
+_MOST_LINES = 200
+"""Of the log in one batch: 6,000 a second, more than anybody can read. In a flood the widget takes no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,9 @@ class Controller(QObject):
                     ends.append(event)
                 case _:
                     samples.append(event)
+        if len(lines) > _MOST_LINES:
+            left_out = len(lines) - _MOST_LINES
+            lines = [f"... {left_out:,} lines are not shown here, but in the log file ...", *lines[-_MOST_LINES:]]
         if lines:
             self.logged.emit(lines)
         if any(text) or any(reasoning):

@@ -1,0 +1,19 @@
+"""A flood of log lines, as the window takes it."""
+
+from pytestqt.qtbot import QtBot
+
+from launcher.engine.state import LogAdded
+from launcher.gui.window import Window
+
+
+def test_of_a_flood_the_last_lines_are_shown_and_the_rest_is_counted(window: Window, qtbot: QtBot) -> None:
+    shown: list[list[str]] = []
+    window.controller.logged.connect(shown.append)
+    for number in range(3_000):
+        window.controller.bridge.post(LogAdded(f"line {number}"))
+    qtbot.waitUntil(lambda: bool(shown) and shown[-1][-1] == "line 2999")
+    assert max(map(len, shown)) <= 201
+    told = [line for batch in shown for line in batch if line.startswith("...")]
+    left_out = sum(int(line.split()[1].replace(",", "")) for line in told)
+    assert left_out + sum(map(len, shown)) - len(told) == 3_000
+    assert window.cockpit.log.toPlainText().endswith("line 2999")
