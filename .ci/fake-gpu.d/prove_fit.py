@@ -139,7 +139,7 @@ def _too_big() -> str:
         assert code == 1, output
         error = json.loads(output)["error"]
         assert "not enough memory" in error["message"], error
-        assert "--ctx" in error["hint"], error
+        assert "smaller" in error["hint"], error
     return "2 models, and `serve` says that there is not enough memory"
 
 

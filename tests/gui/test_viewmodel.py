@@ -16,7 +16,7 @@ from launcher.monitor.monitor import Sampled
 @pytest.mark.parametrize("state", list(State))
 def test_every_state_has_a_word_a_glyph_and_a_meaning(state: State) -> None:
     view = derive(Inputs(status=Status(state), model="m"))
-    assert view.word.lower() == state.value
+    assert view.word.lower() == {State.DRAINING: "finishing"}.get(state, state.value)
     assert view.glyph
     assert view.meaning in {"good", "bad", "attention", "secondary"}
     assert view.can_start != (view.can_stop or state is State.STOPPING)
