@@ -164,7 +164,7 @@ class TestInTheWindow:
             began_s = time.thread_time()
             qapp.processEvents()
             longest_s = max(longest_s, time.thread_time() - began_s)
-        assert longest_s < 0.15, "of processor time: other tests may run beside this one"
+        assert longest_s < 0.5, "of processor time; what grows with the square of the length takes minutes"
         shown = texts(pane)[-1].toPlainText()
         assert "is not shown" in shown
         assert len(shown) < 410_000
