@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.base.errors import BadOption
+from launcher.base.errors import BadOption, LauncherError
+from launcher.base.text import one_line
 from launcher.cli.bar import size
 from launcher.cli.downloads_words import failure_json, how_far, job_json, told, why, word
 from launcher.cli.downloads_work import work
@@ -16,9 +18,9 @@ from launcher.cli.layout import filled, print_table
 from launcher.cli.output import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Awaitable, Callable, Collection
 
-    from launcher.fetch.jobs import Place, State, Wish
+    from launcher.fetch.jobs import Added, Place, State, Wish
     from launcher.fetch.queue import Look, Queue
 
 _ACTIONS = {
@@ -111,6 +113,7 @@ async def run(options: argparse.Namespace) -> int:
 
 async def _add(options: argparse.Namespace) -> int:
     from launcher.downloads import add_engine, add_pull
+    from launcher.fetch.jobs import Failure
 
     if not options.what and not options.engine:
         raise BadOption("What is to be downloaded?", "Name models as `mtp-launcher pull` takes them, or --engine.")
@@ -118,21 +121,34 @@ async def _add(options: argparse.Namespace) -> int:
         raise BadOption("--sha256 is one file's.", "Add the files one by one.")
     if options.backend and not options.engine:
         raise BadOption("--backend goes with --engine.", "Add --engine, or leave --backend out.")
-    added = [
-        await add_pull(text, to=options.to, sha256=options.sha256, revision=options.revision, vision=options.vision)
-        for text in options.what
-    ]
+    about = {"to": options.to, "sha256": options.sha256, "revision": options.revision, "vision": options.vision}
+    asked: dict[str, Callable[[], Awaitable[Added]]] = {text: partial(add_pull, text, **about) for text in options.what}
     if options.engine:
-        added.append(await add_engine(None if options.engine == "stable" else options.engine, options.backend))
+        tag = None if options.engine == "stable" else options.engine
+        asked[f"--engine {options.engine}"] = partial(add_engine, tag, options.backend)
+    added: list[Added] = []
+    failed: dict[str, LauncherError] = {}
+    for what, add in asked.items():
+        try:
+            added.append(await add())
+        except LauncherError as error:
+            if len(asked) == 1:
+                raise
+            failed[what] = error
     if options.json:
-        print_json({"added": [{"fresh": each.fresh, **job_json(each.job, None)} for each in added]})
-        return 0
+        refused = [{"what": what, "error": failure_json(Failure.of(each))} for what, each in failed.items()]
+        fresh = [{"fresh": each.fresh, **job_json(each.job, None)} for each in added]
+        print_json({"added": fresh, **({"failed": refused} if refused else {})})
+        return 1 if failed else 0
     for each in added:
         sized = f" ({size(each.job.bytes)})" if each.job.bytes else ""
         place = f"added as number {each.job.id}{sized}" if each.fresh else f"there already: {told(each.job)}"
         print(f"{each.job.title}: {place}.")
-    print("`mtp-launcher downloads run` downloads what waits.")
-    return 0
+    for what, wrong in failed.items():
+        print(filled(f"Not added: {wrong.title} {wrong.hint}".rstrip(), f"{one_line(what)}: "), file=sys.stderr)
+    if added:
+        print("`mtp-launcher downloads run` downloads what waits.")
+    return 1 if failed else 0
 
 
 async def _ask(downloads: Queue, options: argparse.Namespace) -> int:
@@ -159,6 +175,8 @@ async def _ask(downloads: Queue, options: argparse.Namespace) -> int:
         print(f"There is nothing to {options.action}.")
     for job in () if options.json else jobs:
         print(f"{job.id}  {job.title}: {told(job)}.")
+    if jobs and wish is Wish.RUN and not options.json:
+        _tell_what_next(await asyncio.to_thread(downloads.look))
     return 0
 
 

@@ -39,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--yes", action="store_true", help="remove without asking")
     parser.add_argument("--refresh", action="store_true", help="ask the hub for sizes and checksums, and keep them")
+    models_local.take_any_order(parser)
 
 
 async def run(options: argparse.Namespace) -> int:

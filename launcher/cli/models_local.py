@@ -25,7 +25,45 @@ if TYPE_CHECKING:
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 _EVENT_S = 0.5
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
-VERBS = ("list", "verify", "remove")
+VERBS = {
+    "list": "show the model files on this machine",
+    "verify": "read model files again, and compare them with what they should be",
+    "remove": "delete models of this machine, after asking",
+}
+
+
+def take_any_order(parser: argparse.ArgumentParser) -> None:
+    """Let options, none of which has a value, stand anywhere; and give each of VERBS a help of its own.
+
+    By itself argparse takes no more names once an option stood between them.
+    """
+    parse = parser.parse_known_args
+
+    def parse_reordered(
+        args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        words = list(args or ())
+        cut = words.index("--") if "--" in words else len(words)
+        words[:cut] = sorted(words[:cut], key=lambda word: not word.startswith("-"))
+        verb = next((word for word in words if not word.startswith("-")), None)
+        if verb in VERBS and not {"-h", "--help"}.isdisjoint(words[:cut]):
+            _helping(parser.prog, verb).print_help()
+            parser.exit()
+        return parse(words, namespace)
+
+    parser.parse_known_args = parse_reordered  # type: ignore[method-assign,assignment]
+
+
+def _helping(prog: str, verb: str) -> argparse.ArgumentParser:
+    summary = VERBS[verb]
+    helping = argparse.ArgumentParser(prog=f"{prog} {verb}", description=f"{summary[0].upper()}{summary[1:]}.")
+    few = "+" if verb == "remove" else "*"
+    default = "" if verb == "remove" else " (default: all)"
+    helping.add_argument("which", nargs=few, metavar="MODEL", help=f"ID[:QUANT], REPO:FILE, a path, or all{default}")
+    if verb == "remove":
+        helping.add_argument("--yes", action="store_true", help="do not ask")
+    helping.add_argument("--json", action="store_true", help="print JSON for programs")
+    return helping
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -97,9 +135,14 @@ def _list(models: Sequence[LocalModel], *, as_json: bool) -> int:
     for local in models:
         if local.record.problem:
             print("\n" + filled(f"{local.record.words}: {local.record.problem}"))
-    total = size(sum(local.record.bytes for local in models))
+    total = size(sum(map(_bytes_here, models)))
     print(f"\n{total} in all. `mtp-launcher serve` starts one by its id, as REPO:FILE, or by its path.")
     return 0
+
+
+def _bytes_here(local: LocalModel) -> int:
+    """Bytes of its files that are there now."""
+    return sum(path.stat().st_size for path in local.record.paths if path.is_file())
 
 
 def _kind_or_quant(local: LocalModel) -> str:
@@ -137,7 +180,7 @@ async def _verify(models: Sequence[LocalModel], *, as_json: bool) -> int:
     """Read all files again. Exit code 1 when one is not what it should be, or not there."""
     from launcher.models.library import Outcome, verify
 
-    progress = _Progress(sum(local.record.bytes for local in models), as_json=as_json)
+    progress = _Progress(sum(map(_bytes_here, models)), as_json=as_json)
     bad = False
     if not models and not as_json:
         print("No models are on this machine.")
@@ -145,7 +188,7 @@ async def _verify(models: Sequence[LocalModel], *, as_json: bool) -> int:
     try:
         for local in models:
             results = await verify(local, lambda done, local=local: progress.show(local, done))  # type: ignore[misc]
-            progress.next(local)
+            progress.next()
             bad = bad or any(each.outcome in (Outcome.CHANGED, Outcome.MISSING) for each in results)
             told += [_verified_json(local, each) for each in results]
             if not as_json:
@@ -163,11 +206,11 @@ class _Progress:
 
     def __init__(self, total: int, *, as_json: bool) -> None:
         self._bar = None if as_json else Bar()
-        self._total, self._before = total, 0
+        self._total, self._before, self._read = total, 0, 0
         self._began_s, self._told_s = time.monotonic(), 0.0
 
     def show(self, local: LocalModel, done: int) -> None:
-        done += self._before
+        self._read = done = self._before + done
         now_s = time.monotonic()
         speed = done / max(now_s - self._began_s, 1e-3)
         if self._bar is not None:
@@ -178,8 +221,8 @@ class _Progress:
             what = {"event": "progress", "name": local.record.words, "done_bytes": done, "bytes": self._total}
             print_json({**what, "bytes_per_second": round(speed)})
 
-    def next(self, local: LocalModel) -> None:
-        self._before += local.record.bytes
+    def next(self) -> None:
+        self._before = self._read
         self.close()
 
     def close(self) -> None:
@@ -254,7 +297,7 @@ async def _agreed(models: Sequence[LocalModel], *, as_json: bool) -> bool:
     for local in models:
         for path in local.record.paths:
             print(one_line(str(path), 4_096), file=sys.stderr)
-    freed = size(sum(local.record.bytes for local in models))
+    freed = size(sum(map(_bytes_here, models)))
     print(f"Delete {'these files' if len(models) > 1 else 'it'}? {freed} become free. [y/N] ", end="", file=sys.stderr)
     sys.stderr.flush()
     return (await _line()).strip().lower() in (b"y", b"yes")

@@ -111,6 +111,19 @@ def test_added_listed_moved_and_downloaded_in_that_order(server: FileServer, che
     assert states() == []
 
 
+def test_one_that_is_wrong_keeps_no_other_out_of_the_list() -> None:
+    wrong = "https://a.invalid/a.gguf"
+    told = run("add", wrong, "no-such-id", "--engine", "--json")
+    answered = json.loads(told.stdout)
+    assert (told.returncode, [each["kind"] for each in answered["added"]]) == (1, ["engine"])
+    failed = {each["what"]: each["error"]["code"] for each in answered["failed"]}
+    assert failed == {wrong: "bad_option", "no-such-id": "model_unknown"}
+    told = run("add", wrong, "--engine")
+    assert told.returncode == 1
+    assert "there already: waiting." in told.stdout
+    assert f"{wrong}: Not added: Nobody says what a.invalid should send." in " ".join(told.stderr.split())
+
+
 def test_another_command_pauses_what_runs_and_it_goes_on_there(server: FileServer, checksum: str) -> None:
     number = add(server.url("pause", f"stalls={HALF}*1", "a.gguf"), checksum)
     with working() as process:
@@ -125,7 +138,9 @@ def test_another_command_pauses_what_runs_and_it_goes_on_there(server: FileServe
     assert "paused, 4.0 MB are kept" in run("pause", "all").stdout
     assert states() == [(number, "paused")]
     assert run("run").stderr == "Nothing waits to be downloaded.\n"
-    assert "waiting" in run("resume", "all").stdout
+    resumed = run("resume", "all").stdout
+    assert "waiting" in resumed
+    assert resumed.endswith("Nothing downloads now. `mtp-launcher downloads run` does.\n")
     with working() as process:
         done = until(process, "done")
         assert process.wait(20) == 0

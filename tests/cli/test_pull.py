@@ -273,7 +273,25 @@ class TestAfterwards:
         *_, done = lines("models", "verify", "all", code=1)
         assert [each["outcome"] for each in done["verified"]] == ["changed"]
         target.unlink()
-        assert lines("models", "verify", code=1)[-1]["verified"][0]["outcome"] == "missing"
+        *read, done = lines("models", "verify", code=1)
+        assert done["verified"][0]["outcome"] == "missing"
+        assert read == []
+        assert "\n0 bytes in all." in run("models", "list").stdout
+
+    def test_options_stand_anywhere(self, target: Path) -> None:
+        run("pull", f"{REPO}:{FILE}")
+        what = f"{REPO}:{FILE}"
+        (told,) = [json.loads(line) for line in run("models", "list", "--json", what).stdout.splitlines()]
+        assert told["models"][0]["name"] == what
+        assert run("models", "--json", "verify", what).returncode == 0
+        helped = run("models", "remove", "--help")
+        assert helped.returncode == 0
+        assert "usage: mtp-launcher models remove" in helped.stdout
+        assert "--yes" in helped.stdout
+        assert run("models", "remove", "--yse", what).returncode == 2
+        assert target.exists()
+        assert run("models", "remove", "--yes", what).returncode == 0
+        assert not target.exists()
 
     @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals of this kind")
     def test_removing_is_asked_about(self, target: Path) -> None:
