@@ -47,7 +47,11 @@ class Crashes(QObject):
         label = window.findChild(QLabel, "problem")
         assert label is not None
         label.installEventFilter(self)
-        window.controller.serving.connect(lambda _: self._soon())
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.setInterval(_PAUSE_MS)
+        self._timer.timeout.connect(self._kill)
+        window.controller.serving.connect(lambda _: self._timer.start())
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
         if event.type() == QEvent.Type.Paint and self._killed_s is not None and "killed" in watched.property("text"):
@@ -62,18 +66,15 @@ class Crashes(QObject):
 
     def _again(self) -> None:
         """Wait for the restart, and then ask for what is served already: that begins a new row of crashes."""
-        if self._window.controller.inputs.status.state is State.READY:
+        if self._window.controller.inputs.status.state in (State.READY, State.FAILED):
             self._window.controller.start()
         else:
             QTimer.singleShot(_PAUSE_MS, self._again)
 
-    def _soon(self) -> None:
-        QTimer.singleShot(_PAUSE_MS, self._kill)
-
     def _kill(self) -> None:
         pid = _engine_pid()
         if pid is None or self._window.controller.inputs.status.state is not State.READY:
-            self._soon()
+            self._timer.start()
         elif self._killed_s is None and len(self.seconds) < self._times:
             self._killed_s = time.perf_counter()
             os.kill(pid, signal.SIGKILL)

@@ -128,6 +128,6 @@ async def gpu_lost(world: World) -> Seen:
         soon = time.monotonic() - began_s < 10
         happened = await goes_on(session.supervisor, session.supervisor.engine_pid)
         finding = raised[0].finding
-        return Seen(
-            f"{happened}; told {'within 10 s' if soon else 'LATE'}", f"{finding.sentence} {finding.action.label}"
-        )
+        when = "told within 10 s" if soon else "TOLD LATE"
+        label = finding.action.label if finding.action else ""
+        return Seen(f"{happened}; {when}", f"{finding.sentence} {label}")
