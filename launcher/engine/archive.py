@@ -64,6 +64,8 @@ class _Entry:
 def unpack(archive: Path, folder: Path, limits: Limits = Limits(), *, cancelled: threading.Event | None = None) -> None:
     """Unpack a .zip or .tar.gz into `folder`, which must be empty or not there; a single top folder is left out.
 
+    Its checksum has been compared: a damaged one was published so.
+
     Raises ArchiveRefused when it is damaged, would write outside of `folder`, holds anything but files, folders and
     links among its own files, or was `cancelled`. What was written until then is left to the caller.
     """
@@ -73,10 +75,10 @@ def unpack(archive: Path, folder: Path, limits: Limits = Limits(), *, cancelled:
     try:
         _Unpacking(archive, folder, limits, most, cancelled or threading.Event()).take(entries(archive))
     except _DAMAGED as error:
-        raise ArchiveRefused(f"{archive.name} is damaged: {error}.", "Download it again.") from error
+        raise _damaged(archive, error) from error
     except OSError as error:
         if error.errno == errno.EINVAL:  # an offset that lies before the file's beginning
-            raise ArchiveRefused(f"{archive.name} is damaged: {error}.", "Download it again.") from error
+            raise _damaged(archive, error) from error
         raise
     except RuntimeError as error:  # a compression nobody uses, or a password
         raise ArchiveRefused(f"{archive.name} cannot be unpacked: {error}.", "It is no official archive.") from error
@@ -185,6 +187,16 @@ def _refused(archive: Path, why: str) -> ArchiveRefused:
         f"{archive.name} was not unpacked: {why}.",
         "It is no archive as llama.cpp makes them. Nothing of it was kept.",
         archive=str(archive),
+    )
+
+
+def _damaged(archive: Path, error: Exception) -> ArchiveRefused:
+    kind = "ZIP" if archive.suffix == ".zip" else "tar.gz"
+    return ArchiveRefused(
+        f"{archive.name} is damaged, or no {kind} archive at all.",
+        "It was published like this, for its checksum is right: take another release.",
+        archive=str(archive),
+        reason=str(error),
     )
 
 

@@ -5,10 +5,12 @@ Whatever fails or is cut short, what was in use stays in use.
 
 import asyncio
 import errno
+import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +43,8 @@ from launcher.engine.staging import installing, store_dir
 from launcher.fetch.names import local_name
 from launcher.fetch.transfer import Progress, Source, TransferSettings, fetch
 from launcher.machine.machine import read_machine
+
+_ABANDONED_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,7 @@ class _Installation:
                     f"{pinned} is pinned and stays in use; `mtp-launcher engine use {engine.name}` changes that."
                 )
             shutil.rmtree(downloads, ignore_errors=True)
+            _forget_abandoned(downloads.parent)
             return engine
 
     def _newer_in_use(self, release: Release) -> InstalledEngine | None:
@@ -176,7 +181,11 @@ class _Installation:
         await self._unpack(archives, folder)
         if not (folder / PROGRAM).is_file():
             raise SelfTestFailed(f"There is no {PROGRAM} in {build.name}.", "Take another release.")
-        passed = await self._test(folder / PROGRAM, number, choice)
+        try:
+            passed = await self._test(folder / PROGRAM, number, choice)
+        except _TestFailed as failed:
+            _leave_out(folder, failed.reason)
+            raise
         return put_in_place(folder, build.folder, _manifest(release, choice, passed))
 
     async def _test(self, program: Path, number: int, choice: Choice) -> Passed:
@@ -258,6 +267,13 @@ class _TestFailed(Exception):
         self.another_may_pass = not (isinstance(reason, SelfTestFailed | LibraryMissing) or reason.facts.get("hidden"))
 
 
+def _leave_out(folder: Path, error: LauncherError) -> None:
+    """Take the name of a folder that is about to be deleted out of an error's words."""
+    error.title = error.title.replace(f"{folder}{os.sep}", "")
+    if str(folder) in error.hint:
+        error.hint = "Take another release, or another of its builds with --backend."
+
+
 async def _this_computer() -> Target:
     return target_of(await asyncio.to_thread(lambda: read_machine(wake=True)))
 
@@ -285,6 +301,14 @@ def _engine_in_use() -> InstalledEngine | None:
 def _in_use() -> str:
     name = read_store().current
     return "what was used before" if name == AUTOMATIC else name
+
+
+def _forget_abandoned(folder: Path) -> None:
+    """Delete what other installations have downloaded that failed and were not tried again for a day."""
+    with suppress(OSError):
+        for each in folder.iterdir():
+            if time.time() - max(path.stat().st_mtime for path in (each, *each.rglob("*"))) > _ABANDONED_S:
+                shutil.rmtree(each, ignore_errors=True)
 
 
 def _downloads(tag: str | None, backend: str | None) -> Path:

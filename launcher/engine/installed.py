@@ -219,8 +219,13 @@ def add(path: Path, name: str | None = None) -> InstalledEngine:
 def remove(name: str) -> tuple[InstalledEngine, int]:
     """Remove an engine from the store and return it with the bytes that were freed. The user's own are only forgotten.
 
-    Raises EngineMissing, EngineKept when it is in use, and EngineBusy when it runs.
+    Raises EngineMissing, EngineKept when it is in use or the built-in one, and EngineBusy when it runs.
     """
+    if name == BUILT_IN_NAME:
+        raise EngineKept(
+            "The built-in engine belongs to the program and cannot be removed.",
+            "`mtp-launcher engine use NAME` puts another one in use.",
+        )
     with _changing() as state:
         engine = _snapshot(state).find(name)
         if engine.name == state.current:

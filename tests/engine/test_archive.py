@@ -210,8 +210,9 @@ def test_a_zip_archive_that_lies_about_sizes_is_damaged(tmp_path: Path) -> None:
 def test_headers_without_end_do_not_fill_the_memory(tmp_path: Path) -> None:
     info = tarfile.TarInfo("file")
     info.pax_headers = {"comment": "x" * 2**23}
-    with pytest.raises(ArchiveRefused, match="its headers hold more than names"):
+    with pytest.raises(ArchiveRefused, match="is damaged") as caught:
         unpack(tar(tmp_path / "a.tar.gz", info), tmp_path / "out")
+    assert "its headers hold more than names" in str(caught.value.facts["reason"])
 
 
 def test_huge_counts_are_refused(tmp_path: Path) -> None:

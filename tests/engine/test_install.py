@@ -190,6 +190,20 @@ async def test_a_gpu_that_the_user_hides_is_named_and_nothing_else_is_tried(
         await run("b11434", told, WITH_GPU)
 
 
+async def test_what_failed_ones_had_downloaded_goes_after_a_day(
+    releases: ReleaseServer, fake_command: str, home: Path
+) -> None:
+    downloads = home / "cache" / "downloads" / "engines"
+    for name in ("b1-any", "b2-any"):
+        (downloads / name).mkdir(parents=True)
+        (downloads / name / "llama.tar.gz.part").write_bytes(b"begun")
+    for path in (downloads / "b1-any", downloads / "b1-any" / "llama.tar.gz.part", downloads / "b2-any"):
+        os.utime(path, (time.time() - 90_000,) * 2)
+    releases.publish("b11434", "cpu", command=fake_command)
+    await install("b11434", target=PLAIN, settings=QUICK)
+    assert [path.name for path in downloads.iterdir()] == ["b2-any"]
+
+
 async def test_a_pinned_engine_stays_in_use(releases: ReleaseServer, told: Told, fake_command: str) -> None:
     for tag in ("b11400", "b11434"):
         releases.publish(tag, "cpu", command=fake_command)

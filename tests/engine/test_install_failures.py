@@ -12,7 +12,9 @@ import pytest
 from launcher.base.errors import (
     ArchiveRefused,
     DraftsInert,
+    EngineFailed,
     EngineUnfit,
+    EngineUnsuitable,
     LauncherError,
     LibraryMissing,
     ReleaseMissing,
@@ -126,7 +128,23 @@ async def test_an_archive_without_a_program(releases: ReleaseServer, old: str) -
 async def test_an_archive_that_is_none(releases: ReleaseServer, old: str) -> None:
     name = "llama-b11434-bin-ubuntu-x64.tar.gz"
     releases.publish("b11434", "cpu", asset={name: {"hex": b"no archive at all".hex()}})
-    await check(old, ArchiveRefused, "is damaged")
+    await check(old, ArchiveRefused, "is damaged, or no tar.gz archive at all. It was published like this")
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "why"),
+    [
+        ("#!/bin/sh\nexit 3\n", EngineFailed, r"while answering --version\. Take another release"),
+        ("#!/bin/sh\necho hello\n", EngineUnsuitable, "^llama-server does not answer like a llama-server"),
+    ],
+)
+async def test_no_folder_is_named_that_is_deleted(
+    program: str, error: type[LauncherError], why: str, releases: ReleaseServer, old: str
+) -> None:
+    releases.publish("b11434", "cpu", program=program)
+    with pytest.raises(error, match=why) as caught:
+        await install("b11434", target=PLAIN, settings=QUICK)
+    assert str(store_dir()) not in str(caught.value)
 
 
 @pytest.mark.parametrize("fault", ["wrong-bytes", "page"])

@@ -123,6 +123,11 @@ def test_the_engine_in_use_is_not_removed(two: tuple[str, str]) -> None:
     assert (store_dir() / two[1] / PROGRAM).exists()
 
 
+def test_the_built_in_engine_is_not_removed() -> None:
+    with pytest.raises(EngineKept, match="belongs to the program and cannot be removed"):
+        installed.remove("built-in")
+
+
 def test_another_one_is_removed_and_nothing_is_left_of_it(two: tuple[str, str]) -> None:
     engine, freed = installed.remove("b11434")
     assert engine.name == two[0]
