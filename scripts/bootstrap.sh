@@ -24,6 +24,7 @@ missing_packages() {
     for purpose in "$@"; do
         [ "$purpose" = test ] || continue
         command -v xvfb-run >/dev/null || printf 'xvfb xauth '
+        command -v curl >/dev/null || printf 'curl ' # it is shown in exports, and must work
         command -v cc >/dev/null || printf 'gcc libc6-dev ' # a stand-in for NVIDIA's library is compiled
     done
 }

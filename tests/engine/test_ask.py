@@ -147,7 +147,7 @@ class TestCards:
 
 class TestTrouble:
     def test_an_engine_that_prints_no_tables(self, tmp_path: Path, home: Path) -> None:
-        build = program(tmp_path, "print('I: projected to use 1 MiB')\ntime.sleep(60)")
+        build = program(tmp_path, "print('I: projected to use 1 MiB', flush=True)\ntime.sleep(60)")
         with pytest.raises(
             EngineUnsuitable, match=r"The engine fake \(b1\) does not print what a model takes"
         ) as wrong:

@@ -105,7 +105,8 @@ def test_what_the_engine_started_ends_with_it() -> None:
 
 
 def test_stop_writes_the_exit_line_and_sends_sigterm() -> None:
-    program = f"import signal; signal.signal(15, lambda *_: print('term', flush=True)); print('up', flush=True); {ECHO}"
+    on_signal = "import os, signal; signal.signal(15, lambda *_: os.write(1, b'term\\n'))"
+    program = f"{on_signal}; print('up', flush=True); {ECHO}"
     with kept(sys.executable, "-c", program) as engine:
         assert engine.keeper.stdout is not None
         assert engine.keeper.stdout.readline() == b"up\n"

@@ -256,9 +256,13 @@ class Verbs(RuleBasedStateMachine):
     @rule(name=st.sampled_from("abcdef"))
     def add(self, name: str) -> None:
         was = states(self.jobs)
+        given_up = {job.id for job in self.jobs.jobs if job.obeying and job.wish is not Wish.PAUSE}
         after, told = self.jobs.add("copy", {"name": name}, name, size_bytes=None, now_s=self.now_s)
-        assert told.fresh == (was.get(told.job.id) not in LINE)
-        if told.fresh:
+        assert told.fresh == (was.get(told.job.id) not in LINE or told.job.id in given_up)
+        if told.job.id in given_up:
+            assert order(after) == order(self.jobs)
+            assert told.job.wish is Wish.RUN
+        elif told.fresh:
             assert order(after)[-1] == told.job.id
         else:
             assert after == self.jobs
