@@ -12,14 +12,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from launcher.base.errors import EngineMissing
+from launcher.base.control import Address, ControlServer, ask
+from launcher.base.errors import EngineMissing, LauncherError
 from launcher.base.identity import ProcessId
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model
@@ -366,6 +367,48 @@ def _names() -> str:
     log = Path(os.environ[HOME_VARIABLE]) / "state" / "logs" / f"engine-{ready['url'].rpartition(':')[2]}.log"
     assert "modèle démo.gguf" in log.read_text("utf-8"), log
     return str(model)
+
+
+@proof("the private line: a named pipe answers who has the token, and nobody else")
+def _line() -> str:
+    heard = []
+
+    async def answer(verb: str, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+        heard.append(verb)
+        yield {"heard": fields["say"]}
+
+    async def told(address: Address) -> list[Any]:
+        return [value async for value in ask(address, "tell", say="é")]
+
+    async def main() -> tuple[list[Any], str, str]:
+        server = ControlServer(answer)
+        address = await server.listen(Path(os.environ[HOME_VARIABLE]), "line")
+        right, refusals = await told(address), []
+        try:
+            await told(Address(address.place, "x" * len(address.token)))
+        except LauncherError as error:
+            refusals.append(error.code)
+        await server.close()
+        try:
+            await told(address)
+        except LauncherError as error:
+            refusals.append(error.code)
+        return right, *refusals
+
+    assert asyncio.run(main()) == ([{"heard": "é"}], "control_refused", "unreachable")
+    assert heard == ["tell"], "the wrong token was heard"
+    return "answered, refused, closed"
+
+
+@proof("restart with other settings from another program, over that line")
+def _restart() -> str:
+    with serving("--model", "demo") as (_, ready):
+        code, output = launcher("restart", "--set", "draft=1", "--json")
+        assert code == 0, output
+        [server] = asked("status")
+        assert server["settings"]["draft"] == 1, server
+        assert server["engine_pid"] != ready["pid"], server
+    return f"draft {server['settings']['draft']}, at the same address"
 
 
 @proof("what programs read from a pipe is UTF-8")
