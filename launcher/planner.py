@@ -219,7 +219,7 @@ def learn_from_load(launch: Launch, engine_pid: int, log: Sequence[str]) -> None
     from launcher.machine.gpus import find_gpus, inspect_gpus
     from launcher.models.geometry import geometry_of
     from launcher.models.learned import record_load
-    from launcher.models.memory import Setting, estimate
+    from launcher.models.memory import estimate
     from launcher.models.weights import weights_of
 
     options, backend = launch.options, backend_of_log(log)
@@ -235,17 +235,8 @@ def learn_from_load(launch: Launch, engine_pid: int, log: Sequence[str]) -> None
     users = [gpu for gpu in gpus if gpu.id in taken]
     if len(users) != 1:
         return
-    setting = Setting(
-        context=launch.context,
-        kv=options.kv or "f16",
-        draft=options.draft,
-        ubatch=options.ubatch or 512,
-        slots=options.slots,
-        n_cpu_moe=options.n_cpu_moe or 0,
-        backend=backend,
-    )
     geometry = geometry_of(launch.header)
-    predicted = estimate(geometry, weights_of(launch.header, geometry), setting).parts.total
+    predicted = estimate(geometry, weights_of(launch.header, geometry), launch.setting(backend)).parts.total
     measured = taken[users[0].id]
     record_load(users[0].id, backend, predicted_mib=predicted // _MIB, measured_mib=measured // _MIB)
 

@@ -8,11 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options, machine_wish, wish_of
+from launcher.cli.machine_options import (
+    INTENTS,
+    add_machine_options,
+    add_setting_options,
+    machine_wish,
+    to_serve,
+    wish_of,
+)
 from launcher.cli.output import print_json, take_extra
 
 if TYPE_CHECKING:
-    from launcher.engine.launch import ServeOptions
     from launcher.recipes import Found
 
 KINDS = ("command", "script", "compose", "systemd", "curl", "python", "typescript", "llama-swap", "router-ini")
@@ -75,7 +81,6 @@ async def run(options: argparse.Namespace) -> int:
 async def _find(options: argparse.Namespace) -> Found:
     from launcher import app, recipes
     from launcher.base.errors import BadOption
-    from launcher.engine.launch import DEFAULT_DRAFT, ServeOptions
 
     if options.model is None:
         _check_runs_alone(options)
@@ -88,24 +93,8 @@ async def _find(options: argparse.Namespace) -> Found:
         model, quant = named
         wish = replace(wish, model=model, quant=options.quant or quant)
         return await recipes.of_plan(wish, machine_wish(options), options.extra, port=options.port)
-
-    def chosen(model: Path) -> ServeOptions:
-        return ServeOptions(
-            model=model,
-            engine=options.engine,
-            context=options.ctx,
-            slots=options.slots or 1,
-            threads=options.threads,
-            draft=DEFAULT_DRAFT,
-            kv=options.kv,
-            ubatch=options.ubatch,
-            n_cpu_moe=options.n_cpu_moe,
-            extra=tuple(options.extra),
-            rpc=options.rpc,
-        )
-
-    serve_options = app.options_for(options.model, chosen, draft=wish.draft)
-    return await recipes.of_options(serve_options, port=options.port, backend=options.backend)
+    asked = app.options_for(options.model, lambda model: to_serve(options, model), draft=wish.draft)
+    return await recipes.of_options(asked, port=options.port, backend=options.backend)
 
 
 def _check_runs_alone(options: argparse.Namespace) -> None:

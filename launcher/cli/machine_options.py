@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cli.quantities import gib, mib, tokens, workers
 
 if TYPE_CHECKING:
+    from launcher.engine.launch import ServeOptions
     from launcher.models.plan import Wish
     from launcher.planner import MachineWish
 
@@ -75,4 +77,23 @@ def wish_of(options: argparse.Namespace) -> Wish:
         n_cpu_moe=options.n_cpu_moe,
         slots=options.slots,
         vision=getattr(options, "vision", False),
+    )
+
+
+def to_serve(options: argparse.Namespace, model: Path) -> ServeOptions:
+    """Return how the parsed options of `serve` or `export` want a model file to be served."""
+    from launcher.engine.launch import DEFAULT_DRAFT, ServeOptions
+
+    return ServeOptions(
+        model=model,
+        engine=options.engine,
+        context=options.ctx,
+        slots=1 if options.slots is None else options.slots,
+        threads=options.threads,
+        draft=DEFAULT_DRAFT,
+        kv=options.kv,
+        ubatch=options.ubatch,
+        n_cpu_moe=options.n_cpu_moe,
+        extra=tuple(options.extra),
+        rpc=options.rpc,
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cli.health_line import health_line
+from launcher.cli.machine_options import to_serve
 from launcher.cli.output import print_json, take_extra
 from launcher.cli.quantities import tokens, workers
 
@@ -63,25 +64,9 @@ async def run(options: argparse.Namespace) -> int:
     from launcher import app
     from launcher.cli.progress import StateLine
     from launcher.engine.last import keep_last, last
-    from launcher.engine.launch import DEFAULT_DRAFT, ServeOptions
     from launcher.engine.settings import remembered, with_settings
     from launcher.engine.state import Event
     from launcher.monitor.health_event import HealthEvent
-
-    def chosen(model: Path) -> ServeOptions:
-        return ServeOptions(
-            model=model,
-            engine=options.engine,
-            context=options.ctx,
-            slots=1 if options.slots is None else options.slots,
-            threads=options.threads,
-            draft=DEFAULT_DRAFT,
-            kv=options.kv,
-            ubatch=options.ubatch,
-            n_cpu_moe=options.n_cpu_moe,
-            extra=tuple(options.extra),
-            rpc=options.rpc,
-        )
 
     states = StateLine()
 
@@ -95,7 +80,7 @@ async def run(options: argparse.Namespace) -> int:
 
     try:
         model = last() if options.last else options.what or options.model
-        serve_options = app.options_for(model, chosen, draft=options.draft)
+        serve_options = app.options_for(model, lambda path: to_serve(options, path), draft=options.draft)
         asked = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
         kept = {} if options.defaults else remembered(serve_options.model)
         last_time = {name: value for name, value in kept.items() if name not in asked}

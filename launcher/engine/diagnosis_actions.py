@@ -45,7 +45,7 @@ def sized(diagnosis: Diagnosis, launch: Launch, *, backend: Backend, free_mib: i
     """
     told = diagnosis.facts.get("free_mib")
     budget = free_mib if free_mib is not None else told if isinstance(told, int) else None
-    setting = _setting_of(launch, backend)
+    setting = launch.setting(backend)
     try:
         geometry = geometry_of(launch.header)
         weights = weights_of(launch.header, geometry)
@@ -97,16 +97,3 @@ def _shorter(action: Action, context: int, fits: Callable[[int], bool] | None) -
         return action
     chosen = next((step for step in below if fits(step)), below[-1]) if fits else below[0]
     return replace(action, label=f"Use a context of {chosen:,}", parameters={"context": chosen})
-
-
-def _setting_of(launch: Launch, backend: Backend) -> Setting:
-    options = launch.options
-    return Setting(
-        context=launch.context,
-        kv=options.kv or "f16",
-        draft=options.draft,
-        ubatch=options.ubatch or 512,
-        slots=options.slots,
-        n_cpu_moe=options.n_cpu_moe or 0,
-        backend=backend,
-    )

@@ -16,9 +16,10 @@ from launcher.engine.installed import current, is_built_in_chosen
 from launcher.engine.known_bad import build_number, fault_of
 from launcher.engine.process import Command
 from launcher.machine.engine_view import is_gpu
+from launcher.models.compute import Backend
 from launcher.models.gguf import GgufModel, check_complete, read_model
 from launcher.models.limits import beyond_training, check_kv, check_limits, check_range, check_rpc
-from launcher.models.memory import KV_TYPES
+from launcher.models.memory import KV_TYPES, Setting
 
 DEFAULT_CONTEXT = 8_192
 DEFAULT_DRAFT = 2
@@ -83,6 +84,18 @@ class Launch:
     context: int
     options: ServeOptions
     note: str = ""
+
+    def setting(self, backend: Backend) -> Setting:
+        """Return what the memory formula needs to know of it; arguments behind `--` are not counted."""
+        return Setting(
+            context=self.context,
+            kv=self.options.kv or "f16",
+            draft=self.options.draft,
+            ubatch=self.options.ubatch or 512,
+            slots=self.options.slots,
+            n_cpu_moe=self.options.n_cpu_moe or 0,
+            backend=backend,
+        )
 
 
 def check_options(options: ServeOptions) -> None:
