@@ -7,11 +7,12 @@ from statistics import fmean
 
 from launcher.engine.launch import Launch
 from launcher.engine.logs import LogBook
-from launcher.machine.gpu import READINGS
+from launcher.machine.gpu import READINGS, Activity
 from launcher.machine.gpus import GpuLook, GpuSensors
 from launcher.machine.others import OtherPrograms
 from launcher.machine.reading import Reading
 from launcher.machine.surroundings import battery_in_use
+from launcher.monitor import gpu_memory
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import Finding, Finished, HealthEvent, Moment, Setup
 from launcher.monitor.health_setup import setup_of
@@ -49,6 +50,10 @@ class HealthWatch:
 
     def __init__(self, listener: Callable[[HealthEvent], None] | None = None) -> None:
         self.health: Health | None = None
+        self.activity: Activity | None = None
+        """What the watched GPU did at the last look; None before the first."""
+        self.memory = gpu_memory.not_asked()
+        """Whose the GPU's memory was at the last look, as readings."""
         self._listener = listener
         self._others = OtherPrograms()
         self._engine_pid: int | None = None
@@ -91,6 +96,9 @@ class HealthWatch:
         self._taken_by_others.append((now_s, sensed.others_percent))
         processing = self._counters.processing if self._counters else None
         readings = {name: _mean(series[name], since_s) for name in READINGS if name in series}
+        self.activity = sensed.look.activity
+        used = readings.get("vram_used_mib") or Reading.unknown("Not sampled yet.")
+        self.memory = gpu_memory.whose(sensed.look, self._engine_pid, used)
         moment = Moment(
             time_s=now_s,
             readings=readings | dict(sensed.look.readings),
@@ -107,7 +115,8 @@ class HealthWatch:
 
     def forget(self) -> None:
         """The server is gone: what stood about it stands no more."""
-        self.health = self._engine_pid = self._counters = None
+        self.health = self._engine_pid = self._counters = self.activity = None
+        self.memory = gpu_memory.not_asked()
         self._finished.clear()
 
     def reply_started(self, meter: ReplyMeter, now_s: float) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 
 from launcher.base.errors import LauncherError
 from launcher.engine.state import State
+from launcher.machine.gpu import Activity
 from launcher.machine.gpus import GpuSensors
 from launcher.machine.reading import Reading
 from launcher.machine.sensors import HostSensors
@@ -30,11 +31,15 @@ _NO_DRAFTS = "Nothing was drafted."
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One set of readings, all taken at `time_s` of the monitor's clock."""
+    """One set of readings, all taken at `time_s` of the monitor's clock.
+
+    `activity`, and whose the GPU's memory is, are of the last look, which is 2 s old at most.
+    """
 
     time_s: float
     readings: Mapping[str, Reading]
     acceptance: Acceptance | None
+    activity: Activity | None = None
 
 
 class Monitor:
@@ -101,7 +106,7 @@ class Monitor:
                 ask = partial(self.watch.sense, gpu, pid, supervisor.launch, log) if pid and log else None
                 machine, sensed = await asyncio.to_thread(self._machine, gpu, supervisor.engine_pid is not None, ask)
                 engine, acceptance = self._engine()
-                self._add(Sampled(next_s, machine | engine, acceptance))
+                self._add(Sampled(next_s, machine | engine | self.watch.memory, acceptance, self.watch.activity))
                 if ask is not None:
                     self.watch.look(next_s, sensed, self.series)
                 elif not serving:
