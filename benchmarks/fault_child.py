@@ -51,7 +51,7 @@ class Crashes(QObject):
         self._timer.setSingleShot(True)
         self._timer.setInterval(_PAUSE_MS)
         self._timer.timeout.connect(self._kill)
-        window.controller.serving.connect(lambda _: self._timer.start())
+        window.controller.launched.connect(lambda launch: self._timer.start() if launch else None)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
         if event.type() == QEvent.Type.Paint and self._killed_s is not None and "killed" in watched.property("text"):
@@ -109,7 +109,7 @@ def _serve(window: Window, options: ServeOptions) -> None:
 
 def _flood(window: Window, seconds: float) -> None:
     """The log is open, as it is for a user who looks for what is wrong."""
-    window.cockpit.log.show()
+    window.page("cockpit").log.show()
     stalls = Stalls()
     lines: list[int] = []
     began: dict[str, float] = {}
@@ -135,7 +135,7 @@ def _flood(window: Window, seconds: float) -> None:
         print(json.dumps(told), flush=True)
         window.close()
 
-    window.controller.serving.connect(lambda _: QTimer.singleShot(1_000, begin))
+    window.controller.launched.connect(lambda launch: QTimer.singleShot(1_000, begin) if launch else None)
     _serve(window, _fake(int(_RATE * (seconds + 4))))
 
 
@@ -144,7 +144,7 @@ def main() -> None:
     mode, *arguments = sys.argv[1:]
     application = QApplication([])
     theme.apply(application, theme.current())
-    window = Window(remember=False)
+    window = Window(remember=False, page="cockpit")
     window.show()
     window.controller.closed.connect(application.quit)
     if mode == "flood":

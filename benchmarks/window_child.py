@@ -60,15 +60,12 @@ def main() -> None:
     if mode == "empty":
         _begin(application, seconds, probe=True, tokens=tokens, closing=application.quit)
         return
-    import pyqtgraph
-
     from launcher.gui import theme
     from launcher.gui.window import Window
 
     theme.apply(application, theme.current())
-    window = Window(remember=False)
+    window = Window(remember=False, page="cockpit")
     window.show()
-    window.cockpit.attach_plots(pyqtgraph)
     window.controller.closed.connect(application.quit)
     if mode == "stream":
         _stream(window, Path(arguments[0]), tokens)
@@ -85,17 +82,17 @@ def _stream(window: Window, model: Path, tokens: list[float]) -> None:
     long = {"ignore_eos": True, "max_tokens": _REPLY_TOKENS}
     ChatRequest.body = lambda self: body(self) | long  # type: ignore[method-assign]
     app.options_for = lambda *_a, **_k: slow_options(model, 2)
-    chat, controller = window.cockpit.chat, window.controller
+    chat, controller = window.page("cockpit").chat, window.controller
 
-    def ask_again(footer: str = "") -> None:
+    def ask_again(footer: str) -> None:
         if " tokens" in footer:
             tokens.append(float(footer.split(" tokens")[0].split("· ")[-1].replace(",", "")))
         if len(chat.messages) >= 8:
             chat.clear()
         QTimer.singleShot(0, chat, lambda: chat.ask("What is MTP?"))
 
-    controller.serving.connect(lambda _: ask_again())
-    controller.replied.connect(ask_again)
+    controller.launched.connect(lambda launch: ask_again("") if launch else None)
+    controller.replied.connect(lambda _, footer: ask_again(footer))
     controller.start(str(model))
 
 

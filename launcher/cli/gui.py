@@ -13,6 +13,7 @@ from launcher.base.errors import LauncherError, LibraryMissing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+PAGES = ("start", "cockpit", "tune", "models", "logs", "settings")
 _PLATFORM = "QT_QPA_PLATFORM"
 
 
@@ -21,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="FILE", help="a .gguf file to serve")
     parser.add_argument("--demo", action="store_true", help="start the demo at once")
     parser.add_argument("--theme", choices=("light", "dark"), help="hold to a theme (default: the system's)")
-    parser.add_argument("--page", choices=("cockpit",), default="cockpit", help="the page to open on")
+    parser.add_argument("--page", choices=PAGES, help="the page to open on (default: the last one)")
     parser.add_argument("--size", type=_size, metavar="WxH", help="size of the window in pixels")
     parser.add_argument("--screenshot", metavar="FILE", help="save a picture of the window and leave")
 

@@ -63,7 +63,7 @@ def run_window(options: argparse.Namespace) -> int:
         return 1
     if single is not None:
         single.listen()
-    window = Window(remember=picture is None)
+    window = Window(remember=picture is None, page=options.page)
     _show_what_slots_raise(window)
     _follow_scheme(application, window)
     if options.size:
@@ -86,9 +86,6 @@ def run_window(options: argparse.Namespace) -> int:
 
 def _painted(window: Window, options: argparse.Namespace, file: Path | None, picture: Path | None) -> None:
     painted_s = process_age_s()
-    import pyqtgraph
-
-    window.cockpit.attach_plots(pyqtgraph)
     if options.demo:
         window.start_demo()
     elif file is not None:

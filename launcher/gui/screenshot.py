@@ -42,7 +42,7 @@ class Photographer(QObject):
             self._problem = view.problem
             QTimer.singleShot(_SETTLE_MS, self, self._take)
         elif view.can_ask and self._samples < _LIVE_SAMPLES:
-            self._window.cockpit.chat.ask(_QUESTIONS[self._asked % len(_QUESTIONS)])
+            self._window.page("cockpit").chat.ask(_QUESTIONS[self._asked % len(_QUESTIONS)])
             self._asked += 1
 
     @Slot(list)

@@ -115,10 +115,23 @@ def apply(application: QApplication, theme: Theme) -> None:
     application.setStyleSheet(_sheet(theme))
 
 
+_scale: list[float] = [1.0]
+
+
+def px(pixels: float) -> int:
+    """Return a length at the text scale, in pixels."""
+    return round(pixels * _scale[0])
+
+
+def set_scale(percent: float) -> None:
+    """Take a text scale of 80 to 200 %; what is built from then on has it."""
+    _scale[0] = min(max(percent, 80.0), 200.0) / 100
+
+
 def font(pixels: int, *, bold: bool = False, tabular: bool = False) -> QFont:
     """Return the system's font at a size in pixels; `tabular` gives every digit the same width."""
     result = QFont(QGuiApplication.font())
-    result.setPixelSize(pixels)
+    result.setPixelSize(px(pixels))
     if bold:
         result.setWeight(QFont.Weight.DemiBold)
     if tabular:
@@ -129,7 +142,7 @@ def font(pixels: int, *, bold: bool = False, tabular: bool = False) -> QFont:
 def monospace(pixels: int = CAPTION_PX) -> QFont:
     """Return the system's fixed-width font, for logs, commands and code."""
     result = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
-    result.setPixelSize(pixels)
+    result.setPixelSize(px(pixels))
     return result
 
 

@@ -1,78 +1,32 @@
-"""The main window: the rail with the status chip, and the page."""
+"""The main window: the rail, and the page that it shows."""
 
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QSettings, Qt, QTimer, Slot
-from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QFontMetrics
-from PySide6.QtWidgets import (
-    QFileDialog,
-    QFrame,
-    QHBoxLayout,
-    QMainWindow,
-    QPushButton,
-    QSizePolicy,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QShortcut, QShowEvent
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMainWindow, QPushButton, QStackedWidget, QWidget
 
-from launcher import __version__
 from launcher.base.paths import state_dir
-from launcher.gui import theme
-from launcher.gui.cockpit import Cockpit
-from launcher.gui.controller import DEMO, Controller, Serving
-from launcher.gui.labels import Label, set_tip
+from launcher.gui.controller import DEMO, Controller
+from launcher.gui.pages import PAGES
+from launcher.gui.rail import Rail
 from launcher.gui.viewmodel import View
+from launcher.gui.words import tr
 
-RAIL_WIDTH = 184
+if TYPE_CHECKING:
+    from launcher.engine.launch import Launch
+
 _SMALLEST = (940, 520)
 """Fits a screen of 1920 x 1080 at a scale of 200 %."""
-
-
-class StatusChip(QFrame):
-    """The server's state by word, glyph and colour, and what it serves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setObjectName("chip")
-        self._glyph, self._word, self._subject, self._address = Label(), Label(), Label(), Label()
-        self._word.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
-        for label in (self._subject, self._address):
-            label.setObjectName("secondary")
-            label.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-            label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        self._address.setTextInteractionFlags(theme.SELECTABLE)
-        self._address.setToolTip("Address of the server on this computer")
-        first = QHBoxLayout()
-        first.setSpacing(6)
-        first.addWidget(self._glyph)
-        first.addWidget(self._word)
-        first.addStretch()
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(theme.GAP_M, 10, theme.GAP_M, 10)
-        layout.setSpacing(2)
-        layout.addLayout(first)
-        layout.addWidget(self._subject)
-        layout.addWidget(self._address)
-
-    def show_view(self, view: View) -> None:
-        """Show the state of a view."""
-        colour = getattr(theme.current(), view.meaning)
-        self._glyph.setText(view.glyph)
-        self._glyph.setStyleSheet(f"color: {colour}; background: transparent;")
-        self._word.setText(view.word)
-        width = RAIL_WIDTH - 2 * (theme.GAP_M + theme.GAP_M + 1)
-        metrics = QFontMetrics(self._subject.font())
-        self._subject.setText(metrics.elidedText(view.subject, Qt.TextElideMode.ElideRight, width))
-        set_tip(self._subject, view.subject)
-        self._address.setText(view.address)
-        self._address.setVisible(bool(view.address))
-        self.setAccessibleName(f"Server: {view.word}, {view.subject} {view.address}".strip())
+_FIRST_PAGE = "start"
 
 
 class Window(QMainWindow):
-    """The window, its controller, and the way between them."""
+    """The window, its controller, and the way between them. Pages are built when they are first shown."""
 
-    def __init__(self, *, remember: bool = True) -> None:
+    def __init__(self, *, remember: bool = True, page: str | None = None) -> None:
         super().__init__()
         self.setWindowTitle("MTP Launcher")
         self.setMinimumSize(*_SMALLEST)
@@ -82,32 +36,74 @@ class Window(QMainWindow):
         self._may_close = False
         self.exit_code = 0
         self.controller = Controller(self)
-        self.cockpit = Cockpit()
-        self.chip = StatusChip()
-        self._about = Label(f"Version {__version__}")
-        self._about.setObjectName("secondary")
-        self._about.setFont(theme.font(theme.CAPTION_PX))
-        self._about.setWordWrap(True)
+        self._pages: dict[str, QWidget] = {}
+        self._specs = {spec.name: spec for spec in PAGES if _is_there(spec.factory)}
+        self._page = ""
+        self.rail = Rail(list(self._specs.values()))
+        self.chip = self.rail.chip
+        self._stack = QStackedWidget()
         body = QWidget()
         layout = QHBoxLayout(body)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        layout.addWidget(self._make_rail())
-        layout.addWidget(self.cockpit, 1)
+        layout.addWidget(self.rail)
+        layout.addWidget(self._stack, 1)
         self.setCentralWidget(body)
         self._connect()
-        self._show_view(self.controller.view)
-        for button in self.findChildren(QPushButton):
-            button.setAutoDefault(True)  # Enter presses the button that has the focus
-        self.cockpit.first_button.setFocus()
-        if remember:
-            geometry = _settings().value("window/geometry")
-            if geometry is not None:
-                self.restoreGeometry(geometry)
+        self.chip.show_view(self.controller.view)
+        geometry = _settings().value("window/geometry") if remember else None
+        if geometry is not None:
+            self.restoreGeometry(geometry)
+        last = str(_settings().value("window/page", _FIRST_PAGE)) if remember else _FIRST_PAGE
+        self.show_page(page or last)
+
+    @property
+    def page_name(self) -> str:
+        """The name of the page that is shown."""
+        return self._page
+
+    def page(self, name: str) -> Any:  # noqa: ANN401 -- each has a class of its own
+        """Return a page, which is built when it is first asked for."""
+        page = self._pages.get(name)
+        if page is None:
+            page = self._pages[name] = self._specs[name].build(self.controller)
+            for button in page.findChildren(QPushButton):
+                button.setAutoDefault(True)  # Enter presses the button that has the focus
+            self._stack.addWidget(page)
+        return page
+
+    @Slot(str)
+    def show_page(self, name: str) -> None:
+        """Show a page; the first one there is in place of one that is not."""
+        name = name if name in self._specs else next(iter(self._specs))
+        if name == self._page:
+            return
+        before = self._pages.get(self._page)
+        if before is not None:
+            getattr(before, "hidden", _nothing)()
+        self._page = name
+        page = self.page(name)
+        self._stack.setCurrentWidget(page)
+        self.rail.show_page(name)
+        if self.isVisible():
+            QTimer.singleShot(0, page, getattr(page, "shown", _nothing))
+
+    def showEvent(self, event: QShowEvent) -> None:  # noqa: N802 -- Qt's name
+        """Tell the page that it is shown, once it is painted."""
+        super().showEvent(event)
+        page = self.page(self._page)
+        QTimer.singleShot(0, page, getattr(page, "shown", _nothing))
 
     def open_file(self, path: Path) -> None:
         """Serve a GGUF file."""
         self.controller.start(str(path))
+        self.show_page("cockpit")
+
+    @Slot()
+    def start_demo(self) -> None:
+        """Start the demo."""
+        self.controller.start(DEMO)
+        self.show_page("cockpit")
 
     @Slot()
     def raise_up(self) -> None:
@@ -118,11 +114,7 @@ class Window(QMainWindow):
         self.activateWindow()
 
     def retheme(self) -> None:
-        """Take over a change of the colour scheme."""
-        import pyqtgraph
-
-        for card in self.cockpit.plots:
-            card.recolour(pyqtgraph, theme.current())
+        """Take over a change of the colour scheme; pages hear of it by their palette."""
         self.chip.show_view(self.controller.view)
 
     def closeEvent(self, event: QCloseEvent) -> None:  # noqa: N802 -- Qt's name
@@ -133,6 +125,7 @@ class Window(QMainWindow):
         event.ignore()
         if self._remember:
             _settings().setValue("window/geometry", self.saveGeometry())
+            _settings().setValue("window/page", self._page)
         self.setEnabled(False)
         self.controller.close()
 
@@ -147,65 +140,32 @@ class Window(QMainWindow):
         if path is not None:
             self.open_file(path)
 
-    def _make_rail(self) -> QWidget:
-        rail = QFrame()
-        rail.setObjectName("rail")
-        rail.setFixedWidth(RAIL_WIDTH)
-        page = QPushButton("Cockpit")
-        page.setObjectName("page")
-        page.setCheckable(True)
-        page.setChecked(True)
-        page.setAutoExclusive(True)
-        layout = QVBoxLayout(rail)
-        layout.setContentsMargins(theme.GAP_M, theme.GAP_L, theme.GAP_M, theme.GAP_L)
-        layout.setSpacing(theme.GAP_S)
-        layout.addWidget(self.chip)
-        layout.addSpacing(theme.GAP_M)
-        layout.addWidget(page)
-        layout.addStretch()
-        layout.addWidget(self._about)
-        return rail
-
     def _connect(self) -> None:
-        cockpit, chat, controller = self.cockpit, self.cockpit.chat, self.controller
+        controller = self.controller
         controller.view_changed.connect(self._show_view)
-        controller.sampled.connect(cockpit.take_samples)
-        controller.logged.connect(cockpit.take_log)
-        controller.came.connect(chat.add)
-        controller.replied.connect(chat.end)
-        controller.serving.connect(self._show_serving)
+        controller.launched.connect(self._show_launch)
         controller.closed.connect(self._close_now)
-        cockpit.demo_asked.connect(self.start_demo)
-        cockpit.start_asked.connect(controller.start)
-        cockpit.without_mtp_asked.connect(self._start_without_mtp)
-        cockpit.stop_asked.connect(controller.stop)
-        cockpit.file_asked.connect(self._choose_file)
-        chat.asked.connect(controller.ask)
-        chat.stop_asked.connect(controller.stop_reply)
+        controller.page_asked.connect(self.show_page)
+        controller.file_asked.connect(self._choose_file)
+        self.rail.chosen.connect(self.show_page)
+        for spec in self._specs.values():
+            QShortcut(spec.key, self, lambda name=spec.name: self.show_page(name))
+        QShortcut("Ctrl+O", self, self._choose_file)
 
     @Slot(object)
     def _show_view(self, view: View) -> None:
         self.chip.show_view(view)
-        self.cockpit.show_view(view)
 
     @Slot(object)
-    def _show_serving(self, serving: Serving) -> None:
-        self._about.setText(f"{serving.engine}\nVersion {__version__}")
-        self.cockpit.show_note(serving.note)
-        QTimer.singleShot(0, self.cockpit.chat.prompt, self.cockpit.chat.prompt.setFocus)
-
-    @Slot()
-    def start_demo(self) -> None:
-        """Start the demo."""
-        self.controller.start(DEMO)
-
-    @Slot()
-    def _start_without_mtp(self) -> None:
-        self.controller.start(draft=0)
+    def _show_launch(self, launch: "Launch | None") -> None:
+        if launch is not None:
+            name = tr("{engine} engine", engine=launch.build.name)
+            self.rail.show_engine(f"{name}\n{launch.build.version}")
 
     @Slot()
     def _choose_file(self) -> None:
-        name, _ = QFileDialog.getOpenFileName(self, "Open a model", "", "Models (*.gguf);;All files (*)")
+        kinds = f"{tr('Models')} (*.gguf);;{tr('All files')} (*)"
+        name, _ = QFileDialog.getOpenFileName(self, tr("Open a model"), "", kinds)
         if name:
             self.open_file(Path(name))
 
@@ -213,6 +173,17 @@ class Window(QMainWindow):
     def _close_now(self) -> None:
         self._may_close = True
         self.close()
+
+
+def _nothing() -> None:
+    """Do nothing, as a page that has no wish to know whether it is seen."""
+
+
+def _is_there(factory: str) -> bool:
+    try:
+        return find_spec(factory.partition(":")[0]) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _settings() -> QSettings:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyqtgraph
 import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
@@ -18,12 +17,12 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 @pytest.fixture
 def window(qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
-    """The window, painted, with its plots; closed at the end, which must leave nothing running."""
+    """The window on the Cockpit, painted, with its plots; closed at the end, which must leave nothing running."""
     theme.apply(qapp, theme.current())
-    window = Window(remember=False)
+    window = Window(remember=False, page="cockpit")
     window.show()
     qtbot.waitExposed(window)
-    window.cockpit.attach_plots(pyqtgraph)
+    qtbot.waitUntil(lambda: bool(window.page("cockpit").plots[0]._curves), timeout=10_000)
     yield window
     if window.isVisible():
         with qtbot.waitSignal(window.controller.closed, timeout=15_000):
@@ -45,6 +44,6 @@ def wait_for(window: Window, qtbot: QtBot) -> Callable[..., None]:
 @pytest.fixture
 def demo(window: Window, wait_for: Callable[..., None]) -> Window:
     """The window with the demo running."""
-    window.cockpit.demo_asked.emit()
+    window.start_demo()
     wait_for(State.READY)
     return window

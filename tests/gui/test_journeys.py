@@ -16,7 +16,7 @@ from pytestqt.qtbot import QtBot
 
 from launcher.base.identity import ProcessId
 from launcher.engine.state import State
-from launcher.gui.chat import Answer
+from launcher.gui.chat.pane import Answer
 from launcher.gui.window import Window
 
 Wait = Callable[..., None]
@@ -33,7 +33,7 @@ def texts(window: Window) -> str:
 
 
 def answers(window: Window) -> list[Answer]:
-    return window.cockpit.chat.findChildren(Answer)
+    return window.page("cockpit").chat.findChildren(Answer)
 
 
 def engine_of(window: Window) -> ProcessId:
@@ -45,8 +45,8 @@ def engine_of(window: Window) -> ProcessId:
 
 def ask(window: Window, qtbot: QtBot, text: str) -> None:
     qtbot.waitUntil(lambda: window.controller.view.can_ask, timeout=10_000)
-    window.cockpit.chat.prompt.setPlainText(text)
-    qtbot.keyClick(window.cockpit.chat.prompt, Qt.Key.Key_Return)
+    window.page("cockpit").chat.prompt.setPlainText(text)
+    qtbot.keyClick(window.page("cockpit").chat.prompt, Qt.Key.Key_Return)
 
 
 def endless(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,17 +77,17 @@ def test_one_click_starts_the_demo_and_a_question_is_answered(window: Window, wa
     assert len(answer.text) > 50
     assert "of drafts accepted" in texts(window)
     assert "faster without MTP" in texts(window)
-    assert window.cockpit.chat.messages[-1] == {"role": "assistant", "content": answer.text}
+    assert window.page("cockpit").chat.messages[-1] == {"role": "assistant", "content": answer.text}
 
 
 def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot) -> None:
     with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
         ask(demo, qtbot, "What is a draft?")
-    history = demo.cockpit.history
+    history = demo.page("cockpit").history
     qtbot.waitUntil(lambda: history.last_known("tokens_per_second") is not None, timeout=5_000)
     _, values = history.since("host_memory_used_mib", 0.0)
     assert values
-    curve = demo.cockpit.plots[0]._curves["tokens_per_second"]
+    curve = demo.page("cockpit").plots[0]._curves["tokens_per_second"]
     qtbot.waitUntil(lambda: len(curve.getData()[0] if curve.getData()[0] is not None else ()) > 1, timeout=5_000)
     assert "t/s" in texts(demo)
 
@@ -100,7 +100,7 @@ def test_a_reply_can_be_stopped_with_escape_and_another_asked(
     qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 200, timeout=10_000)
     assert button(demo, "Stop reply").isEnabled()
     with qtbot.waitSignal(demo.controller.replied, timeout=5_000):
-        qtbot.keyClick(demo.cockpit.chat.prompt, Qt.Key.Key_Escape)
+        qtbot.keyClick(demo.page("cockpit").chat.prompt, Qt.Key.Key_Escape)
     assert "Stopped by you." in texts(demo)
     monkeypatch.undo()
     wait_for(State.READY)
@@ -123,7 +123,7 @@ def test_stopping_and_starting_again_keeps_the_address(demo: Window, wait_for: W
 def test_other_settings_from_the_command_line_are_shown(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     command = [sys.executable, "-m", "launcher", "restart", "--set", "draft=0", "--json"]
     with (
-        qtbot.waitSignal(demo.controller.serving, timeout=20_000),
+        qtbot.waitSignal(demo.controller.launched, timeout=20_000),
         subprocess.Popen(command, stdout=subprocess.DEVNULL) as restarting,
     ):
         qtbot.waitUntil(lambda: restarting.poll() is not None, timeout=20_000)
@@ -205,23 +205,23 @@ def test_a_dropped_file_is_served(window: Window, wait_for: Wait, demo_model: Pa
 
 
 def test_the_log_is_in_a_drawer(demo: Window, qtbot: QtBot) -> None:
-    assert not demo.cockpit.log.isVisible()
+    assert not demo.page("cockpit").log.isVisible()
     qtbot.mouseClick(button(demo, "Log"), Qt.MouseButton.LeftButton)
-    assert demo.cockpit.log.isVisible()
-    assert "draft-mtp" in demo.cockpit.log.toPlainText()
+    assert demo.page("cockpit").log.isVisible()
+    assert "draft-mtp" in demo.page("cockpit").log.toPlainText()
 
 
 def test_a_new_chat_forgets_the_old_one(demo: Window, qtbot: QtBot) -> None:
     with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
         ask(demo, qtbot, "What is a draft?")
     qtbot.mouseClick(button(demo, "New chat"), Qt.MouseButton.LeftButton)
-    assert demo.cockpit.chat.messages == []
+    assert demo.page("cockpit").chat.messages == []
     qtbot.waitUntil(lambda: not answers(demo), timeout=2_000)
 
 
 def test_opening_what_already_runs_changes_nothing(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     engine = engine_of(demo)
-    with qtbot.waitSignal(demo.controller.serving, timeout=10_000):
+    with qtbot.waitSignal(demo.controller.launched, timeout=10_000):
         demo.start_demo()
     wait_for(State.READY)
     assert engine_of(demo) == engine
@@ -267,7 +267,7 @@ def test_a_question_without_an_answer_is_not_asked_again(demo: Window, qtbot: Qt
     with qtbot.waitSignal(demo.controller.replied, timeout=20_000):
         ask(demo, qtbot, "word " * 20_000)
     assert "Shorten the prompt" in texts(demo)
-    assert demo.cockpit.chat.messages == []
+    assert demo.page("cockpit").chat.messages == []
     with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
         ask(demo, qtbot, "What is a draft?")
     assert "of drafts accepted" in texts(demo)

@@ -6,8 +6,8 @@ import pytest
 
 from launcher.base.errors import EngineFailed, ModelHasNoHead
 from launcher.engine.state import State, Status
-from launcher.gui.history import SPANS_S, History
-from launcher.gui.plots import _dotted, _nice, _step
+from launcher.gui.plots.cards import _dotted, _nice, _step
+from launcher.gui.plots.history import SPANS_S, History
 from launcher.gui.viewmodel import Inputs, View, ViewModel, derive
 from launcher.machine.reading import Reading
 from launcher.monitor.monitor import Sampled

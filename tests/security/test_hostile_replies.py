@@ -18,11 +18,12 @@ from launcher.base.errors import LauncherError
 from launcher.base.identity import ProcessId
 from launcher.engine.registry import Entry
 from launcher.gui import theme
-from launcher.gui.chat import ChatPane, Text
-from launcher.gui.cockpit import Cockpit
+from launcher.gui.chat.pane import ChatPane, Text
+from launcher.gui.cockpit.page import CockpitPage
+from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tip
+from launcher.gui.rail import StatusChip
 from launcher.gui.viewmodel import Inputs, derive
-from launcher.gui.window import StatusChip
 from tests.security.conftest import ACTING, in_terminal
 from tests.security.test_text import ATTACKS
 
@@ -102,7 +103,7 @@ class TestInTheTerminal:
 @pytest.fixture
 def pane(qtbot: QtBot, qapp: QApplication) -> ChatPane:
     theme.apply(qapp, theme.current())
-    pane = ChatPane()
+    pane = ChatPane(Controller())
     qtbot.addWidget(pane)
     pane.resize(420, 700)
     pane.show()
@@ -172,7 +173,7 @@ class TestInTheWindow:
         assert pane.messages[-1]["content"] == reply
 
     def test_no_label_takes_text_for_html(self, pane: ChatPane, qtbot: QtBot) -> None:
-        cockpit, chip = Cockpit(), StatusChip()
+        cockpit, chip = CockpitPage(Controller()), StatusChip()
         for widget in (cockpit, chip):
             qtbot.addWidget(widget)
         labels = [label for widget in (pane, cockpit, chip) for label in widget.findChildren(QLabel)]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import Qt, QTimer, Signal, Slot
+from PySide6.QtCore import QEvent, Qt, QTimer, Slot
 from PySide6.QtGui import QShortcut
 from PySide6.QtWidgets import (
     QFrame,
@@ -18,10 +18,11 @@ from PySide6.QtWidgets import (
 
 from launcher.base.text import one_line
 from launcher.gui import theme
-from launcher.gui.chat import ChatPane
-from launcher.gui.history import History
+from launcher.gui.chat.pane import ChatPane
+from launcher.gui.controller import DEMO, Controller
 from launcher.gui.labels import Label
-from launcher.gui.plots import PlotCard, Quantity
+from launcher.gui.plots.cards import PlotCard, Quantity
+from launcher.gui.plots.history import History
 from launcher.gui.viewmodel import View
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 _REDRAW_MS = 100
 _LOG_LINES = 5_000
+_POLLING = "update_slots: all slots are idle"
+"""What the engine prints whenever it is asked for its figures; the log file has it."""
+_MOST_LINES = 200
+"""Of the log in one batch: 6,000 a second, more than anybody can read. In a flood the widget takes no more."""
 _RATE = Quantity("tokens_per_second", "Tokens per second", "t/s", "0,000.0", 1, "rate", lasts=True)
 _ACCEPTANCE = Quantity("acceptance_percent", "Draft acceptance", "%", "100.0", 1, "acceptance", lasts=True)
 _WELCOME = (
@@ -38,20 +43,16 @@ _WELCOME = (
 )
 
 
-class Cockpit(QWidget):
-    """The page. It shows what it is told and tells what is clicked."""
+class CockpitPage(QWidget):
+    """The page. It shows what the controller tells, and asks it for what is clicked."""
 
-    start_asked = Signal()
-    stop_asked = Signal()
-    demo_asked = Signal()
-    file_asked = Signal()
-    without_mtp_asked = Signal()
-
-    def __init__(self) -> None:
+    def __init__(self, controller: Controller) -> None:
         super().__init__()
+        self._controller = controller
+        self._attached = False
         self.history = History()
         self._newest: Sampled | None = None
-        self.chat = ChatPane()
+        self.chat = ChatPane(controller)
         self.plots = (
             PlotCard([_RATE], (0.0, None)),
             PlotCard([_ACCEPTANCE], (0.0, 100.0)),
@@ -105,7 +106,30 @@ class Cockpit(QWidget):
         layout.addLayout(self._make_head())
         layout.addWidget(self._make_problem())
         layout.addWidget(split, 1)
+        controller.view_changed.connect(self.show_view)
+        controller.sampled.connect(self.take_samples)
+        controller.logged.connect(self.take_log)
+        controller.launched.connect(self._show_launch)
+        self.show_view(controller.view)
 
+    def shown(self) -> None:
+        """Put the plots into their cards, once the page has been painted: pyqtgraph takes 0.3 s to load."""
+        if not self._attached:
+            import pyqtgraph
+
+            self._attached = True
+            self.attach_plots(pyqtgraph)
+
+    def changeEvent(self, event: QEvent) -> None:  # noqa: N802 -- Qt's name
+        """Take over a change of the colour scheme."""
+        if event.type() == QEvent.Type.PaletteChange and self._attached:
+            import pyqtgraph
+
+            for card in self.plots:
+                card.recolour(pyqtgraph, theme.current())
+        super().changeEvent(event)
+
+    @Slot(object)
     def show_view(self, view: View) -> None:
         """Show the state of the controls."""
         self._settings.setText(view.settings)
@@ -116,13 +140,15 @@ class Cockpit(QWidget):
         self._problem.setVisible(bool(view.problem))
         self._without_mtp.setVisible(view.offers_without_mtp)
         self._middle.setCurrentIndex(0 if view.offers_demo else 1)
-        self.chat.show_abilities(can_ask=view.can_ask, replying=view.replying, hint=view.prompt_hint)
 
-    def show_note(self, text: str) -> None:
-        """Show what must be said beside the figures."""
-        self.plots[0].show_aside(text)
+    @Slot(object)
+    def _show_launch(self, launch: object) -> None:
+        """Show what must be said beside the figures, and be ready for a question."""
+        if launch is not None:
+            self.plots[0].show_aside(self._controller.note)
+            QTimer.singleShot(0, self.chat.prompt, self.chat.prompt.setFocus)
 
-    @Slot(list)
+    @Slot(object)
     def take_samples(self, samples: "list[Sampled]") -> None:
         """Take in new samples; drawing follows at 10 Hz at most."""
         for sample in samples:
@@ -131,9 +157,15 @@ class Cockpit(QWidget):
         if not self._redraw.isActive():
             self._redraw.start()
 
-    @Slot(list)
+    @Slot(object)
     def take_log(self, lines: list[str]) -> None:
         """Append lines to the log, all at once."""
+        lines = [line for line in lines if _POLLING not in line]
+        if len(lines) > _MOST_LINES:
+            left_out = len(lines) - _MOST_LINES
+            lines = [f"... {left_out:,} lines are not shown here, but in the log file ...", *lines[-_MOST_LINES:]]
+        if not lines:
+            return
         self.log.appendPlainText("\n".join(map(one_line, lines)))
 
     def attach_plots(self, pyqtgraph: Any) -> None:  # noqa: ANN401 -- untyped library
@@ -169,14 +201,13 @@ class Cockpit(QWidget):
         self._log_button.setToolTip("Show the engine's log (Ctrl+L)")
         self._log_button.toggled.connect(self.log.setVisible)
         self._open = QPushButton("Open a model …")
-        QShortcut("Ctrl+O", self, self.file_asked.emit)
         self._open.setToolTip("Serve a GGUF file (Ctrl+O)")
-        self._open.clicked.connect(self.file_asked)
+        self._open.clicked.connect(self._controller.choose_file)
         self._start = QPushButton("Start")
         self._start.setObjectName("primary")
-        self._start.clicked.connect(self.start_asked)
+        self._start.clicked.connect(lambda: self._controller.start())
         self._stop = QPushButton("Stop")
-        self._stop.clicked.connect(self.stop_asked)
+        self._stop.clicked.connect(self._controller.stop)
         head = QHBoxLayout()
         head.setSpacing(theme.GAP_M)
         head.addWidget(title)
@@ -193,7 +224,7 @@ class Cockpit(QWidget):
         self._problem_text.setWordWrap(True)
         self._problem_text.setTextInteractionFlags(theme.SELECTABLE)
         self._without_mtp = QPushButton("Start without MTP")
-        self._without_mtp.clicked.connect(self.without_mtp_asked)
+        self._without_mtp.clicked.connect(lambda: self._controller.start(draft=0))
         row = QHBoxLayout(self._problem)
         row.setContentsMargins(0, 0, 0, 0)
         row.addWidget(self._problem_text, 1)
@@ -211,10 +242,10 @@ class Cockpit(QWidget):
         text.setMaximumWidth(520)
         demo = QPushButton("Start the demo")
         demo.setObjectName("primary")
-        demo.clicked.connect(self.demo_asked)
+        demo.clicked.connect(lambda: self._controller.start(DEMO))
         self.first_button = demo
         file = QPushButton("Open a model …")
-        file.clicked.connect(self.file_asked)
+        file.clicked.connect(self._controller.choose_file)
         row = QHBoxLayout()
         row.setSpacing(theme.GAP_M)
         row.addWidget(demo)

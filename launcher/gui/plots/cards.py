@@ -10,8 +10,8 @@ from PySide6.QtGui import QColor, QFontMetrics
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from launcher.gui import theme
-from launcher.gui.history import SPANS_S, History
 from launcher.gui.labels import Label, set_tip
+from launcher.gui.plots.history import SPANS_S, History
 from launcher.machine.reading import Reading
 
 _PADDING = 0.02

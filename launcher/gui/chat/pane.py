@@ -1,5 +1,7 @@
 """The chat pane: ask, watch the reply stream, stop it; under each reply its figures."""
 
+from typing import TYPE_CHECKING
+
 from PySide6.QtCore import QSizeF, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QKeyEvent, QTextCursor
 from PySide6.QtWidgets import (
@@ -16,7 +18,12 @@ from PySide6.QtWidgets import (
 
 from launcher.base.text import prose
 from launcher.gui import theme
+from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
+from launcher.gui.viewmodel import View
+
+if TYPE_CHECKING:
+    from launcher.engine.client import Delta
 
 _PROMPT_HEIGHT = 76
 _SHORT_BUBBLE = 240
@@ -199,11 +206,9 @@ class Answer(QWidget):
 class ChatPane(QFrame):
     """The conversation and the prompt."""
 
-    asked = Signal(list)
-    stop_asked = Signal()
-
-    def __init__(self) -> None:
+    def __init__(self, controller: Controller) -> None:
         super().__init__()
+        self._controller = controller
         self.setObjectName("card")
         self.setMinimumWidth(_NARROWEST)
         self.messages: list[dict[str, str]] = []
@@ -247,12 +252,28 @@ class ChatPane(QFrame):
         layout.addWidget(self._area, 1)
         layout.addWidget(self.prompt)
         layout.addLayout(below)
-        self.show_abilities(can_ask=False, replying=False, hint="")
+        controller.deltas.connect(self._take)
+        controller.replied.connect(self._take_reply)
+        controller.view_changed.connect(self._show_view)
+        self._show_view(controller.view)
+
+    @Slot(object)
+    def _show_view(self, view: View) -> None:
+        self.show_abilities(can_ask=view.can_ask, replying=view.replying, hint=view.prompt_hint)
+
+    @Slot(object)
+    def _take(self, deltas: "list[Delta]") -> None:
+        text, reasoning = (each.content for each in deltas), (each.reasoning for each in deltas)
+        self.add("".join(text), "".join(reasoning))
+
+    @Slot(object, str)
+    def _take_reply(self, _reply: object, footer: str) -> None:
+        self.end(footer)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
         """Stop the reply with Esc, wherever in the pane the focus is."""
         if event.key() == Qt.Key.Key_Escape:
-            self.stop_asked.emit()
+            self._controller.stop_reply()
         else:
             super().keyPressEvent(event)
 
@@ -272,7 +293,7 @@ class ChatPane(QFrame):
         self._answer = Answer()
         self._add(self._answer)
         self._following = True
-        self.asked.emit(list(self.messages))
+        self._controller.ask(list(self.messages))
 
     def add(self, text: str, reasoning: str) -> None:
         """Append to the reply that is under way."""
@@ -313,7 +334,7 @@ class ChatPane(QFrame):
     @Slot()
     def _send_or_stop(self) -> None:
         if self._replying:
-            self.stop_asked.emit()
+            self._controller.stop_reply()
         else:
             self._send()
 

@@ -1,0 +1,1 @@
+"""The Cockpit page."""

@@ -1,0 +1,41 @@
+"""The pages of the window: declared here, built when they are first shown."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from launcher.gui.words import mark
+
+if TYPE_CHECKING:
+    from PySide6.QtWidgets import QWidget
+
+    from launcher.gui.controller import Controller
+
+
+@dataclass(frozen=True, slots=True)
+class PageSpec:
+    """A page: its name, the title in the rail, the key that shows it, and the class as "module:Class".
+
+    The class is a QWidget that takes the controller, with optional methods `shown()` and `hidden()`.
+    """
+
+    name: str
+    title: str
+    key: str
+    factory: str
+
+    def build(self, controller: "Controller") -> "QWidget":
+        """Return the page."""
+        module, _, name = self.factory.partition(":")
+        page: QWidget = getattr(import_module(module), name)(controller)
+        return page
+
+
+PAGES = (
+    PageSpec("start", mark("Start"), "Ctrl+1", "launcher.gui.start.page:StartPage"),
+    PageSpec("cockpit", mark("Cockpit"), "Ctrl+2", "launcher.gui.cockpit.page:CockpitPage"),
+    PageSpec("tune", mark("Tune"), "Ctrl+3", "launcher.gui.tune.page:TunePage"),
+    PageSpec("models", mark("Models"), "Ctrl+4", "launcher.gui.models.page:ModelsPage"),
+    PageSpec("logs", mark("Logs"), "Ctrl+5", "launcher.gui.logs.page:LogsPage"),
+    PageSpec("settings", mark("Settings"), "Ctrl+,", "launcher.gui.settings.page:SettingsPage"),
+)

@@ -1,0 +1,1 @@
+"""The plots and their read-outs."""

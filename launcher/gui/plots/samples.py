@@ -1,0 +1,175 @@
+"""An hour of samples by name, and what of it a plot can show: the lowest and the highest of each pixel column."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating]
+
+KEPT_S = 3_600.0
+_CAPACITY = 36_600
+"""An hour at 10 Hz, and some."""
+_GAP_S = 2.5
+"""Samples come every second when nothing happens; what is further apart is not joined by a line."""
+
+
+class Samples:
+    """Ring buffers, each written twice a capacity apart, so that any stretch of time is one slice and never a copy.
+
+    Times are of the monitor's clock in seconds, `wall` seconds since the epoch. Unknown is nan.
+    """
+
+    def __init__(self, capacity: int = _CAPACITY) -> None:
+        self._capacity = capacity
+        self._head = 0
+        self._count = 0
+        self._times = np.full(2 * capacity, np.nan)
+        self._wall = np.full(2 * capacity, np.nan)
+        self._columns: dict[str, NDArray[np.float32]] = {}
+        self._last: dict[str, tuple[float, float]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that had a value."""
+        return tuple(self._columns)
+
+    @property
+    def newest_s(self) -> float:
+        """The time of the newest sample, 0 when there is none."""
+        return float(self._times[self._first + self._count - 1]) if self._count else 0.0
+
+    @property
+    def oldest_s(self) -> float:
+        """The time of the oldest sample that is kept, at most an hour before the newest."""
+        return max(float(self._times[self._first]), self.newest_s - KEPT_S) if self._count else 0.0
+
+    def add(self, time_s: float, wall_s: float, values: Mapping[str, float | None]) -> None:
+        """Append one sample; a time that does not go on from the one before is left out."""
+        if self._count:
+            since_s = time_s - self.newest_s
+            if since_s <= 0:
+                return
+            if since_s > _GAP_S:
+                self._append(time_s - since_s / 2, wall_s - since_s / 2, {})
+        self._append(time_s, wall_s, values)
+
+    def _append(self, time_s: float, wall_s: float, values: Mapping[str, float | None]) -> None:
+        at, again = self._head, self._head + self._capacity
+        self._times[at] = self._times[again] = time_s
+        self._wall[at] = self._wall[again] = wall_s
+        for name, value in values.items():
+            if value is not None:
+                if name not in self._columns:
+                    self._columns[name] = np.full(2 * self._capacity, np.nan, np.float32)
+                self._last[name] = (time_s, value)
+        for name, column in self._columns.items():
+            value = values.get(name)
+            column[at] = column[again] = np.nan if value is None else value
+        self._head = (at + 1) % self._capacity
+        self._count = min(self._count + 1, self._capacity)
+
+    @property
+    def _first(self) -> int:
+        return self._head if self._count == self._capacity else 0
+
+    def between(self, from_s: float, to_s: float) -> slice:
+        """Return which samples lie in a stretch of time, and one more on either side, so that lines reach the edges."""
+        first = self._first
+        times = self._times[first : first + self._count]
+        low, high = np.searchsorted(times, (from_s, to_s), side="left")
+        high += bool(high < self._count and times[high] == to_s)
+        return slice(first + max(0, int(low) - 1), first + min(self._count, int(high) + 1))
+
+    def times(self, part: slice) -> Floats:
+        """Return the times of some samples; not to be written to."""
+        return self._times[part]
+
+    def wall(self, part: slice) -> Floats:
+        """Return when some samples were taken, in seconds since the epoch."""
+        return self._wall[part]
+
+    def values(self, name: str, part: slice) -> Floats:
+        """Return some values of one name, nan where it was unknown; not to be written to."""
+        column = self._columns.get(name)
+        return np.full(part.stop - part.start, np.nan, np.float32) if column is None else column[part]
+
+    def last_known(self, name: str) -> tuple[float, float] | None:
+        """Return the newest known value and its age in seconds, None when there never was one."""
+        return (self._last[name][1], self.newest_s - self._last[name][0]) if name in self._last else None
+
+    def mean(self, name: str, from_s: float, to_s: float) -> float | None:
+        """Return the mean of the known values in a stretch of time, None without any."""
+        part = self.between(from_s, to_s)
+        times = self._times[part]
+        values = self.values(name, part)[(times >= from_s) & (times <= to_s)]
+        known = values[~np.isnan(values)]
+        return float(known.mean(dtype=np.float64)) if len(known) else None
+
+    def highest(self, name: str, part: slice) -> float | None:
+        """Return the highest known of some values."""
+        values = self.values(name, part)
+        known = values[~np.isnan(values)]
+        return float(known.max()) if len(known) else None
+
+    def nearest(self, time_s: float) -> int | None:
+        """Return which sample was taken nearest to a time, for `at`."""
+        if not self._count:
+            return None
+        first = self._first
+        times = self._times[first : first + self._count]
+        after = min(int(np.searchsorted(times, time_s)), self._count - 1)
+        before = max(after - 1, 0)
+        return first + (before if time_s - times[before] < times[after] - time_s else after)
+
+    def time_at(self, index: int) -> tuple[float, float]:
+        """Return the time and the wall time of a sample."""
+        return float(self._times[index]), float(self._wall[index])
+
+    def at(self, name: str, index: int) -> float | None:
+        """Return one value, None where it was unknown."""
+        column = self._columns.get(name)
+        value = None if column is None else float(column[index])
+        return None if value is None or value != value else value  # noqa: PLR0124 -- nan
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The pixel columns of a plot, and which samples fall into each.
+
+    They lie at multiples of their width on the monitor's clock: a column keeps its samples while it moves along, so
+    that nothing flickers.
+    """
+
+    times: Floats
+    starts: NDArray[np.intp] | None
+
+    @classmethod
+    def of(cls, times: Floats, width_s: float) -> "Columns":
+        """Divide samples into columns `width_s` wide; where they are further apart each stands for itself."""
+        if len(times) < 2 or times[-1] - times[0] <= 0 or (times[-1] - times[0]) / width_s >= len(times):
+            return cls(times, None)
+        numbers = np.floor(times / width_s).astype(np.int64)
+        starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
+        edges = np.repeat(numbers[starts] * width_s, 2)
+        edges[1::2] += width_s
+        return cls(edges, starts)
+
+    def decimate(self, values: Floats) -> Floats:
+        """Return the values that belong to `times`: of each column the lowest and the highest, in the order of its ends.
+
+        A column without any known value is a gap; no peak is lost.
+        """
+        if self.starts is None:
+            return values
+        low, high = np.fmin.reduceat(values, self.starts), np.fmax.reduceat(values, self.starts)
+        ends = np.append(self.starts[1:], len(values)) - 1
+        falling = values[ends] < values[self.starts]
+        result = np.empty(2 * len(self.starts), values.dtype)
+        result[0::2] = np.where(falling, high, low)
+        result[1::2] = np.where(falling, low, high)
+        return result

@@ -1,0 +1,82 @@
+"""Which stretch of time all plots show: the last minutes as they come, or one that is held."""
+
+SHORTEST_S, LONGEST_S, USUAL_S = 10.0, 3_600.0, 300.0
+GROWING_S = (60.0, 120.0, USUAL_S)
+"""While there is less to show than the usual stretch, and nobody chose one, the axis is shorter."""
+STEP = 1.25
+"""Of one notch of the wheel."""
+
+
+class Span:
+    """A stretch of time of the monitor's clock. While it is `live` its end goes along with the newest sample."""
+
+    def __init__(self) -> None:
+        self.live = True
+        self.length_s = GROWING_S[0]
+        self.end_s = 0.0
+        self._chosen = False
+        self._oldest_s = self._newest_s = 0.0
+
+    @property
+    def start_s(self) -> float:
+        """Where it begins."""
+        return self.end_s - self.length_s
+
+    def follow(self, oldest_s: float, newest_s: float) -> None:
+        """Take note of how far the samples reach."""
+        self._oldest_s, self._newest_s = oldest_s, newest_s
+        if not self._chosen:
+            there_s = newest_s - oldest_s
+            self.length_s = next((span for span in GROWING_S if there_s <= span), GROWING_S[-1])
+        if self.live:
+            self.end_s = newest_s
+
+    def choose(self, length_s: float) -> None:
+        """Show this many seconds; the end stays."""
+        self._chosen = True
+        self.length_s = min(max(length_s, SHORTEST_S), LONGEST_S)
+
+    def zoom(self, notches: float, at_s: float) -> None:
+        """Show less (or with negative notches more) around a moment; a live end stays where it is."""
+        before_s = self.length_s
+        self.choose(before_s * STEP**-notches)
+        if not self.live:
+            self._hold_at(at_s + (self.end_s - at_s) * self.length_s / before_s)
+
+    def pan(self, by_s: float) -> None:
+        """Go back (or with a negative value forward); at the newest sample it becomes live again."""
+        if by_s < 0 and self.live:
+            return
+        self._chosen = True
+        end_s = self.end_s - by_s
+        if by_s < 0 and end_s >= self._newest_s:
+            self.live, self.end_s = True, self._newest_s
+        else:
+            self._hold_at(end_s)
+
+    def hold(self) -> None:
+        """Stand still; samples go on being kept."""
+        self._chosen = True
+        self.live = False
+
+    def go_live(self) -> None:
+        """Follow the newest sample again."""
+        self.live, self.end_s = True, self._newest_s
+
+    def home(self) -> None:
+        """Back to the newest sample and the usual length."""
+        self._chosen = False
+        self.go_live()
+        self.follow(self._oldest_s, self._newest_s)
+
+    def show(self, time_s: float) -> None:
+        """Bring a moment into sight."""
+        if not self.start_s <= time_s <= self.end_s:
+            self._chosen = True
+            self._hold_at(time_s + self.length_s / 2)
+
+    def _hold_at(self, end_s: float) -> None:
+        """Hold an end that keeps some of the samples in sight."""
+        earliest_s = min(self._oldest_s + self.length_s / 2, self._newest_s)
+        self.live = False
+        self.end_s = min(max(end_s, earliest_s), self._newest_s)

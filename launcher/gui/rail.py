@@ -1,0 +1,122 @@
+"""The rail: the state of the server, the pages, the engine in use."""
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QFontMetrics, QKeySequence
+from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QPushButton, QSizePolicy, QVBoxLayout
+
+from launcher import __version__
+from launcher.gui import theme
+from launcher.gui.labels import Label, set_tip
+from launcher.gui.pages import PageSpec
+from launcher.gui.viewmodel import View
+from launcher.gui.words import tr
+
+WIDTH = 184
+
+
+class StatusChip(QFrame):
+    """The server's state by word, glyph and colour, and what it serves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("chip")
+        self._glyph, self._word, self._subject, self._address = Label(), Label(), Label(), Label()
+        self._word.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
+        for label in (self._subject, self._address):
+            label.setObjectName("secondary")
+            label.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+            label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self._address.setTextInteractionFlags(theme.SELECTABLE)
+        self._address.setToolTip(tr("Address of the server on this computer"))
+        first = QHBoxLayout()
+        first.setSpacing(theme.px(6))
+        first.addWidget(self._glyph)
+        first.addWidget(self._word)
+        first.addStretch()
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(theme.px(12), theme.px(10), theme.px(12), theme.px(10))
+        layout.setSpacing(theme.px(2))
+        layout.addLayout(first)
+        layout.addWidget(self._subject)
+        layout.addWidget(self._address)
+
+    def show_view(self, view: View) -> None:
+        """Show the state of a view."""
+        colour = getattr(theme.current(), view.meaning)
+        self._glyph.setText(view.glyph)
+        self._glyph.setStyleSheet(f"color: {colour}; background: transparent;")
+        self._word.setText(view.word)
+        width = theme.px(WIDTH) - 2 * (theme.px(24) + 1)
+        metrics = QFontMetrics(self._subject.font())
+        self._subject.setText(metrics.elidedText(view.subject, Qt.TextElideMode.ElideRight, width))
+        set_tip(self._subject, view.subject)
+        self._address.setText(view.address)
+        self._address.setVisible(bool(view.address))
+        self.setAccessibleName(f"Server: {view.word}, {view.subject} {view.address}".strip())
+
+
+class PageButton(QPushButton):
+    """Shows a page; its key stands at the right."""
+
+    def __init__(self, spec: PageSpec) -> None:
+        super().__init__(tr(spec.title))
+        self.setObjectName("page")
+        self.setCheckable(True)
+        key = QKeySequence(spec.key).toString(QKeySequence.SequenceFormat.NativeText)
+        self._key = Label(key.replace("+", " "))
+        self._key.setObjectName("secondary")
+        self._key.setFont(theme.font(theme.CAPTION_PX))
+        self._key.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        self.setToolTip(tr("{page} ({key})", page=tr(spec.title), key=key))
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, theme.px(12), 0)
+        row.addStretch()
+        row.addWidget(self._key)
+
+    def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+        """Return the size of a control, for the title alone."""
+        return QSize(theme.px(WIDTH - 24), theme.px(32))
+
+
+class Rail(QFrame):
+    """Chooses the page that is shown."""
+
+    chosen = Signal(str)
+
+    def __init__(self, pages: Sequence[PageSpec]) -> None:
+        super().__init__()
+        self.setObjectName("rail")
+        self.setFixedWidth(theme.px(WIDTH))
+        self.chip = StatusChip()
+        self._buttons: dict[str, PageButton] = {}
+        self._about = Label()
+        self._about.setObjectName("secondary")
+        self._about.setFont(theme.font(theme.CAPTION_PX))
+        self._about.setWordWrap(True)
+        group = QButtonGroup(self)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(theme.px(12), theme.px(16), theme.px(12), theme.px(16))
+        layout.setSpacing(theme.px(4))
+        layout.addWidget(self.chip)
+        layout.addSpacing(theme.px(12))
+        for spec in pages:
+            button = self._buttons[spec.name] = PageButton(spec)
+            button.clicked.connect(lambda _, name=spec.name: self.chosen.emit(name))
+            group.addButton(button)
+            if spec.name == "settings":
+                layout.addStretch()
+            layout.addWidget(button)
+        layout.addSpacing(theme.px(8))
+        layout.addWidget(self._about)
+        self.show_engine("")
+
+    def show_page(self, name: str) -> None:
+        """Mark the page that is shown."""
+        self._buttons[name].setChecked(True)
+
+    def show_engine(self, engine: str) -> None:
+        """Show which engine runs, and our version."""
+        version = tr("Version {version}", version=__version__)
+        self._about.setText(f"{engine}\n{version}".strip())
