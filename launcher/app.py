@@ -20,10 +20,10 @@ from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import find_companion
 from launcher.models.locate import locate, refuse_damaged
 from launcher.monitor.meter import ReplyMeter
-from launcher.running import Running, logs, restart, status, stop
+from launcher.running import Running, logs, preview, restart, status, stop
 from launcher.session import OnDelta, OnEvent, OnHealth, OnSample, Reply, Session, read_reply
 
-__all__ = ["Reply", "Running", "Session", "chat", "logs", "options_for", "restart", "serve", "status", "stop"]
+__all__ = ["Reply", "Running", "Session", "chat", "logs", "options_for", "preview", "restart", "serve", "status", "stop"]
 
 
 @asynccontextmanager

@@ -8,10 +8,12 @@ from typing import Any, Protocol
 from launcher.base.control import Address, ControlServer
 from launcher.base.errors import BadOption
 from launcher.base.paths import runtime_dir
-from launcher.engine.launch import ServeOptions
+from launcher.engine.launch import Launch, ServeOptions
 from launcher.engine.settings import Value, parse_settings, settings_of, with_settings
 from launcher.engine.state import Status
 from launcher.engine.supervisor import Supervisor
+from launcher.preview import Previewer
+from launcher.preview_basis import basis_of
 
 _LOG_LINES = 200
 _LOG_PERIOD_S = 0.2
@@ -39,7 +41,7 @@ class Controlled(Protocol):
 
 
 class RemoteControl:
-    """The line of one session. Verbs: status; stop (drain_s); restart (set, drain_s); logs (lines, follow)."""
+    """The line of one session. Verbs: status; stop (drain_s); restart (set, drain_s); preview (set); logs."""
 
     def __init__(self, session: Controlled) -> None:
         self._session = session
@@ -65,20 +67,24 @@ class RemoteControl:
             case "restart":
                 async for each in self._restart(fields):
                     yield each
+            case "preview":
+                yield await self._preview(fields)
             case "logs":
                 async for each in self._logs(fields):
                     yield each
             case _:
                 raise BadOption(f"This server's program does not know {verb}.", "Is it an older version?", verb=verb)
 
+    async def _preview(self, fields: Mapping[str, Any]) -> Mapping[str, object]:
+        """Say what a restart with other settings would make of the server; nothing is changed."""
+        supervisor, chosen = self._session.supervisor, _chosen(fields)
+        launch = _launch_of(supervisor)
+        basis = await basis_of(launch, engine_pid=supervisor.engine_pid, log=supervisor.log.last())
+        return await asyncio.to_thread(lambda: Previewer(basis).preview(chosen).as_json())
+
     async def _restart(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
-        supervisor = self._session.supervisor
-        written = fields.get("set")
-        pairs = {str(name): str(value) for name, value in written.items()} if isinstance(written, dict) else {}
-        chosen = parse_settings(pairs)
-        launch = supervisor.launch
-        if launch is None:
-            raise BadOption("The server has never run, so it cannot be restarted.", "Start it.")
+        supervisor, chosen = self._session.supervisor, _chosen(fields)
+        launch = _launch_of(supervisor)
         options = with_settings(supervisor.options or launch.options, chosen)
         starting = self._session.start(options, again=True, drain_s=_seconds(fields), chosen=chosen)
         async for each in self._follow(starting):
@@ -135,6 +141,19 @@ def status_of(supervisor: Supervisor) -> dict[str, object]:
         "settings": settings_of(launch) if launch else {},
         "log": str(supervisor.log.path),
     }
+
+
+def _chosen(fields: Mapping[str, Any]) -> dict[str, Value]:
+    written = fields.get("set")
+    return parse_settings(
+        {str(name): str(value) for name, value in written.items()} if isinstance(written, dict) else {}
+    )
+
+
+def _launch_of(supervisor: Supervisor) -> Launch:
+    if supervisor.launch is None:
+        raise BadOption("The server has never run, so it cannot be restarted.", "Start it.")
+    return supervisor.launch
 
 
 def _seconds(fields: Mapping[str, Any]) -> float:

@@ -109,6 +109,16 @@ async def restart(
     return told
 
 
+async def preview(url: str | None, changes: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return what `restart` with `changes` would make of a server, as preview.Preview.as_json; nothing is changed.
+
+    Raises what `restart` raises before it begins, and ModelHasNoHead for drafts of a model without a head.
+    """
+    parse_settings(changes)
+    entry = await asyncio.to_thread(registry.find, url)
+    return await _last(_line_of(entry), "preview", set=dict(changes))
+
+
 async def logs(url: str | None, *, lines: int, follow: bool) -> AsyncIterator[str]:
     """Yield the last `lines` lines of the running server's log, or of the one that ran last, each with its time.
 

@@ -13,6 +13,7 @@ from launcher.engine.build import BUILT_IN
 from launcher.engine.client import ChatRequest, Delta, Timings
 from launcher.engine.launch import ServeOptions, check_model, check_options, name_of
 from launcher.engine.left_over import command_hash
+from launcher.engine.load_times import LoadClock, keep_load_time
 from launcher.engine.logs import LogBook
 from launcher.engine.registry import Registration
 from launcher.engine.settings import Value, remember, settings_of
@@ -90,6 +91,7 @@ class Session:
         self._remote: RemoteControl | None = None
         self._listening: asyncio.Task[None] | None = None
         self._chosen: dict[str, Value] = {}
+        self._load_clock = LoadClock()
 
     @property
     def supervisor(self) -> Supervisor:
@@ -142,8 +144,10 @@ class Session:
         await self._learn(supervisor)
 
     async def _learn(self, supervisor: Supervisor) -> None:
-        """Let plans to come know what this load took of the GPU; nothing depends on its success."""
+        """Let plans to come know what this load took, of time and of the GPU; nothing depends on its success."""
         launch, pid = supervisor.launch, supervisor.engine_pid
+        if launch is not None and (seconds := self._load_clock.take()) is not None:
+            await asyncio.to_thread(keep_load_time, launch, seconds)
         if launch is None or pid is None or launch.build.name == BUILT_IN:
             return
         with suppress(Exception):
@@ -190,6 +194,7 @@ class Session:
         )
 
         def listen(event: Event) -> None:
+            self._load_clock.note(event)
             if isinstance(event, Status) and event.state not in (State(registration.entry.state), State.BUSY):
                 launch = supervisor.launch
                 registration.update(

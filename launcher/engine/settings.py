@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from launcher.base.errors import BadOption
-from launcher.base.files import set_aside, write_atomically
+from launcher.base.files import private_folder, read_or_copy, write_twice
 from launcher.base.paths import state_dir
+from launcher.engine.extra import split_extra
 from launcher.engine.launch import Launch, ServeOptions, check_options
 
 _FIELDS = {
@@ -23,9 +24,10 @@ _FIELDS = {
     "kv": "kv",
     "ubatch": "ubatch",
     "n_cpu_moe": "n_cpu_moe",
+    "extra": "extra",
 }
 """The settings by the names of their options, and the fields of ServeOptions that they are."""
-_OPEN = frozenset({"ctx", "threads", "kv", "ubatch", "n_cpu_moe"})
+_OPEN = frozenset({"ctx", "threads", "kv", "ubatch", "n_cpu_moe", "extra"})
 """Those that can be left to the program or the engine."""
 _LEFT_OPEN = ("default", "auto", "none")
 _THOUSANDS = {"k": 2**10, "m": 2**20}
@@ -49,6 +51,8 @@ def parse_settings(written: Mapping[str, str]) -> dict[str, Value]:
 def with_settings(options: ServeOptions, settings: Settings) -> ServeOptions:
     """Return the options with other settings. Raises BadOption for a value that no engine could use."""
     changes: dict[str, Any] = {_FIELDS[_name(name)]: value for name, value in settings.items()}
+    if "extra" in changes:
+        changes["extra"] = split_extra(str(changes["extra"] or ""))
     changed = replace(options, **changes)
     check_options(changed)
     return changed
@@ -76,6 +80,8 @@ def _value(name: str, text: str) -> Value:
     word = text.strip().lower()
     if name in _OPEN and word in _LEFT_OPEN:
         return None
+    if name == "extra":
+        return text.strip()
     if name == "kv":
         return word
     factor = _THOUSANDS.get(word[-1:], 1) if name == "ctx" else 1
@@ -110,11 +116,12 @@ def remembered(model: Path) -> dict[str, Value]:
 
 
 def remember(model: Path, settings: Settings) -> None:
-    """Keep what a user chose for a model. Where it cannot be written, a warning says so."""
+    """Keep what a user chose for a model, their own arguments apart. Where it cannot be written, a warning says so."""
     path, key = _file(), str(model.absolute())
-    chosen = _Kept.model_validate({name: value for name, value in settings.items() if value is not None})
+    lasting = {name: value for name, value in settings.items() if value is not None and name != "extra"}
+    chosen = _Kept.model_validate(lasting)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         with FileLock(path.with_suffix(".lock"), timeout=_LOCK_S):
             kept = _load(path)
             before = kept.models.pop(key, _Kept())
@@ -124,7 +131,7 @@ def remember(model: Path, settings: Settings) -> None:
             if chosen == _Kept():
                 del models[key]
             written = _KeptSettings(models=models).model_dump_json(indent=1, exclude_none=True)
-            write_atomically(path, written.encode())
+            write_twice(path, written.encode())
     except (OSError, Timeout) as error:
         why = getattr(error, "strerror", None) or error
         _log.warning("The settings cannot be kept for the next time (%s): %s.", path, why)
@@ -136,9 +143,6 @@ def _file() -> Path:
 
 def _load(path: Path) -> _KeptSettings:
     try:
-        return _KeptSettings.model_validate_json(path.read_bytes())
-    except ValidationError:
-        set_aside(path, "The list of settings")
-    except OSError:
-        pass  # none were kept, or they cannot be read: writing them says so
-    return _KeptSettings()
+        return read_or_copy(path, _KeptSettings.model_validate_json, "The list of settings") or _KeptSettings()
+    except OSError:  # none were kept, or they cannot be read: writing them says so
+        return _KeptSettings()

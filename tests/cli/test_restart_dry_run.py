@@ -1,0 +1,52 @@
+"""`restart --dry-run`: what other settings would cost, as a user reads it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "launcher"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def served(home: object) -> Iterator[int]:
+    """A server of the demo; its launcher's pid."""
+    command = [*COMMAND, "serve", "demo", "--json", "--ctx", "2K"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["pid"]
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def test_it_tells_memory_and_time_and_changes_nothing(served: int) -> None:
+    told = run("restart", "--dry-run", "--set", "ctx=8K", "--set", "draft=3")
+    assert told.returncode == 0, told.stderr
+    lines = told.stdout.splitlines()
+    assert lines[0].startswith("ctx 2,048 -> 8,192: +")
+    assert lines[1] == "draft 2 -> 3: +0 MiB for one more draft"
+    assert lines[2].startswith("memory   FITS: needs ")
+    assert lines[3].startswith("context  largest that fits with these settings, ")
+    assert lines[4].startswith("restart  about ")
+    assert lines[4].endswith(" s, as the last time here")
+    assert lines[-1] == "Nothing was changed."
+    assert "already" in run("restart", "--dry-run").stdout
+    (running,) = json.loads(run("status", "--json").stdout)
+    assert (running["engine_pid"], running["settings"]["ctx"]) == (served, 2_048)
+
+
+def test_programs_get_the_same_as_json(served: int) -> None:
+    told = json.loads(run("restart", "--dry-run", "--set", "slots=2", "--json").stdout)
+    assert [change["name"] for change in told["changes"]] == ["slots"]
+    assert (told["needs_restart"], told["status"], told["unknown"]) == (True, "FITS", None)
+    assert told["needed_mib"] == pytest.approx(sum(told["parts"].values()), abs=1.5)
+    refused = json.loads(run("restart", "--dry-run", "--set", "extra=--port 1", "--json").stdout)
+    assert refused["error"]["code"] == "bad_option"

@@ -1,0 +1,38 @@
+"""A user's own arguments as one line: read back as they were."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.base.errors import BadOption
+from launcher.engine.extra import join_extra, split_extra
+from launcher.engine.launch import ServeOptions
+from launcher.engine.settings import parse_settings, remember, remembered, with_settings
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=("Cs",)))))
+def test_what_is_joined_is_split_as_it_was(words: list[str]) -> None:
+    assert split_extra(join_extra(words)) == tuple(words)
+
+
+def test_it_reads_as_people_write() -> None:
+    assert split_extra(r'--lora C:\models\a.gguf  --chat-template "my template" # no comment') == (
+        "--lora", r"C:\models\a.gguf", "--chat-template", "my template", "#", "no", "comment"
+    )  # fmt: skip
+    assert join_extra(["--temp", "0.5", "a b", 'say "hi"']) == """--temp 0.5 "a b" "say "'"'"hi"'"\'"""
+    assert split_extra("") == ()
+    with pytest.raises(BadOption, match="not closed"):
+        split_extra('--alias "open')
+
+
+def test_it_is_a_setting_that_holds_for_one_run_only(tmp_path: Path) -> None:
+    options = ServeOptions(model=tmp_path / "model.gguf")
+    chosen = parse_settings({"extra": "--top-k 20", "draft": "3"})
+    assert with_settings(options, chosen).extra == ("--top-k", "20")
+    assert with_settings(with_settings(options, chosen), {"extra": None}).extra == ()
+    with pytest.raises(BadOption, match="--port cannot be set"):
+        with_settings(options, {"extra": "--port 1"})
+    remember(options.model, chosen)
+    assert remembered(options.model) == {"draft": 3}

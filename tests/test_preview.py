@@ -1,0 +1,197 @@
+"""What other settings would cost: against the estimate itself, on described machines, and on the real engine."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher import running
+from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead
+from launcher.engine.endpoint import Endpoint
+from launcher.engine.launch import ServeOptions, plan
+from launcher.engine.load_times import LoadTime
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.header_summary import known_of
+from launcher.models.memory import Setting, estimate
+from launcher.models.plan import Status
+from launcher.preview import Basis, Previewer
+from launcher.preview_basis import basis_of
+from launcher.session import Session
+
+_MIB = 2**20
+
+
+def described(model: str = "qwen3.6-35b-a3b-mtp", quant: str = "UD-Q3_K_XL", *, free_mib: int = 23_400) -> Basis:
+    """A server of a real model on a GPU of 24 GB that nobody has here."""
+    entry = load_catalogue().find(model)
+    file = entry.file(quant)
+    assert file is not None
+    entry, _, weights = known_of(entry, file)
+    assert entry.geometry is not None
+    assert weights is not None
+    setting = Setting(context=65_536, kv="q8_0", draft=2)
+    return Basis(
+        options=ServeOptions(model=Path("model.gguf"), context=65_536, draft=2, kv="q8_0"),
+        setting=setting,
+        geometry=entry.geometry,
+        weights=weights,
+        trained_context=entry.geometry.trained_context,
+        expert_layers=weights.expert_layers(mtp=True),
+        kv_types=("f16", "q8_0", "q4_0"),
+        place="RTX 4090",
+        total_mib=24_564,
+        others_mib=24_564 - free_mib,
+        available_mib=free_mib,
+        margin_mib=1_024,
+        load=LoadTime(8.6, 3),
+    )
+
+
+def test_nothing_changed_is_what_runs() -> None:
+    found = Previewer(described()).preview({"draft": 2, "ctx": 65_536, "kv": "q8_0", "ubatch": 512, "n_cpu_moe": None})
+    assert found.changes == ()
+    assert not found.needs_restart
+    assert found.difference_mib == 0
+    assert found.restart_s == 8.6
+
+
+def test_each_change_says_what_it_alone_costs_and_all_what_they_cost_together() -> None:
+    basis = described()
+    assert basis.geometry is not None
+    assert basis.weights is not None
+    found = Previewer(basis).preview({"draft": 3, "ctx": 131_072, "temperature": 1})
+
+    def needed(setting: Setting) -> int:
+        assert basis.geometry is not None
+        assert basis.weights is not None
+        return estimate(basis.geometry, basis.weights, setting).needed
+
+    before = needed(basis.setting)
+    draft, context, temperature = found.changes
+    assert draft.mib == round((needed(replace(basis.setting, draft=3)) - before) / _MIB) == 63
+    assert str(draft.consequence) == "+63 MiB for one more draft"
+    assert context.mib == round((needed(replace(basis.setting, context=131_072)) - before) / _MIB)
+    assert str(context.consequence) == f"+{context.mib:,} MiB for 65,536 more tokens of context"
+    assert (draft.needs_restart, context.needs_restart, temperature.needs_restart) == (True, True, False)
+    assert found.estimate is not None
+    together = replace(basis.setting, draft=3, context=131_072)
+    assert found.estimate.needed == needed(together)
+    assert found.difference_mib == round((needed(together) - before) / _MIB)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"draft": 0}, "without MTP"),
+        ({"draft": 5}, "for 3 more drafts"),
+        ({"draft": 1}, "for one draft fewer"),
+        ({"ctx": 32_768}, "for 32,768 fewer tokens of context"),
+        ({"kv": "f16"}, "with a KV cache of f16"),
+        ({"ubatch": 1_024}, "when 1,024 tokens of a prompt are computed at once"),
+        ({"slots": 2}, "for 2 requests at a time"),
+        ({"n_cpu_moe": 10}, "with the experts of 10 layers in host memory"),
+        ({"n_cpu_moe": 1}, "with the experts of one layer in host memory"),
+        ({"threads": 1}, "1 processor threads, no other memory"),
+        ({"extra": "--no-warmup"}, "the formula does not count your own arguments"),
+    ],
+)
+def test_every_setting_has_a_sentence(change: dict[str, int | str], sentence: str) -> None:
+    (found,) = Previewer(described()).preview(change).changes
+    assert str(found.consequence).endswith(sentence)
+    assert "{" not in str(found.consequence)
+    if found.mib is not None:
+        sign = "+" if found.mib >= 0 else "\N{MINUS SIGN}"
+        assert str(found.consequence).startswith(f"{sign}{abs(found.mib):,} MiB ")
+
+
+def test_it_fits_is_tight_or_too_big_and_the_largest_context_is_the_last_that_fits() -> None:
+    roomy = described()
+    previewer = Previewer(roomy)
+    found = previewer.preview({})
+    assert found.status is Status.FITS
+    largest = found.largest_context
+    assert largest == 262_144
+    needed = found.needed_mib
+    assert needed is not None
+    tight = Previewer(replace(roomy, available_mib=needed + 500)).preview({})
+    assert (tight.status, tight.missing_mib) == (Status.TIGHT, 0)
+    small = Previewer(replace(roomy, available_mib=needed - 100))
+    assert (small.preview({}).status, small.preview({}).missing_mib) == (Status.TOO_BIG, 100)
+    assert small.preview({"n_cpu_moe": 40}).status is Status.OFFLOADS
+    between = Previewer(replace(roomy, available_mib=needed + 1_024 + 1))  # what runs fits by a MiB, the next step not
+    assert between.preview({"ctx": 4_096}).largest_context == 65_536
+    assert between.preview({"draft": 0}).largest_context is not None
+    assert Previewer(replace(roomy, available_mib=1_000)).preview({}).largest_context is None
+
+
+def test_contexts_are_powers_of_two_and_half_way_steps_up_to_the_trained_length() -> None:
+    basis = described()
+    assert basis.contexts[:5] == (1_024, 1_536, 2_048, 3_072, 4_096)
+    assert basis.contexts[-3:] == (131_072, 196_608, 262_144)
+    odd = replace(basis, trained_context=40_960, setting=replace(basis.setting, context=5_000))
+    assert odd.contexts[-2:] == (32_768, 40_960)
+    assert 5_000 in odd.contexts
+
+
+def test_what_no_engine_could_use_is_refused() -> None:
+    previewer = Previewer(replace(described(), can_draft=False, setting=Setting(context=8_192, draft=0)))
+    with pytest.raises(BadOption, match="out of range"):
+        previewer.preview({"ctx": 1})
+    with pytest.raises(BadOption, match="--port cannot be set"):
+        previewer.preview({"extra": "--port 8080"})
+    with pytest.raises(ModelHasNoHead, match="no MTP head"):
+        previewer.preview({"draft": 2})
+
+
+def test_a_model_without_a_formula_has_no_figures_but_a_reason_and_still_its_changes() -> None:
+    unknown = replace(described(), geometry=None, weights=None, unknown="No formula knows it.")
+    found = Previewer(unknown).preview({"draft": 3})
+    assert (found.estimate, found.status, found.needed_mib, found.largest_context) == (None, None, None, None)
+    assert str(found.changes[0].consequence) == "\N{EN DASH} MiB for one more draft"
+    told = found.as_json()
+    assert (told["status"], told["unknown"], told["parts"]) == (None, "No formula knows it.", None)
+
+
+def test_a_slider_move_takes_less_than_5_ms() -> None:
+    previewer = Previewer(described())
+    for _ in previewer.warm():
+        pass
+    times = []
+    for draft in range(9):
+        for context in previewer.basis.contexts[4:]:
+            begun_s = time.perf_counter()
+            previewer.preview({"draft": draft, "ctx": context, "kv": "f16"})
+            times.append(time.perf_counter() - begun_s)
+    assert sorted(times)[len(times) // 2] < 0.005
+
+
+async def test_a_command_that_does_not_run_yet_is_previewed_too(demo_model: Path) -> None:
+    launch = await plan(ServeOptions(model=demo_model, built_in=True), Endpoint("127.0.0.1", 1, "key"))
+    basis = await basis_of(launch)
+    found = Previewer(basis).preview({"draft": 3})
+    assert (found.status, basis.place, basis.expert_layers) == (Status.FITS, "host memory", 0)
+    assert basis.total_mib >= basis.available_mib > basis.total_mib // 100
+    assert found.restart_s is None
+    assert not basis.own_measured
+
+
+async def test_a_running_server_says_what_a_restart_would_cost_and_changes_nothing(demo_model: Path) -> None:
+    session = Session()
+    await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024))
+    try:
+        before = session.supervisor.engine_pid
+        told = await running.preview(None, {"ctx": "4K", "draft": "0"})
+        assert [(each["name"], each["old"], each["new"]) for each in told["changes"]] == [
+            ("ctx", 1_024, 4_096),
+            ("draft", 2, 0),
+        ]
+        assert (told["status"], told["restart_measured"], told["own_measured"]) == ("FITS", 1, True)
+        assert told["restart_s"] > 0
+        assert session.supervisor.engine_pid == before
+        with pytest.raises(LauncherError, match="out of range"):
+            await running.preview(None, {"ctx": "1"})
+        await running.restart(None, {"draft": "1"})
+        assert (await running.preview(None, {}))["restart_measured"] == 2
+    finally:
+        await session.stop()
