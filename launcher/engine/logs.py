@@ -5,8 +5,8 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from launcher.base.files import open_private
 from launcher.base.paths import state_dir
@@ -21,17 +21,14 @@ _BATCH_S = 0.1
 _CLOSE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(NamedTuple):
     """One line and when it came (seconds since the epoch)."""
 
     time_s: float
     text: str
 
     def __str__(self) -> str:
-        whole = int(self.time_s)
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(whole))
-        return f"{stamp},{int(1_000 * (self.time_s - whole)):03} {self.text}"
+        return f"{_stamp(self.time_s)} {self.text}"
 
 
 class LogBook:
@@ -190,10 +187,16 @@ def _numbered(path: Path, number: int) -> Path:
 
 def _stamped(lines: list[LogLine]) -> list[str]:
     """Return the lines with their times, which are costly to format one by one."""
-    texts, whole, stamp = [], -1, ""
+    texts, before_ms, stamp = [], -1, ""
     for line in lines:
-        if int(line.time_s) != whole:
-            whole = int(line.time_s)
-            stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(whole))
-        texts.append(f"{stamp},{int(1_000 * (line.time_s - whole)):03} {line.text}")
+        now_ms = int(1_000 * line.time_s)
+        if now_ms != before_ms:
+            before_ms, stamp = now_ms, _stamp(line.time_s)
+        texts.append(f"{stamp} {line.text}")
     return texts
+
+
+def _stamp(time_s: float) -> str:
+    whole = int(time_s)
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(whole))
+    return f"{stamp},{int(1_000 * (time_s - whole)):03}"
