@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from launcher.base.errors import LauncherError, PortBusy, ServerNotFound, Superseded
@@ -84,6 +84,7 @@ class Session:
         self._shared = shared
         self._may_move = port is None
         self._on_event = on_event
+        self._also: list[OnEvent] = []
         self._hides_lost_port = False
         self._requests = 0
         self._supervisor: Supervisor | None = None
@@ -99,6 +100,15 @@ class Session:
         if self._supervisor is None:
             raise ServerNotFound("The server is not running.", "Start it first.")
         return self._supervisor
+
+    @contextmanager
+    def listening(self, listener: OnEvent) -> Iterator[None]:
+        """Tell `listener`, too, of every event for as long as the block lasts."""
+        self._also.append(listener)
+        try:
+            yield
+        finally:
+            self._also.remove(listener)
 
     async def start(
         self,
@@ -211,8 +221,9 @@ class Session:
                 registration.update(engine_pid=event.pid, engine_created_s=event.created_s, command_hash=None)
                 return
             lost = isinstance(event, Status) and isinstance(event.error, PortBusy) and self._hides_lost_port
-            if self._on_event is not None and not lost:
-                self._on_event(event)
+            for tell in (self._on_event, *self._also):
+                if tell is not None and not lost:
+                    tell(event)
 
         self._registration = registration
         self._remote = RemoteControl(self)

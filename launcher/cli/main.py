@@ -17,6 +17,7 @@ from launcher.cli.terminal import guard
 VERBS = {
     "gui": "open the window (also what happens without a verb)",
     "demo": "run the whole chain on the built-in demo model",
+    "up": "from nothing to the first token: the recommended plan, downloaded, tested and served",
     "serve": "serve a model until Ctrl-C",
     "chat": "ask a running server",
     "status": "list the running servers",

@@ -1,0 +1,100 @@
+"""`mtp-launcher up` as a user types it, against the fake hub."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Hub
+from tests.models.pulling import FILE
+from tests.test_first_start import REPO, catalogue_with
+
+pytestmark = pytest.mark.usefixtures("no_engine_here", "repository")
+COMMAND = [sys.executable, "-m", "launcher", "up"]
+
+
+@pytest.fixture
+def repository(hub: Hub, demo_model: Path, home: Path) -> Iterator[Path]:
+    """A repository with the demo model, and a model of the user's own catalogue that lies there."""
+    folder = hub.folder / REPO
+    folder.mkdir(parents=True)
+    shutil.copy(demo_model, folder / FILE)
+    catalogue_with(home)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_from_nothing_to_a_server_and_ctrl_c_is_its_end() -> None:
+    with subprocess.Popen([*COMMAND, "mine", "--json"], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout
+        told = []
+        for line in program.stdout:
+            told.append(json.loads(line))
+            if told[-1]["event"] == "ready":
+                program.send_signal(signal.SIGINT)
+    assert program.returncode == 0
+    plan, *steps, ready = told
+    assert (plan["event"], plan["model"], plan["ctx"], plan["backend"]) == ("plan", "mine:F16", 4096, "cpu")
+    done = [step["step"] for step in steps if step["stage"] == "done"]
+    assert list(dict.fromkeys(done)) == ["engine", "model", "verify", "load", "warm up", "self-test"]
+    tested = steps[-1]
+    assert 0 < tested["draft_n_accepted"] <= tested["draft_n"]
+    assert ready["url"].startswith("http://127.0.0.1:")
+    assert ready["text"]
+
+
+def test_a_line_for_each_step_and_again_they_are_done() -> None:
+    for had in ("received", "here already"):
+        with subprocess.Popen([*COMMAND, "mine"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+            assert program.stdout
+            assert program.stderr
+            next(line for line in program.stdout if "Ctrl-C" in line)
+            program.send_signal(signal.SIGINT)
+            lines = program.stderr.read().splitlines()
+        assert program.returncode == 0
+        assert lines[0].startswith("Mine, F16, context 4,096, KV f16, draft 2: needs ")
+        assert "Engine:    built in" in lines
+        assert f"Model:     F16, {had}" in lines
+        assert lines[-1].startswith("Self-test: ")
+        assert "drafted tokens accepted" in lines[-1]
+
+
+def test_without_a_gpu_it_says_what_can_be_done() -> None:
+    told = run()
+    assert told.returncode == 1
+    assert "There is no GPU that can be used here" in told.stderr
+    assert "`mtp-launcher up " in told.stderr
+    assert "`mtp-launcher demo`" in told.stderr
+
+
+def test_without_the_network_it_offers_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    told = run("mine")
+    assert told.returncode == 1
+    assert "HF_HUB_OFFLINE is set" in told.stderr
+    assert "`mtp-launcher demo` shows all of it" in told.stderr
+    (*_, error) = (json.loads(line) for line in run("mine", "--json").stdout.splitlines())
+    assert error["error"]["code"] == "offline"
+
+
+def test_interrupted_it_is_paused_and_goes_on(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
+    with subprocess.Popen([*COMMAND, "mine", "--json"], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout
+        told = []
+        for line in program.stdout:
+            told.append(json.loads(line))
+            if told[-1].get("step") == "model" and told[-1]["done_bytes"] and told[-1]["stage"] == "running":
+                program.send_signal(signal.SIGINT)
+    assert program.returncode == 130
+    assert told[-1] == {"event": "paused"}
+    assert (told[-2]["step"], told[-2]["stage"]) == ("model", "paused")
