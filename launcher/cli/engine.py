@@ -32,6 +32,7 @@ _ACTIONS = {
     "rollback": "put the engine in use that was before",
     "remove": "remove an installed engine, or forget one of yours",
     "add": "take in an engine of your own by its path, such as a fork's",
+    "flags": "list the flags that an engine has, as its own --help tells them",
     "test": "test an engine: version, GPU, MTP on the demo model",
 }
 
@@ -60,6 +61,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
             action.add_argument("name", metavar="NAME", help="as `engine list` shows it, or its tag")
         if name in ("pin", "test"):
             action.add_argument("name", nargs="?", metavar="NAME", help="as `engine list` shows it (default: in use)")
+        if name == "flags":
+            action.add_argument("search", nargs="*", metavar="WORD", help="only those that have these words")
+            action.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine")
         if name == "add":
             action.add_argument("path", type=Path, metavar="PATH", help="a llama-server, or the folder that has it")
             action.add_argument("--name", metavar="N", help="what to call it (default: its folder's name)")
@@ -69,6 +73,7 @@ async def run(options: argparse.Namespace) -> int:
     """Do what the action says. Exit code 1 when it could not be done or a test failed, 130 when interrupted."""
     actions: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
         "list": engine_lists.list_engines,
+        "flags": engine_lists.list_flags,
         "available": engine_lists.list_available,
         "install": _install,
         "add": _add,

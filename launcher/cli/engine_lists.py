@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.bar import size
@@ -172,3 +173,22 @@ def fault_in(store: Store) -> Fault | None:
     from launcher.engine.known_bad import fault_of
 
     return next((fault_of(each.number) for each in store.engines if each.name == store.current), None)
+
+
+async def list_flags(options: argparse.Namespace) -> int:
+    """Print the flags of the engine that `serve` would take, or of the one that is named."""
+    from launcher.engine.build import probe
+    from launcher.engine.flags import flags_of
+    from launcher.planner import installed_build
+
+    build = await probe(options.engine) if options.engine else await installed_build() or await probe(None)
+    found = [flag for flag in await flags_of(build) if flag.matches(" ".join(options.search))]
+    if options.json:
+        print_json({"engine": build.name, "version": build.version, "flags": [asdict(flag) for flag in found]})
+        return 0
+    print(f"{build.name} {build.version}: {len(found)} flags")
+    for flag in found:
+        value = f" {flag.value}" if flag.value else ""
+        print(f"\n{', '.join(flag.names)}{value}")
+        print(filled(flag.description, "    ") if flag.description else "    (not explained)")
+    return 0

@@ -174,6 +174,11 @@ async def probe(engine: Path | None) -> Build:
     )
 
 
+async def help_of(build: Build) -> str:
+    """Return what a build's --help prints. Raises EngineUnsuitable or EngineFailed when it does not answer."""
+    return await _ask(build.command, "--help")
+
+
 async def list_devices(build: Build, rpc: Sequence[str] = ()) -> tuple[Device, ...]:
     """Return the GPUs that the build can use, asked anew: drivers come and go.
 

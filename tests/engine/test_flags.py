@@ -1,0 +1,103 @@
+"""What a build's --help tells of its flags: llama-server's own layout, and argparse's."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from launcher.base.errors import BadOption
+from launcher.engine.build import probe
+from launcher.engine.flags import Flag, flags_of, parse_flags
+
+HELP = """----- common params -----
+
+-h,    --help, --usage                  print usage and exit
+-c,    --ctx-size N                     size of the prompt context (default: 0, 0 = loaded from model)
+                                        (env: LLAMA_ARG_CTX_SIZE)
+-fa,   --flash-attn [on|off|auto]       set Flash Attention use ('on', 'off', or 'auto', default: 'auto')
+                                        (env: LLAMA_ARG_FLASH_ATTN)
+--perf, --no-perf                       whether to enable internal libllama performance timings (default:
+                                        false)
+-ctk,  --cache-type-k TYPE              KV cache data type for K
+                                        allowed values: f32, f16, q8_0
+                                        (default: f16)
+--spec-type none,draft-mtp,ngram-mod
+                                        comma-separated list of types
+
+                                        (default: none)
+
+----- sampling params -----
+
+--temp, --temperature N                 temperature (default: 0.80)
+--draft, --draft-n N                    the argument has been removed. use --spec-draft-n-max
+--lora FNAME                            path to LoRA adapter
+--no-mmap                               do not memory-map the model
+"""
+
+
+def named(name: str) -> Flag:
+    (found,) = [flag for flag in parse_flags(HELP) if name in flag.names]
+    return found
+
+
+def test_names_values_defaults_and_what_it_does() -> None:
+    context = named("--ctx-size")
+    assert (context.names, context.value, context.default, context.kind) == (("--ctx-size", "-c"), "N", "0", "whole")
+    assert context.description == "size of the prompt context (default: 0, 0 = loaded from model)"
+    assert (context.section, named("--temp").section) == ("common params", "sampling params")
+    attention = named("-fa")
+    assert (attention.choices, attention.kind) == (("on", "off", "auto"), "choice")
+    assert named("--cache-type-k").choices == ("f32", "f16", "q8_0")
+    assert (named("--perf").off, named("--perf").kind, named("--perf").default) == ("--no-perf", "switch", "false")
+    assert (named("--no-mmap").off, named("--no-mmap").kind) == (None, "switch")
+    assert (named("--temp").kind, named("--temp").name, named("--temp").default) == ("number", "--temperature", "0.80")
+    assert (named("--lora").kind, named("--spec-type").kind, named("--spec-type").default) == ("file", "text", "none")
+    assert "comma-separated list of types" in named("--spec-type").description
+
+
+def test_what_was_removed_or_only_answers_is_no_flag_of_a_server() -> None:
+    names = {name for flag in parse_flags(HELP) for name in flag.names}
+    assert not names & {"--draft", "--help", "--usage"}
+    assert len(parse_flags(HELP)) == 8
+
+
+def test_values_are_found_among_arguments_put_there_and_taken_out() -> None:
+    extra = ("--temp", "0.5", "-fa=off", "--no-perf", "--lora", "a b.gguf")
+    assert [named(name).value_in(extra) for name in ("--temp", "-fa", "--perf", "--lora", "-c")] == [
+        "0.5", "off", "off", "a b.gguf", None
+    ]  # fmt: skip
+    assert named("--temp").put_into(extra, "1.0") == (*extra[2:], "--temperature", "1.0")
+    assert named("-fa").put_into(extra, None) == (*extra[:2], *extra[3:])
+    assert named("--perf").put_into(extra, "on") == (*extra[:3], *extra[4:], "--perf")
+    assert named("--no-mmap").put_into((), "on") == ("--no-mmap",)
+    assert named("--no-mmap").put_into(("--no-mmap",), None) == ()
+
+
+@pytest.mark.parametrize(("name", "value"), [("-fa", "maybe"), ("--ctx-size", "8K"), ("--temp", "hot")])
+def test_a_value_of_the_wrong_kind_is_refused(name: str, value: str) -> None:
+    with pytest.raises(BadOption, match=named(name).name):
+        named(name).check(value)
+    named("-fa").check("auto")
+    named("--ctx-size").check("-1")
+    named("--temp").check(".5")
+
+
+def test_a_search_needs_all_its_words() -> None:
+    assert [flag.name for flag in parse_flags(HELP) if flag.matches("cache K")] == ["--cache-type-k"]
+    assert named("--temp").matches("")
+
+
+async def test_the_built_in_engine_is_asked_itself() -> None:
+    flags = {flag.name: flag for flag in await flags_of(await probe(None))}
+    assert flags["--flash-attn"].choices == ("on", "off", "auto")
+    assert {"--ctx-size", "--spec-draft-n-max", "--parallel"} <= flags.keys()
+
+
+def test_the_command_line_lists_them() -> None:
+    command = [sys.executable, "-m", "launcher", "engine", "flags", "draft", "length"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "--spec-draft-n-max" in told
+    assert "--port" not in told
+    as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert [flag["names"] for flag in json.loads(as_json)["flags"]] == [["--spec-draft-n-max"]]
