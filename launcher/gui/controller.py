@@ -120,6 +120,11 @@ class Controller(QObject):
         return self._model.view
 
     @property
+    def session(self) -> "Session | None":
+        """The core's session, None before the first start. To be used in work for the bridge, on the core's thread."""
+        return self._session
+
+    @property
     def inputs(self) -> Inputs:
         """What the view is derived from."""
         return self._model.inputs
@@ -228,7 +233,7 @@ class Controller(QObject):
         options = with_settings(session.supervisor.options or launch.options, changes)
         if extra is not None:
             options = replace(options, extra=tuple(extra))
-        await session.start(options, drain_s=drain_s, chosen=changes)
+        await session.start(options, again=True, drain_s=drain_s, chosen=changes)
 
     async def _fix(self, action: "Action") -> None:
         from launcher.engine.action import apply
