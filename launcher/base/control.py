@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base.errors import ControlRefused, LauncherError, Unreachable
+from launcher.base.files import private_folder
 
 Handler = Callable[[str, Mapping[str, Any]], AsyncIterator[Any]]
 """Answers a request, by its verb and its other fields, with JSON values. LauncherErrors are told to who asked."""
@@ -207,8 +208,7 @@ def _bound(path: Path) -> socket.socket:
     """Return a socket that is bound to `path`, for its owner only."""
     if sys.platform == "win32":
         raise OSError("There are named pipes in their place.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.parent.chmod(0o700)
+    private_folder(path.parent)
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX)
     try:

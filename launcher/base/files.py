@@ -6,10 +6,14 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from launcher.base.errors import FolderNotOurs
+
+Parsed = TypeVar("Parsed")
 
 _DRAFT = ".draft"
 _ABANDONED_S = 3600.0
@@ -27,7 +31,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     Raises OSError, and then leaves `path` as it was and nothing beside it. Being killed leaves the draft, which a later
     write deletes.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with suppress(OSError):
         for left in path.parent.glob(f".{glob.escape(path.name)}.*{_DRAFT}"):
             if time.time() - left.stat().st_mtime > _ABANDONED_S:
@@ -68,10 +72,48 @@ def open_private(path: Path, flags: int) -> int:
     return descriptor
 
 
-def set_aside(path: Path, what: str) -> Path | None:
+def write_twice(path: Path, data: bytes) -> None:
+    """Write a file as `write_atomically` does, and then a copy beside it, from which `read_or_copy` restores it.
+
+    Raises OSError when the file cannot be written.
+    """
+    write_atomically(path, data)
+    with suppress(OSError):  # the file itself is whole
+        write_atomically(_copy_of(path), data)
+
+
+def read_or_copy(path: Path, parse: Callable[[bytes], Parsed], what: str) -> Parsed | None:
+    """Return what `parse` makes of a file, or of its copy where the file is damaged; None when neither can be used.
+
+    A damaged file, at which `parse` raises ValueError, is set aside: see `set_aside`, also for `what`; its copy takes
+    its place. Raises OSError when there is no file, or it cannot be read.
+    """
+    data = read_private(path)
+    try:
+        return parse(data)
+    except ValueError:
+        pass
+    try:
+        copied = read_private(_copy_of(path))
+        found = parse(copied)
+    except (OSError, ValueError):
+        set_aside(path, what)
+        return None
+    set_aside(path, what, "its copy takes its place")
+    with suppress(OSError):
+        write_atomically(path, copied)
+    return found
+
+
+def _copy_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.copy")
+
+
+def set_aside(path: Path, what: str, then: str = "it is begun anew") -> Path | None:
     """Keep a file that cannot be understood under another name, .bad, and say so in a warning.
 
-    `what` begins the sentence, such as "The list of settings". Returns the new path, None when it cannot be renamed.
+    `what` begins the sentence, such as "The list of settings", and `then` says what comes in its place. Returns the new
+    path, None when it cannot be renamed.
     """
     number, bad = 1, path.with_name(f"{path.name}.bad")
     while bad.exists():
@@ -82,8 +124,18 @@ def set_aside(path: Path, what: str) -> Path | None:
     except OSError as error:
         _log.warning("%s (%s) is damaged, and cannot be set aside: %s.", what, path, error.strerror or error)
         return None
-    _log.warning("%s was damaged: it is begun anew, and the damaged file is kept as %s.", what, bad)
+    _log.warning("%s was damaged: %s, and the damaged file is kept as %s.", what, then, bad)
     return bad
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, for their owner only, whatever the umask is. Raises OSError.
+
+    `Path.mkdir(mode, parents=True)` gives that mode to the last of them alone.
+    """
+    for folder in reversed((path, *path.parents)):
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def private_folder(path: Path) -> Path:
@@ -91,7 +143,7 @@ def private_folder(path: Path) -> Path:
 
     Raises FolderNotOurs when it belongs to another user, who could put files of theirs into it, and OSError.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path)
     if sys.platform == "win32":  # the user's profile is the user's own
         return path
     found = path.stat()

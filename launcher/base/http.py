@@ -17,13 +17,14 @@ from launcher.base.errors import Refused, Unreachable
 from launcher.base.events import read_events
 from launcher.base.net import host_of, origin, redirected, tls_context, unreachable
 from launcher.base.refusal import refusal_in
-from launcher.base.text import one_line
 
 _CONNECT_S, _REMOTE_CONNECT_S = 2.0, 10.0
 _ANSWER_S = 10.0
 _MOST_BYTES, _MOST_EVENT_BYTES, _MOST_ERROR_BYTES = 2**23, 2**22, 2**16
 """Of an answer, an event and an error. A llama-server's largest are its metrics and slots, some 100 KB."""
 _FIRST_RANGE, _LARGEST_RANGE = 2**18, 2**22
+_CUT = ("peer closed connection", "Server disconnected")
+"""How httpcore and h11 begin their words for a connection that the other side has ended."""
 _CONTENT_RANGE = re.compile(r"bytes (?:(?P<first>\d{1,19})-(?P<last>\d{1,19})|\*)/(?P<size>\d{1,19})")
 
 
@@ -104,7 +105,8 @@ class LoopbackClient:
                 await self._check(response)
                 if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
                     raise Refused(f"{self.url}{path} sent something that is no stream.", "Is it a llama-server?")
-                yield self._parsed_events(response)
+                with self._translated("in the middle of the reply"):
+                    yield self._parsed_events(response)
 
     async def _parsed_events(self, response: httpx.Response) -> AsyncIterator[Any]:
         async for event in read_events(response.aiter_raw(), _MOST_EVENT_BYTES, self.url):
@@ -126,7 +128,7 @@ class LoopbackClient:
         raise refusal_in(data, response.status_code, str(response.url))
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self, when: str = "before its answer was whole") -> Iterator[None]:
         try:
             yield
         except httpx.ConnectError as error:
@@ -136,8 +138,9 @@ class LoopbackClient:
         except (httpx.TimeoutException, TimeoutError) as error:
             raise Unreachable(f"{self.url} did not answer in time.", "See its log.") from error
         except httpx.HTTPError as error:
-            why = one_line(str(error)) or type(error).__name__
-            raise Unreachable(f"The connection to {self.url} broke off: {why}.", "See the server's log.") from error
+            cut = isinstance(error, httpx.NetworkError) or str(error).startswith(_CUT)
+            why = when if cut else "because what came is no HTTP"
+            raise Unreachable(f"The connection to {self.url} broke off {why}.", "See the server's log.") from error
 
 
 async def _content(response: httpx.Response, most: int, where: str) -> bytes:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from filelock import FileLock
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from launcher.base.errors import BadOption, PortBusy
-from launcher.base.files import private_folder, read_private, set_aside, write_atomically
+from launcher.base.files import private_folder, read_or_copy, write_twice
 from launcher.base.paths import state_dir
 
 HOST = "127.0.0.1"
@@ -66,16 +66,13 @@ def _kept_endpoints() -> Iterator[_KeptEndpoints]:
         before = kept.model_dump_json()
         yield kept
         if kept.model_dump_json() != before:
-            write_atomically(path, kept.model_dump_json(indent=1).encode())
+            write_twice(path, kept.model_dump_json(indent=1).encode())
 
 
 def _load(path: Path) -> _KeptEndpoints:
     try:
-        return _KeptEndpoints.model_validate_json(read_private(path))
+        return read_or_copy(path, _KeptEndpoints.model_validate_json, "The list of ports and keys") or _KeptEndpoints()
     except FileNotFoundError:
-        return _KeptEndpoints()
-    except ValidationError:
-        set_aside(path, "The list of ports and keys")
         return _KeptEndpoints()
 
 

@@ -4,12 +4,17 @@ What is left out is named, and all else stays: drivers and runtimes of GPUs are 
 LD_PRELOAD, LD_LIBRARY_PATH and the like are among them and stay: whoever can set them is the user already.
 """
 
+import atexit
+import logging
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
+from launcher.base.files import make_folder
 from launcher.base.paths import cache_dir
 
 _SETTINGS_PREFIXES = ("LLAMA_", "HF_")
@@ -25,6 +30,7 @@ _SECRETS = re.compile(
 hold a password. No engine needs them."""
 _PARENT_PROTOCOL = "LLAMA_SERVER_ROUTER_PORT"
 _API_KEY = "LLAMA_API_KEY"
+_log = logging.getLogger(__name__)
 
 
 def engine_environment(
@@ -43,14 +49,30 @@ def engine_environment(
         for name, value in inherited.items()
         if not name.startswith(_SETTINGS_PREFIXES) and name not in _SETTINGS and not _SECRETS.fullmatch(name)
     }
-    settings = cache_dir() / "engine-settings"
-    settings.mkdir(parents=True, exist_ok=True)
-    environment["APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME"] = str(settings)
+    environment["APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME"] = str(_settings_folder())
     if api_key:
         environment[_API_KEY] = api_key
     if reports_loading:
         environment[_PARENT_PROTOCOL] = "1"
     return environment
+
+
+def _settings_folder() -> Path:
+    """Return the empty folder where the engine looks for settings; where ours cannot be made, one for this run."""
+    folder = cache_dir() / "engine-settings"
+    try:
+        make_folder(folder)
+    except OSError as error:
+        return _settings_of_this_run(folder, str(error.strerror or error))
+    return folder
+
+
+@cache
+def _settings_of_this_run(folder: Path, why: str) -> Path:
+    made = tempfile.TemporaryDirectory(prefix="mtp-launcher-", ignore_cleanup_errors=True)
+    atexit.register(made.cleanup)
+    _log.warning("%s cannot be made: %s. For this run the engine gets %s in its place.", folder, why, made.name)
+    return Path(made.name)
 
 
 def system_settings() -> Path | None:

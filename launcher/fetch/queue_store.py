@@ -11,7 +11,7 @@ from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.base.errors import WrittenByNewer
-from launcher.base.files import write_atomically
+from launcher.base.files import make_folder, write_atomically
 from launcher.base.paths import state_dir
 from launcher.fetch.jobs import Failure, Figures, Job, Jobs
 
@@ -59,7 +59,7 @@ class QueueStore:
 
         Nobody else changes them meanwhile. What `change` raises leaves them as they were.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         with FileLock(self._folder / "queue.lock", timeout=_LOCK_S):
             before, damage = self._load()
             after, told = change(before)

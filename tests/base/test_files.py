@@ -121,3 +121,27 @@ def test_a_draft_that_the_program_was_killed_over_is_deleted_later(old: Path) ->
     os.utime(draft, (0, 0))
     write_atomically(old, b"a third")
     assert names_in(old.parent) == [old.name]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX's")
+def test_folders_that_are_made_are_their_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path; os.umask(0)\n"
+        "from launcher.base.control import _bound\n"
+        "from launcher.base.files import private_folder, write_atomically\n"
+        "from launcher.engine.last import keep_last\n"
+        "from launcher.engine.settings import remember\n"
+        "home = Path(sys.argv[1])\n"
+        "write_atomically(home / 'a' / 'b' / 'file', b'')\n"
+        "private_folder(home / 'c' / 'd')\n"
+        "_bound(home / 'e' / 'f' / 'line').close()\n"
+        "os.environ['MTP_LAUNCHER_HOME'] = str(home / 'g')\n"
+        "remember(Path('model'), {'draft': 1})\n"
+        "os.environ['MTP_LAUNCHER_HOME'] = str(home / 'h')\n"
+        "keep_last('model')\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    made = {path.relative_to(tmp_path).as_posix(): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*/")}
+    folders = {name: mode for name, mode in made.items() if (tmp_path / name).is_dir()}
+    assert set(folders) == {"a", "a/b", "c", "c/d", "e", "e/f", "g", "g/state", "h", "h/state"}
+    assert set(folders.values()) == {0o700}

@@ -209,8 +209,9 @@ def test_bad_models_end_with_one_sentence(tmp_path: Path, demo_model: Path, head
 
 def test_a_model_without_a_head_is_served_when_mtp_is_off(headless_model: Path) -> None:
     with served("--model", str(headless_model), "--draft", "0"):
-        reply = answer("chat", "Hello", "--max-tokens", "8")
-        assert (reply["predicted_n"], reply["draft_n"], reply["acceptance"]) == (8, 0, None)
+        reply = answer("chat", "Hello", "--max-tokens", "8")  # hardly trained, it may end a reply at any token
+        assert 1 <= reply["predicted_n"] <= 8
+        assert (reply["draft_n"], reply["acceptance"]) == (0, None)
 
 
 def test_a_name_that_begins_with_a_dash_is_served(tmp_path: Path, demo_model: Path) -> None:

@@ -91,6 +91,13 @@ def test_a_damaged_file_is_set_aside_and_not_lost(home: Path, damage: str) -> No
     assert (home / "state" / "endpoints.json.bad").read_text() == damage
 
 
+def test_port_and_key_outlive_a_damaged_file(home: Path) -> None:
+    before = claim(None)
+    (home / "state" / "endpoints.json").write_text("{")
+    assert claim(None) == before
+    assert (home / "state" / "endpoints.json.bad").read_text() == "{"
+
+
 def test_two_servers_never_share_a_port() -> None:
     first, mine = register()
     second, other = register()

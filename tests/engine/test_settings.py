@@ -60,13 +60,27 @@ def test_what_was_chosen_is_kept_for_each_model(home: Path) -> None:
 )
 def test_a_damaged_list_is_kept_and_said(home: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     kept(home).parent.mkdir(parents=True)
-    for count in (1, 2):
+    for count, before in ((1, {}), (2, {"draft": 1})):  # the second time there is a copy
         kept(home).write_text(damage)
-        assert remembered(MODEL) == {}
+        assert remembered(MODEL) == before
         remember(MODEL, {"draft": 1})
         assert remembered(MODEL) == {"draft": 1}
         assert caplog.text.count("The list of settings was damaged") == count
+    assert "its copy takes its place" in caplog.text
     assert [path.read_text() for path in sorted(kept(home).parent.glob("settings.json.bad*"))] == [damage, damage]
+
+
+def test_a_copy_that_is_damaged_too_is_no_help(home: Path) -> None:
+    remember(MODEL, {"draft": 1})
+    for path in (kept(home), kept(home).with_name("settings.json.copy")):
+        path.write_text("{")
+    assert remembered(MODEL) == {}
+
+
+def test_a_list_that_was_deleted_stays_so(home: Path) -> None:
+    remember(MODEL, {"draft": 1})
+    kept(home).unlink()
+    assert remembered(MODEL) == {}
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_no_more(home: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -215,6 +215,7 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 64  # all models at once: what finds no place waits for seconds
 
     def handle_error(self, *_: object) -> None:
         if not isinstance(sys.exception(), ConnectionError):  # the client had enough

@@ -45,7 +45,7 @@ def test_no_log_and_no_cache_holds_it(served: Served) -> None:
         path for path in served.home.rglob("*") if path.is_file() and served.api_key.encode() in path.read_bytes()
     ]
     port = served.url.rpartition(":")[2]
-    assert sorted(path.name for path in holders) == ["endpoints.json", f"server-{port}.json"]
+    assert sorted(path.name for path in holders) == ["endpoints.json", "endpoints.json.copy", f"server-{port}.json"]
     assert list(served.home.rglob("*.log")), "there is a log that could hold it"
 
 

@@ -15,7 +15,7 @@ import psutil
 
 from launcher.base.errors import LauncherError
 from launcher.engine.client import EngineClient
-from tools.serve_faults.world import DRAFT, Seen, World, question
+from tools.serve_faults.world import Seen, World, question
 
 _SERVE = [sys.executable, "-m", "launcher", "serve", "--model", "demo", "--json"]
 _ENDS_S = 20.0
@@ -147,8 +147,7 @@ async def _corrupt(world: World, name: str) -> Seen:
     bad = path.with_name(f"{name}.bad")
     kept = bad.exists() and bad.read_bytes() == content
     happened = f"{'ready' if answered else 'NOT READY'}; the file is {'kept as .bad' if kept else 'LOST'}"
-    what = "the port and key" if name == "endpoints.json" else f"the draft length {DRAFT}"
-    return Seen(happened, said, f"{what}, which the .bad file still has")
+    return Seen(happened, said)
 
 
 async def full_disk(world: World) -> Seen:

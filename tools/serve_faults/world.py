@@ -136,9 +136,9 @@ class World:
         for name in list(os.environ):
             if name.startswith("FAKE_"):
                 del os.environ[name]
-        if remembered(self.model) != {"draft": DRAFT} and not self.expects_bad:
+        if remembered(self.model) != {"draft": DRAFT}:
             broken.append("THE SETTINGS")
-        if (endpoint := claim(None)) != self.endpoint and not self.expects_bad:
+        if (endpoint := claim(None)) != self.endpoint:
             broken.append(f"THE ADDRESS OR KEY: {endpoint.port}")
         broken += [f"A FILE: {path.name}" for path in self.home.rglob("*.bad*") if not self.expects_bad]
         try:
