@@ -341,3 +341,15 @@ class TargetUnusable(LauncherError):
     """Nothing can be written where a file should go."""
 
     code = "target_unusable"
+
+
+class ConversationsUnusable(LauncherError):
+    """The file of conversations cannot be read or written."""
+
+    code = "conversations_unusable"
+
+
+class ConversationMissing(LauncherError):
+    """There is no such conversation, or several begin like that."""
+
+    code = "conversation_missing"

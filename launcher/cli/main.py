@@ -20,6 +20,7 @@ VERBS = {
     "up": "from nothing to the first token: the recommended plan, downloaded, tested and served",
     "serve": "serve a model until Ctrl-C",
     "chat": "ask a running server",
+    "chats": "look after the conversations that the window keeps",
     "status": "list the running servers",
     "stop": "stop a running server",
     "restart": "restart a running server, with other settings",

@@ -1,0 +1,127 @@
+"""`mtp-launcher chats`: the conversations that the window keeps."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.base.errors import BadOption
+from launcher.base.text import one_line, prose
+from launcher.cli.layout import filled, print_table
+from launcher.cli.output import print_json
+
+if TYPE_CHECKING:
+    from launcher.conversations.records import Summary
+    from launcher.conversations.store import Conversations
+
+_ACTIONS = {
+    "list": "show all conversations, the one that was changed last first",
+    "show": "print a conversation",
+    "search": "find conversations that hold all of these words",
+    "export": "write a conversation into a file: .md, .json or .txt",
+    "delete": "delete conversations; nothing of them stays in the file",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.epilog = "The window keeps its conversations; `mtp-launcher chat` in a terminal keeps none."
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    for name, summary in _ACTIONS.items():
+        action = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for programs")
+    for name in ("show", "export"):
+        actions.choices[name].add_argument("id", metavar="ID", help="as `chats` shows it, or how it begins")
+    actions.choices["search"].add_argument("words", nargs="+", metavar="TEXT", help="parts of words")
+    actions.choices["export"].add_argument("--to", required=True, type=Path, metavar="FILE", help="must not exist yet")
+    actions.choices["delete"].add_argument("ids", nargs="+", metavar="ID", help='as `chats` shows them, or "all"')
+    parser.set_defaults(action="list")
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Do what `options.action` names. Exit code 1 when a search found nothing."""
+    return await asyncio.to_thread(_run, options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from launcher.conversations.store import Conversations
+
+    with Conversations() as conversations:
+        if conversations.notice:
+            print(f"Note: {conversations.notice}", file=sys.stderr)
+        verb = {"list": _list, "show": _show, "search": _search, "export": _export, "delete": _delete}[options.action]
+        return verb(conversations, options)
+
+
+def _list(conversations: Conversations, options: argparse.Namespace) -> int:
+    found = conversations.all()
+    if options.json:
+        print_json({"conversations": [asdict(each) for each in found]})
+    elif not found:
+        print("No conversation is kept here. The window keeps its own; `mtp-launcher chat` keeps none.")
+    else:
+        print_table([("ID", "CHANGED", "MESSAGES", "TITLE", "MODEL"), *map(_row, found)], right={2}, indent="")
+    return 0
+
+
+def _row(each: Summary) -> tuple[str, ...]:
+    changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.changed_s))
+    return each.id, changed, str(each.messages), each.title, each.model
+
+
+def _show(conversations: Conversations, options: argparse.Namespace) -> int:
+    from launcher.conversations.export import as_data, as_markdown
+
+    conversation = conversations.get(conversations.id_of(options.id))
+    if options.json:
+        print_json(as_data(conversation))
+    else:
+        text = as_markdown(conversation)
+        print(prose(text) if sys.stdout.isatty() else text, end="")
+    return 0
+
+
+def _search(conversations: Conversations, options: argparse.Namespace) -> int:
+    hits = conversations.search(" ".join(options.words))
+    if options.json:
+        print_json({"hits": [asdict(hit.conversation) | {"excerpt": hit.excerpt} for hit in hits]})
+    elif not hits:
+        print("No conversation holds all of that.")
+    for hit in hits if not options.json else ():
+        print(f"{hit.conversation.id}  {one_line(hit.conversation.title)}")
+        if hit.excerpt:
+            print(filled(one_line(hit.excerpt), " " * 14))
+    return 0 if hits else 1
+
+
+def _export(conversations: Conversations, options: argparse.Namespace) -> int:
+    from launcher.base.files import write_atomically
+    from launcher.conversations.export import writer_for
+
+    file: Path = options.to
+    write = writer_for(file)
+    conversation = conversations.get(conversations.id_of(options.id))
+    if file.exists():
+        raise BadOption(f"{file} is there already.", "Give another name with --to.", path=str(file))
+    write_atomically(file, write(conversation).encode())
+    if options.json:
+        print_json({"id": conversation.id, "path": str(file), "messages": len(conversation.messages)})
+    else:
+        print(f"Wrote {len(conversation.messages)} messages to {one_line(str(file), 4_096)}.")
+    return 0
+
+
+def _delete(conversations: Conversations, options: argparse.Namespace) -> int:
+    everything = options.ids == ["all"]
+    ids = [each.id for each in conversations.all()] if everything else [conversations.id_of(id_) for id_ in options.ids]
+    count = conversations.delete(list(dict.fromkeys(ids)))
+    if options.json:
+        print_json({"deleted": count})
+    else:
+        print(f"Deleted {count} {'conversation' if count == 1 else 'conversations'}.")
+    return 0

@@ -1,0 +1,86 @@
+"""`mtp-launcher chats` as a user types it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.conversations.store import Conversations
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    told = subprocess.run(
+        [sys.executable, "-m", "launcher", "chats", *arguments], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in told.stderr
+    return told
+
+
+def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+@pytest.fixture
+def two(home: Path) -> tuple[str, str]:
+    """Two conversations, the second one the newer."""
+    with Conversations() as kept:
+        for id_, text in (("aaa111", "Why is the sky blue?"), ("bbb222", "Name a fish.")):
+            kept.begin(text, id=id_, model="A model")
+            reply = kept.begin_reply(id_, kept.ask(id_, None, text))
+            kept.add([(reply, f"The reply to {text}\x1b[31m", "")])
+            kept.end(reply, footer="9 t/s")
+    return "aaa111", "bbb222"
+
+
+def test_without_any_it_says_who_keeps_them() -> None:
+    assert "`mtp-launcher chat` keeps none" in run().stdout
+    assert answer() == {"conversations": []}
+
+
+def test_they_are_listed_newest_first(two: tuple[str, str]) -> None:
+    assert [each["id"] for each in answer("list")["conversations"]] == [two[1], two[0]]
+    first = run().stdout.splitlines()[1]
+    assert first.startswith("bbb222")
+    assert "Name a fish." in first
+
+
+def test_one_is_shown(two: tuple[str, str]) -> None:
+    assert "## You\n\nWhy is the sky blue?" in run("show", "aaa").stdout
+    assert answer("show", "AAA")["messages"][1]["footer"] == "9 t/s"
+
+
+def test_words_are_searched(two: tuple[str, str]) -> None:
+    told = run("search", "sky", "REPLY")
+    assert told.returncode == 0
+    assert told.stdout.startswith("aaa111  Why is the sky blue?\n              The reply to Why is")
+    assert "\x1b" not in told.stdout
+    assert run("search", "sky", "fish").returncode == 1
+    assert [hit["id"] for hit in answer("search", "reply to")["hits"]] == ["bbb222", "aaa111"]
+
+
+@pytest.mark.parametrize("ending", ["md", "json", "txt"])
+def test_one_is_exported(two: tuple[str, str], tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"talk.{ending}"
+    assert run("export", "aaa", "--to", str(file)).returncode == 0
+    assert "Why is the sky blue?" in file.read_text("utf-8")
+    again = run("export", "aaa", "--to", str(file))
+    assert again.returncode == 1
+    assert "is there already" in again.stderr
+    assert run("export", "aaa", "--to", str(tmp_path / "talk.pdf")).returncode == 1
+
+
+def test_they_are_deleted(two: tuple[str, str]) -> None:
+    assert answer("delete", "aaa")["deleted"] == 1
+    assert [each["id"] for each in answer()["conversations"]] == ["bbb222"]
+    assert run("delete", "all").stdout == "Deleted 1 conversation.\n"
+    assert answer("list")["conversations"] == []
+
+
+def test_one_that_is_not_there_is_told(two: tuple[str, str]) -> None:
+    told = answer("show", "zzz")
+    assert told["error"]["code"] == "conversation_missing"
+    assert run("delete", "aaa", "zzz").returncode == 1
+    assert len(answer()["conversations"]) == 2

@@ -1,0 +1,99 @@
+"""Conversations as text for others, and prompts from a file."""
+
+import json
+from pathlib import Path, PurePath
+
+import pytest
+
+from launcher.base.errors import BadOption
+from launcher.conversations.export import as_json, as_markdown, as_text, file_name, writer_for
+from launcher.conversations.prompts import prompts_in, read_prompts
+from launcher.conversations.records import Conversation, Message, Role
+
+TALK = Conversation(
+    "abc", "Why: so?", "Be brief.", "A model", 1_000.0, 2_000.0,
+    (
+        Message("q", None, Role.USER, "Why?\n\nTell me.", versions=("q",)),
+        Message(
+            "r", "q", Role.ASSISTANT, "# Because\n\x1b[31m", "Hm.", 0.0,
+            footer="9 t/s", figures={"n": 1}, versions=("a", "r"),
+        ),
+    ),
+)  # fmt: skip
+
+
+def test_markdown_has_all_of_it() -> None:
+    told = as_markdown(TALK)
+    assert told.startswith("# Why: so?\n\nA model · 1970-01-01 ")
+    for part in ("## System prompt\n\nBe brief.", "## You\n\nWhy?\n\nTell me.", "Thought</summary>\n\nHm.", "*9 t/s*"):
+        assert part in told
+    assert "\x1b" in told, "a file gets it as it was"
+    assert told.endswith("*\n")
+
+
+def test_text_has_no_thoughts() -> None:
+    told = as_text(TALK)
+    assert "Hm." not in told
+    assert "Reply:\n# Because\n\x1b[31m\n[9 t/s]\n" in told
+
+
+def test_json_can_be_read_back() -> None:
+    data = json.loads(as_json(TALK))
+    assert (data["title"], data["system"], data["made_by"]) == ("Why: so?", "Be brief.", "mtp-launcher")
+    question, reply = data["messages"]
+    assert (question["role"], question["versions"]) == ("user", 1)
+    assert (reply["text"], reply["thinking"], reply["figures"]) == ("# Because\n\x1b[31m", "Hm.", {"n": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "write"), [("a.md", as_markdown), ("a.b.JSON", as_json), ("a.txt", as_text), ("a.markdown", as_markdown)]
+)
+def test_the_ending_names_the_format(name: str, write: object) -> None:
+    assert writer_for(PurePath(name)) is write
+
+
+@pytest.mark.parametrize("name", ["a", "a.pdf", ".md"])
+def test_an_ending_that_names_none_is_told(name: str) -> None:
+    with pytest.raises(BadOption):
+        writer_for(PurePath(name))
+
+
+def test_a_name_for_a_file_is_one_everywhere() -> None:
+    assert file_name(TALK, "md") == "why-so.md"
+    strange = Conversation("abc", '../<>:"|?*\n', "", "", 0.0, 0.0, ())
+    assert file_name(strange, "txt") == "conversation.txt"
+
+
+@pytest.mark.parametrize(
+    ("text", "prompts"),
+    [
+        ("one\ntwo\n", ("one", "two")),
+        ("one\nmore\n\n\ntwo\n", ("one\nmore", "two")),
+        ("one\r\nmore\r\n \t\r\ntwo", ("one\nmore", "two")),
+        ("  one  ", ("one",)),
+        ("", ()),
+    ],
+)
+def test_prompts_are_blocks_or_lines(text: str, prompts: tuple[str, ...]) -> None:
+    assert prompts_in(text) == prompts
+
+
+def test_prompts_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_bytes(b"\xef\xbb\xbfone\ntwo")
+    assert read_prompts(file) == ("one", "two")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "no prompt"), (b"\xff\xfe\0", "UTF-8"), (b"x" * 5_000_000, "4 MiB"), (b"x\n" * 2_000, "2,000"),
+        (None, "cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_none_is_told(tmp_path: Path, data: bytes | None, why: str) -> None:
+    file = tmp_path / "prompts.txt"
+    if data is not None:
+        file.write_bytes(data)
+    with pytest.raises(BadOption, match=why):
+        read_prompts(file)

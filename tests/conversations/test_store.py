@@ -1,0 +1,332 @@
+"""Conversations in their file."""
+
+import logging
+import os
+import random
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import ConversationMissing, ConversationsUnusable, WrittenByNewer
+from launcher.conversations.file import conversations_file
+from launcher.conversations.records import Ending, Role, title_of
+from launcher.conversations.store import Conversations
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        self.now_s += 1
+        return self.now_s
+
+
+@pytest.fixture(params=[True, False], ids=["index", "no-index"])
+def kept(request: pytest.FixtureRequest) -> Iterator[Conversations]:
+    """The file, with its full-text index and without."""
+    with Conversations(index=request.param, clock=Clock()) as kept:
+        assert kept.indexed == request.param
+        yield kept
+
+
+def talk(kept: Conversations, question: str, reply: str, *, thinking: str = "") -> tuple[str, str, str]:
+    conversation = kept.begin(question, system="Be brief.", model="A model")
+    asked = kept.ask(conversation, None, question)
+    message = kept.begin_reply(conversation, asked, settings={"temperature": 0.6})
+    kept.add([(message, reply, thinking)])
+    kept.end(message, footer="9 t/s", figures={"predicted_n": 3})
+    return conversation, asked, message
+
+
+def files_hold(secret: str) -> list[str]:
+    folder = conversations_file().parent
+    return [path.name for path in folder.iterdir() if path.is_file() and secret.encode() in path.read_bytes()]
+
+
+def test_what_was_said_comes_back(kept: Conversations) -> None:
+    conversation, asked, message = talk(kept, "# Why?\nTell me.", "Be\0cause \u202e🙂", thinking="Hm.")
+    found = kept.get(conversation)
+    assert (found.title, found.system, found.model) == ("Why?", "Be brief.", "A model")
+    question, reply = found.messages
+    assert (question.id, question.role, question.text) == (asked, Role.USER, "# Why?\nTell me.")
+    assert (reply.id, reply.parent, reply.text, reply.thinking) == (message, asked, "Be\0cause \u202e🙂", "Hm.")
+    assert (reply.ending, reply.footer, reply.figures) == (Ending.WHOLE, "9 t/s", {"predicted_n": 3})
+    assert reply.settings == {"temperature": 0.6}
+    (summary,) = kept.all()
+    assert (summary.id, summary.messages) == (conversation, 2)
+
+
+def test_half_of_a_character_is_kept_as_a_question_mark(kept: Conversations) -> None:
+    conversation = kept.begin("\ud83d")
+    kept.ask(conversation, None, "a\ud83db")
+    assert kept.get(conversation).messages[0].text == "a?b"
+
+
+def test_a_reply_is_readable_while_it_is_written(kept: Conversations) -> None:
+    conversation = kept.begin("Why?")
+    message = kept.begin_reply(conversation, kept.ask(conversation, None, "Why?"), model="Another")
+    for piece in ("a", "b", "c"):
+        kept.add([(message, piece, piece.upper())])
+    with Conversations() as other:
+        assert (other.get(conversation).messages[1].text, other.get(conversation).messages[1].thinking) == (
+            "abc",
+            "ABC",
+        )
+        assert other.get(conversation).messages[1].ending is Ending.WRITING
+        assert other.get(conversation).model == "Another"
+
+
+def test_a_crash_loses_nothing_that_was_added() -> None:
+    crash = (
+        "import os\n"
+        "from launcher.conversations.store import Conversations\n"
+        "kept = Conversations()\n"
+        "id = kept.begin('Why?')\n"
+        "message = kept.begin_reply(id, kept.ask(id, None, 'Why?'))\n"
+        "kept.add([(message, 'as far as it', 'thought')])\n"
+        "kept.add([(message, ' came', '')])\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", crash], check=False).returncode == -9
+    with Conversations() as kept:
+        kept.settle()
+        (summary,) = kept.all()
+        reply = kept.get(summary.id).messages[1]
+        assert (reply.text, reply.thinking, reply.ending) == ("as far as it came", "thought", Ending.CUT_OFF)
+        assert "ended before this reply did" in reply.footer
+        assert [hit.conversation.id for hit in kept.search("far came")] == [summary.id]
+
+
+def test_an_edited_question_keeps_the_earlier_branch(kept: Conversations) -> None:
+    conversation, first, reply = talk(kept, "Why?", "Because.")
+    second = kept.ask(conversation, None, "How?")
+    again = kept.begin_reply(conversation, second)
+    kept.end(again)
+    found = kept.get(conversation)
+    assert [each.id for each in found.messages] == [second, again]
+    assert found.messages[0].versions == (first, second)
+    kept.open_version(first)
+    assert [each.id for each in kept.get(conversation).messages] == [first, reply]
+    assert kept.all()[0].messages == 4
+
+
+def test_a_reply_asked_for_again_is_a_version_too(kept: Conversations) -> None:
+    conversation, asked, first = talk(kept, "Why?", "Because.")
+    second = kept.begin_reply(conversation, asked)
+    kept.end(second)
+    assert kept.get(conversation).messages[1].versions == (first, second)
+
+
+def test_a_withdrawn_question_leaves_nothing(kept: Conversations) -> None:
+    conversation, _, reply = talk(kept, "Why?", "Because.")
+    question = kept.ask(conversation, reply, "zanzibar?")
+    kept.begin_reply(conversation, question)
+    kept.withdraw(question)
+    assert kept.get(conversation).messages[-1].id == reply
+    assert not kept.search("zanzibar")
+    alone = kept.begin("quagga?")
+    kept.withdraw(kept.ask(alone, None, "quagga?"))
+    assert [each.id for each in kept.all()] == [conversation]
+    assert not files_hold("quagga")
+    kept.withdraw("no such message")
+
+
+def test_the_newest_stands_first_and_can_be_renamed(kept: Conversations) -> None:
+    first, second = talk(kept, "One", "1")[0], talk(kept, "Two", "2")[0]
+    assert [each.id for each in kept.all()] == [second, first]
+    kept.ask(first, None, "more")
+    kept.rename(second, "Another\nname")
+    kept.set_system(second, "New.")
+    assert [each.title for each in kept.all()] == ["One", "Another"]
+    assert kept.get(second).system == "New."
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        ("needle", 1),
+        ("NEEDLE", 1),
+        ("eedl", 1),
+        ("ne", 1),
+        ("needle hay", 1),
+        ("needle straw", 0),
+        ("hay", 2),
+        ("", 0),
+        ("ÄRGER", 1),
+        ("中文", 1),
+        ("测试中文", 1),
+        ('"quoted', 1),
+        ("Title", 1),
+        ("100%", 1),
+        ("*", 0),
+    ],
+)
+def test_words_are_found_anywhere(kept: Conversations, words: str, count: int) -> None:
+    talk(kept, "Title one", 'A needle in hay, ärger, 这是测试中文文本, "quoted" 100% OR')
+    talk(kept, "Second", "Only hay")
+    assert len(kept.search(words)) == count
+
+
+def test_a_hit_shows_the_place(kept: Conversations) -> None:
+    talk(kept, "Question", "x " * 300 + "the needle\nis here " + "y " * 300)
+    (hit,) = kept.search("needle")
+    assert "the needle is here" in hit.excerpt
+    assert hit.excerpt.startswith("…")
+    assert hit.excerpt.endswith("…")
+    assert len(hit.excerpt) < 160
+
+
+def test_what_is_deleted_is_in_no_file(kept: Conversations) -> None:
+    secret, other = "xylophone-secret", "harmless"
+    ours = [talk(kept, f"{secret} {number}", f"{secret} " * 500, thinking=secret)[0] for number in range(5)]
+    talk(kept, other, other)
+    assert files_hold(secret)
+    assert kept.delete([*ours, "no such one"]) == 5
+    assert files_hold(secret) == []
+    assert files_hold("xyl") == [], "nor its trigrams in the index"
+    assert [each.title for each in kept.all()] == [other]
+    assert len(kept.search("harm")) == 1
+
+
+def test_nothing_stays_where_pages_were_rewritten(kept: Conversations) -> None:
+    """SQLite's secure_delete alone left text in one of five such files."""
+    chance = random.Random(3)
+    for round_ in range(12):
+        secrets = {}
+        for number in range(5):
+            secret = f"s{chance.getrandbits(32):08x}"
+            secrets[secret], _, parent = talk(kept, f"{secret} {number}", f"{secret} " * chance.choice([1, 50, 700]))
+            for _ in range(chance.randrange(4)):
+                kept.ask(secrets[secret], parent, f"{secret} " * chance.choice([3, 200]))
+        gone = chance.sample(sorted(secrets), 4)
+        kept.delete([secrets[secret] for secret in gone])
+        assert not [secret for secret in gone if files_hold(secret)], round_
+
+
+def test_a_hidden_one_can_come_back_until_the_next_start(kept: Conversations) -> None:
+    conversation, *_ = talk(kept, "Why?", "Because.")
+    kept.hide(conversation)
+    assert kept.all() == kept.search("because") == ()
+    kept.hide(conversation, hidden=False)
+    assert len(kept.all()) == 1
+    kept.hide(conversation)
+    kept.settle()
+    with pytest.raises(ConversationMissing):
+        kept.get(conversation)
+
+
+def test_what_was_written_without_an_index_is_found_once_there_is_one() -> None:
+    with Conversations() as kept:
+        talk(kept, "One", "needle in one")
+    with Conversations(index=False) as kept:
+        talk(kept, "Two", "needle in two")
+        gone, *_ = talk(kept, "Gone", "xylophone")
+        kept.delete([gone, kept.search("in one")[0].conversation.id])
+        assert not files_hold("xyl")
+        assert not files_hold("in one")
+    with Conversations() as kept:
+        assert [hit.conversation.title for hit in kept.search("needle")] == ["Two"]
+        talk(kept, "Three", "needle in three")
+        assert kept.delete([each.id for each in kept.all()]) == 2
+        assert not files_hold("needle")
+
+
+def test_an_id_may_be_shortened(kept: Conversations) -> None:
+    first = kept.begin("One", id="abc111222333")
+    kept.begin("Two", id="abd111222333")
+    assert kept.id_of("ABC") == first
+    for wrong in ("ab", "x", ""):
+        with pytest.raises(ConversationMissing):
+            kept.id_of(wrong)
+
+
+def test_nothing_can_be_added_to_what_is_gone(kept: Conversations) -> None:
+    conversation, asked, reply = talk(kept, "Why?", "Because.")
+    kept.delete([conversation])
+    for change in (
+        lambda: kept.ask(conversation, reply, "More?"),
+        lambda: kept.begin_reply(conversation, asked),
+        lambda: kept.rename(conversation, "x"),
+    ):
+        with pytest.raises(ConversationMissing):
+            change()
+    kept.add([(reply, "late", "")])
+    kept.end(reply)
+    assert not files_hold("late")
+
+
+def test_only_its_owner_may_read_it(kept: Conversations) -> None:
+    talk(kept, "Why?", "Because.")
+    files = [path for path in conversations_file().parent.iterdir() if path.name.startswith("conversations.db")]
+    assert len(files) == 3
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+@pytest.mark.parametrize("content", [b"This is no database." * 99, b"SQLite format 3\0" + b"\xff" * 4_000])
+def test_a_damaged_file_is_kept_and_a_new_one_begun(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    path = conversations_file()
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING), Conversations() as kept:
+        assert "the old one is kept as conversations.db.bad" in kept.notice
+        talk(kept, "Why?", "Because.")
+    assert path.with_name("conversations.db.bad").read_bytes() == content
+    assert "was damaged" in caplog.text
+    with Conversations() as kept:
+        assert len(kept.all()) == 1
+        assert not kept.notice
+
+
+def test_a_page_that_was_written_over_is_damage() -> None:
+    with Conversations() as kept:
+        for number in range(40):
+            talk(kept, f"Question {number}", "word " * 400)
+    path = conversations_file()
+    data = bytearray(path.read_bytes())
+    data[8_192:12_288] = os.urandom(4_096)
+    path.write_bytes(data)
+    with Conversations() as kept:
+        assert kept.notice
+        assert kept.all() == ()
+
+
+def test_a_file_of_a_newer_version_is_left_alone() -> None:
+    Conversations().close()
+    with sqlite3.connect(conversations_file()) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(WrittenByNewer):
+        Conversations()
+    assert not list(conversations_file().parent.glob("*.bad"))
+
+
+def test_what_the_system_refuses_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "conversations.db"
+    folder.mkdir()
+    with pytest.raises(ConversationsUnusable) as told:
+        Conversations(folder)
+    assert str(folder) in told.value.title
+
+
+def test_a_change_that_fails_leaves_nothing_half_done(kept: Conversations) -> None:
+    conversation, _, reply = talk(kept, "Why?", "Because.")
+    kept._db.execute("PRAGMA query_only = ON")
+    with pytest.raises(ConversationsUnusable):
+        kept.ask(conversation, reply, "More?")
+    kept._db.execute("PRAGMA query_only = OFF")
+    kept.ask(conversation, reply, "More?")
+    assert [each.text for each in kept.get(conversation).messages] == ["Why?", "Because.", "More?"]
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [("\n\n  ## Hello *there*\nmore", "Hello *there"), ("", "Untitled"), ("x" * 99, "x" * 59 + "…"), ("a\x1bb", "a␛b")],
+)
+def test_a_title_is_the_first_line(text: str, title: str) -> None:
+    assert title_of(text) == title
