@@ -13,9 +13,11 @@ from launcher.machine.gpus import GpuSensors
 from launcher.machine.reading import Reading
 from launcher.monitor.health_watch import PERIOD_S, HealthWatch
 from launcher.monitor.meter import ReplyMeter
-from launcher.monitor.series import CAPACITY, Series
+from launcher.monitor.monitor import PERIOD_S as SAMPLE_S
+from launcher.monitor.series import SPAN_S, Series
 
 _LOOKS = 200
+_SAMPLES = round(SPAN_S / SAMPLE_S)
 _PER_LOOK = 20
 
 
@@ -37,16 +39,16 @@ def _share() -> float:
     gpu, watch = GpuSensors(), HealthWatch()
     series = {name: Series(name) for name in READINGS}
     for name in READINGS:
-        for index in range(CAPACITY):
-            series[name].add(index / 10, Reading(50.0))
+        for index in range(_SAMPLES):
+            series[name].add(index * SAMPLE_S, Reading(50.0))
     with tempfile.TemporaryDirectory(prefix="mtp-benchmark-") as folder:
         log = LogBook(Path(folder) / "engine.log")
         gpu.sample(engine_runs=True)
-        spent_s, now_s = 0.0, CAPACITY / 10
+        spent_s, now_s = 0.0, SPAN_S
         for _ in range(_LOOKS):
             for name in READINGS:
                 for index in range(_PER_LOOK):
-                    series[name].add(now_s + index / 10, Reading(50.0))
+                    series[name].add(now_s + index * SAMPLE_S, Reading(50.0))
             now_s += PERIOD_S
             began_s = time.process_time()
             meter = ReplyMeter()

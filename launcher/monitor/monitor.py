@@ -1,8 +1,9 @@
-"""One clock, 10 samples a second: the host, the GPU, and the engine's own numbers as series."""
+"""One clock: host, GPU and the engine's own numbers as series, 10 samples a second while it matters, else 1."""
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +13,7 @@ from launcher.machine.gpu import Activity
 from launcher.machine.gpus import GpuSensors
 from launcher.machine.reading import Reading
 from launcher.machine.sensors import HostSensors
+from launcher.monitor import health_watch
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.health_watch import HealthWatch, Sensed
 from launcher.monitor.meter import Acceptance, ReplyMeter
@@ -19,7 +21,8 @@ from launcher.monitor.series import Series
 from launcher.monitor.traffic import Counters, Traffic, between, read_counters
 from launcher.monitor.watched import Watched
 
-PERIOD_S = 0.1
+PERIOD_S, REST_S = 0.1, 1.0
+"""Between two samples: while tokens come or somebody looks, and else."""
 METRICS_PERIOD_S = 2.0
 """Each answer of /metrics wakes the engine's queue; asked more often than once a second, it would keep a
 request whose client has gone running to its end (observed with llama.cpp b11669)."""
@@ -43,7 +46,11 @@ class Sampled:
 
 
 class Monitor:
-    """Samples while it runs; the series stay. Belongs to the loop of its supervisor."""
+    """Samples while it runs; the series stay. Belongs to the loop of its supervisor.
+
+    It samples every PERIOD_S while the engine works on a request, and while somebody `attend`s, otherwise every REST_S.
+    A reply of ours wakes it at once, a request of others when /metrics next tells of it (METRICS_PERIOD_S).
+    """
 
     def __init__(
         self,
@@ -65,6 +72,13 @@ class Monitor:
         self._counters: Counters | None = None
         self._counters_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
+        self._attended = False
+        self._wake = asyncio.Event()
+
+    def attend(self, visible: bool) -> None:
+        """Sample as often as a plot is drawn while somebody looks at one, though nothing may happen."""
+        self._attended = visible
+        self._wake.set()
 
     def begin(self, supervisor: Watched) -> None:
         """Start sampling `supervisor` and the machine, unless that is being done."""
@@ -85,6 +99,7 @@ class Monitor:
         """Return a meter for a reply of ours; until it ends the engine's numbers are taken from it."""
         self._meter = ReplyMeter()
         self.watch.reply_started(self._meter, self._clock())
+        self._wake.set()
         return self._meter
 
     def reply_ended(self, meter: ReplyMeter) -> None:
@@ -96,9 +111,10 @@ class Monitor:
 
     async def _sample(self, supervisor: Watched) -> None:
         gpu = await asyncio.to_thread(GpuSensors)
-        next_s = self._clock()
+        next_s, look_s = self._clock(), 0.0
         try:
             while True:
+                self._wake.clear()
                 self._host.watch(supervisor.engine_pid)
                 serving = supervisor.status.state in (State.READY, State.BUSY)
                 pid = supervisor.engine_pid if serving and self.watch.due(next_s) else None
@@ -109,12 +125,33 @@ class Monitor:
                 self._add(Sampled(next_s, machine | engine | self.watch.memory, acceptance, self.watch.activity))
                 if ask is not None:
                     self.watch.look(next_s, sensed, self.series)
+                    look_s = next_s + health_watch.PERIOD_S  # kept while resting, too: windows are counted in looks
                 elif not serving:
                     self.watch.forget()
-                next_s = max(next_s + PERIOD_S, self._clock())
-                await asyncio.sleep(max(0.0, next_s - self._clock()))
+                next_s = await self._next(next_s, look_s, supervisor)
         finally:
             gpu.close()
+
+    async def _next(self, before_s: float, look_s: float, supervisor: Watched) -> float:
+        """Wait for the time of the next sample, and return it."""
+        soon_s = max(before_s + PERIOD_S, self._clock())
+        await asyncio.sleep(max(0.0, soon_s - self._clock()))
+        if self._must_be_quick(supervisor):
+            return soon_s
+        later_s = before_s + REST_S
+        if before_s < look_s < later_s:
+            later_s = look_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout(later_s - self._clock()):
+                await self._wake.wait()
+                return self._clock()
+        return max(later_s, soon_s)
+
+    def _must_be_quick(self, supervisor: Watched) -> bool:
+        """Whether tokens come, have just ceased to, or somebody looks."""
+        ceased_s = self._earlier[1] if self._earlier is not None else float("-inf")
+        replying = self._meter is not None or self._clock() - ceased_s <= _STANDS_S
+        return self._attended or replying or supervisor.status.state is State.BUSY
 
     async def _follow(self, supervisor: Watched) -> None:
         """Read /metrics now and then; the engine may take its time to answer."""
@@ -166,6 +203,8 @@ class Monitor:
         except (LauncherError, ValueError):
             return  # the supervisor learns of a dead engine by itself
         supervisor.note_requests(counters.processing)
+        if counters.processing:
+            self._wake.set()
         self.watch.note_counters(self._counters, counters, self._counters_s)
         self._counters_s = self._clock()
         if self._counters is not None:

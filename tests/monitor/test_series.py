@@ -1,13 +1,15 @@
 """Bounded series of samples."""
 
+import tracemalloc
+
 import pytest
 
 from launcher.machine.reading import Reading
-from launcher.monitor.series import CAPACITY, Sample, Series
+from launcher.monitor.series import _SLACK, SPAN_S, Sample, Series
 
 
-def filled(times: range, capacity: int = CAPACITY) -> Series:
-    series = Series("gpu_power_w", capacity)
+def filled(times: range, span_s: float = SPAN_S) -> Series:
+    series = Series("gpu_power_w", span_s)
     for time_s in times:
         series.add(time_s, Reading(10.0 * time_s))
     return series
@@ -24,13 +26,33 @@ def test_samples_keep_their_order() -> None:
 
 
 def test_a_full_series_forgets_the_oldest() -> None:
-    series = filled(range(10), capacity=4)
+    series = filled(range(10), span_s=4)
     assert [sample.time_s for sample in series] == [6, 7, 8, 9]
     assert len(series) == 4
+    assert [sample.time_s for sample in series.since(0)] == [6, 7, 8, 9]
 
 
-def test_ten_minutes_at_ten_a_second_fit_and_no_more() -> None:
-    assert len(filled(range(10 * 60 * 10 + 5))) == 10 * 60 * 10
+@pytest.mark.parametrize("per_second", [1, 10])
+def test_ten_minutes_fit_and_no_more_however_often_it_is_sampled(per_second: int) -> None:
+    series = Series("gpu_power_w")
+    for index in range(1_000 * per_second):
+        series.add(index / per_second, Reading(1.0))
+    assert len(series) == 600 * per_second
+    assert len(series._times) <= 600 * per_second + _SLACK
+    oldest, *_, newest = series
+    assert newest.time_s - oldest.time_s < 600
+
+
+def test_ten_minutes_take_little_memory() -> None:
+    tracemalloc.start()
+    try:
+        filled(range(6_000), span_s=6_000)
+        series = filled(range(6_000), span_s=6_000)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(series) == 6_000
+    assert taken < 32 * 6_000
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,161 @@
+"""How often the monitor samples, and that its detectors look as often whatever it does."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import ServerNotFound
+from launcher.engine.client import EngineClient
+from launcher.engine.launch import Launch
+from launcher.engine.logs import LogBook
+from launcher.engine.state import State, Status
+from launcher.monitor import health_watch, monitor
+from launcher.monitor.health_watch import HealthWatch, Sensed
+from launcher.monitor.monitor import Monitor, Sampled
+from launcher.monitor.series import Series
+
+NEVER_S = 3_600.0
+
+
+class Server:
+    """A server without counters; `engine_pid` is this test's own."""
+
+    def __init__(self, log: LogBook, engine_pid: int | None) -> None:
+        self.engine_pid = engine_pid
+        self.log = log
+        self.launch: Launch | None = None
+        self.status = Status(State.READY)
+
+    @property
+    def client(self) -> EngineClient:
+        raise ServerNotFound("It offers no counters.", "Ask another.")
+
+    def note_requests(self, processing: int) -> None:
+        """As the supervisor does."""
+        self.status = Status(State.BUSY if processing else State.READY)
+
+
+class Watching:
+    """A monitor and what it sampled."""
+
+    def __init__(self, server: Server) -> None:
+        self.times: list[float] = []
+        self._came = asyncio.Event()
+        self.monitor = Monitor(self._take)
+        self.server = server
+
+    def _take(self, sample: Sampled) -> None:
+        self.times.append(sample.time_s)
+        self._came.set()
+
+    async def until(self, count: int) -> None:
+        """Wait for `count` samples in all."""
+        async with asyncio.timeout(20):
+            while len(self.times) < count:
+                self._came.clear()
+                await self._came.wait()
+
+
+@asynccontextmanager
+async def watching(folder: Path, *, engine: bool = False) -> AsyncIterator[Watching]:
+    log = LogBook(folder / "engine.log")
+    log.add("a line")
+    watched = Watching(Server(log, os.getpid() if engine else None))
+    watched.monitor.begin(watched.server)
+    try:
+        yield watched
+    finally:
+        await watched.monitor.end()
+        log.close()
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "PERIOD_S", 0.002)
+
+
+async def test_at_rest_it_samples_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "REST_S", 0.05)
+    async with watching(tmp_path) as watched:
+        await watched.until(5)
+    assert min(later - before for before, later in pairwise(watched.times)) > 0.049
+
+
+def _reply(watched: Watching) -> None:
+    watched.monitor.reply_started()
+
+
+def _window(watched: Watching) -> None:
+    watched.monitor.attend(True)
+
+
+@pytest.mark.parametrize("ask", [_reply, _window])
+async def test_it_wakes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Watching], None]
+) -> None:
+    monkeypatch.setattr(monitor, "REST_S", NEVER_S)
+    async with watching(tmp_path) as watched:
+        await watched.until(1)
+        ask(watched)
+        await watched.until(20)
+
+
+async def test_it_rests_again_a_second_after_the_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "_STANDS_S", 0.05)
+    monkeypatch.setattr(monitor, "REST_S", 0.2)
+    async with watching(tmp_path) as watched:
+        await watched.until(1)
+        meter = watched.monitor.reply_started()
+        await watched.until(5)
+        watched.monitor.reply_ended(meter)
+        while watched.times[-1] - watched.times[-2] < 0.19:
+            await watched.until(len(watched.times) + 1)
+
+
+async def test_requests_of_others_wake_it_when_the_counters_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "REST_S", NEVER_S)
+    monkeypatch.setattr(monitor, "METRICS_PERIOD_S", 0.01)
+    asked = asyncio.Event()
+
+    class Busy(EngineClient):
+        async def metrics(self) -> str:
+            return f"llamacpp:requests_processing {int(asked.is_set())}\n"
+
+    async with Busy("http://127.0.0.1:9", None) as client:
+        monkeypatch.setattr(Server, "client", client)
+        async with watching(tmp_path) as watched:
+            await watched.until(1)
+            asked.set()
+            await watched.until(20)
+
+
+@pytest.mark.parametrize("visible", [False, True])
+async def test_the_detectors_look_as_often_at_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, visible: bool
+) -> None:
+    monkeypatch.setattr(monitor, "REST_S", NEVER_S)
+    monkeypatch.setattr(health_watch, "PERIOD_S", 0.05)
+    looks: list[float] = []
+    look = HealthWatch.look
+
+    def note(watch: HealthWatch, now_s: float, sensed: Sensed | None, series: Mapping[str, Series]) -> None:
+        looks.append(now_s)
+        look(watch, now_s, sensed, series)
+
+    monkeypatch.setattr(HealthWatch, "look", note)
+    async with watching(tmp_path, engine=True) as watched:
+        watched.monitor.attend(visible)
+        async with asyncio.timeout(20):
+            while len(looks) < 6:
+                await watched.until(len(watched.times) + 1)
+    gaps = [later - before for before, later in pairwise(looks)]
+    assert min(gaps) >= 0.0499
+    if not visible:
+        assert len(watched.times) <= len(looks) + 3
