@@ -30,7 +30,7 @@ class Prompt:
 class Run:
     """One measured reply. Rates are tokens a second by the engine's clock; unknown is None.
 
-    `first_token_s` and `wall_s` are as the reader saw them; `energy_j` is power over the reply's time. `spoilt` says why
+    `first_token_s` and `wall_s` are as the reader saw them; `energy_j` is power over its time. `spoilt` says why
     a run must not be counted (throttling, a spill, another program on the GPU), `error` why there was no reply.
     """
 
