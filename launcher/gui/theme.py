@@ -1,28 +1,35 @@
-"""The look in one place: colours by role, spacing, type, and the style sheet that is made of them."""
+"""The look's tokens in one place: colours by role, lengths, type. sheet.py makes a style sheet of them."""
 
 from dataclasses import dataclass
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication
 from PySide6.QtWidgets import QApplication
 
-GAP_S, GAP, GAP_M, GAP_L, GAP_XL = 4, 8, 12, 16, 24
-CONTROL_HEIGHT = 32
+GAP_S, GAP, GAP_M, GAP_L, GAP_XL, GAP_XXL = 4, 8, 12, 16, 24, 32
+CONTROL_HEIGHT, DENSE_HEIGHT, BADGE_HEIGHT, BAR_HEIGHT = 32, 28, 20, 24
+CARD_RADIUS, CONTROL_RADIUS = 8, 6
 SELECTABLE = Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
 CAPTION_PX, BODY_PX, SECTION_PX, TITLE_PX, SMALL_READOUT_PX, READOUT_PX = 12, 13, 15, 20, 24, 32
+LEAST_SCALE, MOST_SCALE = 80, 200
+"""Of text, in per cent."""
+MOTION_MS = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Theme:
     """Colours by role. Text roles are at least 4.5:1 on their surfaces, curves and glyphs at least 3:1.
 
-    The meanings are the Okabe-Ito set, a step darker or lighter where a theme needs it.
+    The meanings are the Okabe-Ito set, a step darker or lighter where a theme needs it. The series are moved from it as
+    far as it takes to be told apart with each of the three common deficiencies. `memory` goes from what a model must
+    have to what it may.
     """
 
     window: str
     card: str
     raised: str
     border: str
+    control: str
     text: str
     secondary: str
     accent: str
@@ -30,10 +37,20 @@ class Theme:
     good: str
     attention: str
     bad: str
+    information: str
     rate: str
     acceptance: str
     temperature: str
+    power: str
     clock: str
+    ours: str
+    others: str
+    limit: str
+    memory: tuple[str, str, str, str, str]
+    driver: str
+    on_memory: tuple[str, str, str, str, str]
+    drafted: tuple[str, str]
+    """Behind the tokens of one draft step, and of the next."""
 
 
 LIGHT = Theme(
@@ -41,23 +58,34 @@ LIGHT = Theme(
     card="#FFFFFF",
     raised="#EEF1F4",
     border="#D9DFE5",
+    control="#7A8794",
     text="#14191E",
     secondary="#55616D",
     accent="#0B6BCB",
     on_accent="#FFFFFF",
-    good="#008560",
-    attention="#B57400",
-    bad="#C85200",
+    good="#007A58",
+    attention="#A86B00",
+    bad="#C04F00",
+    information="#1F7DB5",
     rate="#0072B2",
-    acceptance="#008560",
+    acceptance="#065A3C",
     temperature="#C85200",
-    clock="#55616D",
+    power="#AD7A90",
+    clock="#555B67",
+    ours="#0072B2",
+    others="#555B67",
+    limit="#55616D",
+    memory=("#0B4F8A", "#1F6FB5", "#4A90D0", "#84B1DE", "#B3D1EE"),
+    driver="#9AA5AE",
+    on_memory=("#FFFFFF", "#FFFFFF", "#14191E", "#14191E", "#14191E"),
+    drafted=("#D8E9F8", "#D5EFE4"),
 )
 DARK = Theme(
     window="#101418",
     card="#171C21",
     raised="#1F262C",
     border="#2B333B",
+    control="#6F7C88",
     text="#E7EBEF",
     secondary="#A5B0BA",
     accent="#5AB0FF",
@@ -65,14 +93,25 @@ DARK = Theme(
     good="#1DBE90",
     attention="#E69F00",
     bad="#F07A2B",
+    information="#56B4E9",
     rate="#56B4E9",
-    acceptance="#1DBE90",
-    temperature="#F07A2B",
-    clock="#A5B0BA",
+    acceptance="#30916D",
+    temperature="#EE741E",
+    power="#B0739D",
+    clock="#B5BDC3",
+    ours="#56B4E9",
+    others="#B5BDC3",
+    limit="#A5B0BA",
+    memory=("#2A6DAF", "#3F86CB", "#6AA6DF", "#93C1EB", "#BBDAF5"),
+    driver="#6B7680",
+    on_memory=("#FFFFFF", "#0B1116", "#0B1116", "#0B1116", "#0B1116"),
+    drafted=("#17354F", "#173B30"),
 )
 
 
 _held: list[Theme] = []
+_scale: list[float] = [1.0]
+_still: list[bool] = [False]
 
 
 def current() -> Theme:
@@ -92,30 +131,16 @@ def choose(name: str | None) -> None:
 
 def apply(application: QApplication, theme: Theme) -> None:
     """Give palette and style sheet of `theme` to the whole application."""
-    palette = QPalette()
-    roles = {
-        QPalette.ColorRole.Window: theme.window,
-        QPalette.ColorRole.Base: theme.card,
-        QPalette.ColorRole.AlternateBase: theme.raised,
-        QPalette.ColorRole.Button: theme.card,
-        QPalette.ColorRole.WindowText: theme.text,
-        QPalette.ColorRole.Text: theme.text,
-        QPalette.ColorRole.ButtonText: theme.text,
-        QPalette.ColorRole.PlaceholderText: theme.secondary,
-        QPalette.ColorRole.Highlight: theme.accent,
-        QPalette.ColorRole.HighlightedText: theme.on_accent,
-        QPalette.ColorRole.ToolTipBase: theme.raised,
-        QPalette.ColorRole.ToolTipText: theme.text,
-        QPalette.ColorRole.Link: theme.accent,
-    }
-    for role, colour in roles.items():
-        palette.setColor(role, QColor(colour))
-    palette.setColor(QPalette.ColorGroup.Disabled, QPalette.ColorRole.ButtonText, QColor(theme.secondary))
-    application.setPalette(palette)
-    application.setStyleSheet(_sheet(theme))
+    from launcher.gui import sheet
+
+    application.setFont(font(BODY_PX))
+    application.setPalette(sheet.palette(theme))
+    application.setStyleSheet(sheet.sheet(theme))
 
 
-_scale: list[float] = [1.0]
+def colour(role: str) -> QColor:
+    """Return the colour that a role such as "good" has in the current theme."""
+    return QColor(getattr(current(), role))
 
 
 def px(pixels: float) -> int:
@@ -123,17 +148,40 @@ def px(pixels: float) -> int:
     return round(pixels * _scale[0])
 
 
+def scale() -> float:
+    """Return the text scale, 0.8 to 2."""
+    return _scale[0]
+
+
 def set_scale(percent: float) -> None:
     """Take a text scale of 80 to 200 %; what is built from then on has it."""
-    _scale[0] = min(max(percent, 80.0), 200.0) / 100
+    _scale[0] = min(max(percent, LEAST_SCALE), MOST_SCALE) / 100
+
+
+def set_motion(wanted: bool | None) -> None:
+    """Move things (True), hold them still (False), or do as the system says (None)."""
+    _still[0] = not wanted if wanted is not None else _system_is_still()
+
+
+def motion_ms() -> int:
+    """Return how long a movement may take, in milliseconds; 0 where nothing is to move."""
+    return 0 if _still[0] else MOTION_MS
+
+
+def _system_is_still() -> bool:
+    """Whether the system asks for less motion: Qt tells so only through the style's own animations."""
+    application = QApplication.instance()
+    if not isinstance(application, QApplication):
+        return False
+    style = application.style()
+    return style.styleHint(style.StyleHint.SH_Widget_Animation_Duration) == 0
 
 
 def font(pixels: int, *, bold: bool = False, tabular: bool = False) -> QFont:
     """Return the system's font at a size in pixels; `tabular` gives every digit the same width."""
     result = QFont(QGuiApplication.font())
     result.setPixelSize(px(pixels))
-    if bold:
-        result.setWeight(QFont.Weight.DemiBold)
+    result.setWeight(QFont.Weight.DemiBold if bold else QFont.Weight.Normal)
     if tabular:
         result.setFeature(QFont.Tag("tnum"), 1)
     return result
@@ -144,46 +192,3 @@ def monospace(pixels: int = CAPTION_PX) -> QFont:
     result = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
     result.setPixelSize(px(pixels))
     return result
-
-
-def _sheet(theme: Theme) -> str:
-    return f"""
-    QToolTip {{ background: {theme.raised}; color: {theme.text}; border: 1px solid {theme.border}; padding: 4px; }}
-    #rail {{ background: {theme.card}; border: none; border-right: 1px solid {theme.border}; }}
-    #card, #chip {{ background: {theme.card}; border: 1px solid {theme.border}; border-radius: 8px; }}
-    #card QLabel, #chip QLabel, #rail QLabel {{ background: transparent; }}
-    QLabel#secondary {{ color: {theme.secondary}; }}
-    QLabel#problem {{ background: {theme.card}; border: 1px solid {theme.bad}; border-radius: 6px;
-        padding: 8px 12px; }}
-    #card QLabel:disabled {{ color: {theme.secondary}; }}
-    QPushButton {{ background: {theme.card}; border: 1px solid {theme.border}; border-radius: 6px;
-        padding: 0 14px; min-height: {CONTROL_HEIGHT - 2}px; }}
-    QPushButton:hover, QPushButton:checked {{ background: {theme.raised}; }}
-    QPushButton:disabled {{ color: {theme.secondary}; background: transparent; }}
-    QPushButton#primary {{ background: {theme.accent}; border-color: {theme.accent}; color: {theme.on_accent};
-        font-weight: 600; }}
-    QPushButton#primary:disabled {{ background: {theme.raised}; border-color: {theme.border};
-        color: {theme.secondary}; }}
-    QPushButton#page {{ background: transparent; border: none; text-align: left; padding: 0 12px; }}
-    QPushButton#fold {{ background: transparent; border: none; color: {theme.secondary}; text-align: left;
-        padding: 0; min-height: 20px; }}
-    QPushButton#page:checked {{ background: {theme.raised}; font-weight: 600; }}
-    QPushButton:focus, QPlainTextEdit:focus, QTextEdit:focus {{ border: 2px solid {theme.accent}; }}
-    QPushButton#page:focus, QPushButton#fold:focus, QTextEdit#reply:focus, QLabel:focus {{
-        border: 2px solid {theme.accent}; border-radius: 6px; }}
-    QPushButton#primary:focus {{ border: 2px solid {theme.text}; }}
-    QPlainTextEdit#prompt {{ background: {theme.card}; border: 1px solid {theme.border}; border-radius: 8px;
-        padding: 6px; }}
-    QPlainTextEdit#prompt:focus {{ border: 2px solid {theme.accent}; }}
-    QPlainTextEdit#log {{ background: {theme.card}; border: 1px solid {theme.border}; border-radius: 8px;
-        padding: 4px 8px; }}
-    #card QLabel#bubble {{ background: {theme.raised}; border: none; border-radius: 8px; }}
-    QTextEdit#reply {{ background: transparent; border: none; }}
-    QScrollArea, #conversation {{ background: transparent; border: none; }}
-    QScrollBar:vertical {{ background: transparent; width: 10px; margin: 0; }}
-    QScrollBar::handle:vertical {{ background: {theme.border}; border-radius: 4px; min-height: 32px; margin: 1px; }}
-    QScrollBar:horizontal {{ background: transparent; height: 10px; margin: 0; }}
-    QScrollBar::handle:horizontal {{ background: {theme.border}; border-radius: 4px; min-width: 32px; margin: 1px; }}
-    QScrollBar::add-line, QScrollBar::sub-line {{ height: 0; width: 0; }}
-    QSplitter::handle {{ background: transparent; }}
-    """

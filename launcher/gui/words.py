@@ -19,13 +19,13 @@ def choose(language: str | None) -> None:
     _chosen[0] = gettext.translation(DOMAIN, shipped("resources", "locale"), wanted, fallback=True)
 
 
-def tr(text: str, **values: object) -> str:
+def tr(text: str, /, **values: object) -> str:
     """Return `text` in the user's language, its {names} filled with `values`. Not to be called at import time."""
     said = _chosen[0].gettext(text)
     return said.format(**values) if values else said
 
 
-def ntr(one: str, many: str, n: int, **values: object) -> str:
+def ntr(one: str, many: str, n: int, /, **values: object) -> str:
     """Return the form that fits `n` things, filled with `n` and `values`."""
     return _chosen[0].ngettext(one, many, n).format(n=n, **values)
 

@@ -1,0 +1,27 @@
+"""The window's building blocks. They show what they are told, in the theme's tokens, and tell what is clicked."""
+
+from launcher.gui.widgets.badge import Badge, paint_badge
+from launcher.gui.widgets.banner import Banner
+from launcher.gui.widgets.blocks import Card, EmptyState, PageHead
+from launcher.gui.widgets.glyphs import Glyph, paint_glyph
+from launcher.gui.widgets.memory_bar import MemoryBar
+from launcher.gui.widgets.number import NumberLabel
+from launcher.gui.widgets.progress import ProgressLine
+from launcher.gui.widgets.segmented import Segmented
+from launcher.gui.widgets.slider import SliderField
+
+__all__ = [
+    "Badge",
+    "Banner",
+    "Card",
+    "EmptyState",
+    "Glyph",
+    "MemoryBar",
+    "NumberLabel",
+    "PageHead",
+    "ProgressLine",
+    "Segmented",
+    "SliderField",
+    "paint_badge",
+    "paint_glyph",
+]

@@ -1,0 +1,79 @@
+"""How something fits, as a word with a glyph in an outlined pill."""
+
+from enum import Enum
+
+from PySide6.QtCore import QRectF, QSize, Qt
+from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QLabel, QSizePolicy
+
+from launcher.gui import theme
+from launcher.gui.words import mark, tr
+
+_LOOKS = {
+    mark("FITS"): ("tick", "good"),
+    mark("TIGHT"): ("half", "attention"),
+    mark("OFFLOADS"): ("down", "information"),
+    mark("TOO BIG"): ("cross", "bad"),
+}
+_PLAIN = ("", "control")
+
+
+def badge_size(word: str) -> QSize:
+    """Return the size of a badge."""
+    glyph = theme.px(17) if word in _LOOKS else 0
+    width = QFontMetrics(theme.font(11, bold=True)).horizontalAdvance(tr(word))
+    return QSize(width + glyph + theme.px(17), theme.px(theme.BADGE_HEIGHT))
+
+
+def paint_badge(painter: QPainter, left: float, middle: float, word: str) -> None:
+    """Paint a badge from its left edge, around a height (for delegates of tables)."""
+    name, role = _LOOKS.get(word, _PLAIN)
+    size, colour = badge_size(word), theme.colour(role)
+    rect = QRectF(left, middle - size.height() / 2, size.width(), size.height()).adjusted(0.5, 0.5, -0.5, -0.5)
+    painter.save()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(QPen(colour, 1))
+    painter.setBrush(Qt.BrushStyle.NoBrush)
+    painter.drawRoundedRect(rect, rect.height() / 2, rect.height() / 2)
+    start = theme.px(8)
+    if name:
+        from launcher.gui.widgets.glyphs import paint_glyph
+
+        side = theme.px(13)
+        paint_glyph(painter, name, QRectF(rect.left() + theme.px(7), rect.center().y() - side / 2, side, side), colour)
+        start = theme.px(24)
+    painter.setPen(theme.colour("text"))
+    painter.setFont(theme.font(11, bold=True))
+    painter.drawText(rect.adjusted(start, 0, 0, 0), int(Qt.AlignmentFlag.AlignVCenter), tr(word))
+    painter.restore()
+
+
+class Badge(QLabel):
+    """A badge: FITS, TIGHT, OFFLOADS, TOO BIG with their glyphs, any other word plain."""
+
+    def __init__(self, status: "Enum | str" = "") -> None:
+        super().__init__()
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setFont(theme.font(11, bold=True))
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        self.show_status(status)
+
+    def show_status(self, status: "Enum | str") -> None:
+        """Show another status."""
+        self._word = str(status.value) if isinstance(status, Enum) else status
+        self.setText(tr(self._word) if self._word else "")
+        self.updateGeometry()
+
+    def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+        """Return the pill's size."""
+        return badge_size(self._word)
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Return the pill's size."""
+        return self.sizeHint()
+
+    def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
+        """Paint it."""
+        if self._word:
+            with QPainter(self) as painter:
+                paint_badge(painter, 0, self.height() / 2, self._word)

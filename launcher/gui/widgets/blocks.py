@@ -1,0 +1,112 @@
+"""What pages are made of: cards, heads, and what stands where there is nothing yet."""
+
+from collections.abc import Callable, Sequence
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+
+from launcher.gui import theme
+from launcher.gui.labels import Label
+
+Button = tuple[str, Callable[[], object]]
+
+
+class Card(QFrame):
+    """A surface for one subject; what belongs on it goes into `body`, what stands beside its title into `head`."""
+
+    def __init__(self, title: str = "") -> None:
+        super().__init__()
+        self.setObjectName("card")
+        self.body = QVBoxLayout(self)
+        self.body.setContentsMargins(*(theme.px(theme.GAP_L),) * 4)
+        self.body.setSpacing(theme.px(theme.GAP_M))
+        self.head = QHBoxLayout()
+        self.head.setSpacing(theme.px(theme.GAP))
+        if title:
+            self._title = Label(title)
+            self._title.setFont(theme.font(theme.SECTION_PX, bold=True))
+            self.head.addWidget(self._title)
+            self.head.addStretch()
+            self.body.addLayout(self.head)
+
+
+class PageHead(QWidget):
+    """A page's title, a line under it, and buttons at the right."""
+
+    def __init__(self, title: str, subtitle: str = "") -> None:
+        super().__init__()
+        self.title = Label(title)
+        self.title.setFont(theme.font(theme.TITLE_PX, bold=True))
+        self.subtitle = Label()
+        self.subtitle.setObjectName("secondary")
+        self.subtitle.setWordWrap(True)
+        words = QVBoxLayout()
+        words.setSpacing(theme.px(2))
+        words.addWidget(self.title)
+        words.addWidget(self.subtitle)
+        self._buttons = QHBoxLayout()
+        self._buttons.setSpacing(theme.px(theme.GAP_M))
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(theme.px(theme.GAP_M))
+        layout.addLayout(words, 1)
+        layout.addLayout(self._buttons)
+        self.show_subtitle(subtitle)
+
+    def show_subtitle(self, text: str) -> None:
+        """Show another line under the title; none when it is empty."""
+        self.subtitle.setText(text)
+        self.subtitle.setVisible(bool(text))
+
+    def add_widget(self, widget: QWidget) -> None:
+        """Put a button at the right, after those that are there."""
+        self._buttons.addWidget(widget, alignment=Qt.AlignmentFlag.AlignVCenter)
+
+    def add_button(self, text: str, clicked: Callable[[], object], *, primary: bool = False) -> QPushButton:
+        """Add a button at the right, and return it."""
+        button = make_button(text, clicked, primary=primary)
+        self.add_widget(button)
+        return button
+
+
+class EmptyState(QWidget):
+    """What stands where there is nothing yet: what would be here, and what to do. The first button is the main one."""
+
+    def __init__(self, title: str, text: str, buttons: Sequence[Button] = ()) -> None:
+        super().__init__()
+        heading, words = Label(title), Label(text)
+        heading.setFont(theme.font(theme.TITLE_PX, bold=True))
+        heading.setWordWrap(True)
+        words.setWordWrap(True)
+        words.setObjectName("secondary")
+        column = QVBoxLayout()
+        column.setSpacing(theme.px(theme.GAP_L))
+        column.addStretch(2)
+        column.addWidget(heading)
+        column.addWidget(words)
+        row = QHBoxLayout()
+        row.setSpacing(theme.px(theme.GAP_M))
+        self.buttons = [make_button(said, clicked, primary=not at) for at, (said, clicked) in enumerate(buttons)]
+        for button in self.buttons:
+            row.addWidget(button)
+        row.addStretch()
+        column.addLayout(row)
+        column.addStretch(3)
+        middle = QWidget()
+        middle.setObjectName("plain")
+        middle.setLayout(column)
+        middle.setMaximumWidth(theme.px(520))
+        column.setContentsMargins(0, 0, 0, 0)
+        layout = QHBoxLayout(self)
+        layout.addStretch(1)
+        layout.addWidget(middle, 8)
+        layout.addStretch(1)
+
+
+def make_button(text: str, clicked: Callable[[], object], *, primary: bool = False) -> QPushButton:
+    """Return a button."""
+    button = QPushButton(text)
+    if primary:
+        button.setObjectName("primary")
+    button.clicked.connect(lambda _checked=False: clicked())
+    return button

@@ -1,0 +1,236 @@
+"""What a model takes of the memory, by part, in one bar with a legend."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QBrush, QColor, QFontMetrics, QHelpEvent, QPainter, QPainterPath, QPaintEvent, QPen
+from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
+
+from launcher.gui import theme
+from launcher.gui.words import tr
+
+_MIB, _GIB = 2**20, 2**30
+_LABELLED = 0.06
+"""Of the bar: a segment that is wider says what it is."""
+_STEPS = {"weights": 0, "kv": 1, "state": 2, "draft": 3, "compute": 4}
+_LINE = 20
+_OTHERS = "others"
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    key: str
+    label: str
+    size: int
+
+    @property
+    def hatched(self) -> bool:
+        """Whether it is not ours."""
+        return self.key == _OTHERS
+
+    @property
+    def fill(self) -> QColor:
+        """What it is painted with."""
+        now, step = theme.current(), _STEPS.get(self.key)
+        if step is not None:
+            return QColor(now.memory[step])
+        return QColor(now.others if self.hatched else now.driver)
+
+    @property
+    def ink(self) -> QColor:
+        """What its words are written with."""
+        now, step = theme.current(), _STEPS.get(self.key)
+        return QColor(now.text if step is None else now.on_memory[step])
+
+    @property
+    def brush(self) -> QBrush:
+        """The fill as it is on the bar."""
+        return QBrush(self.fill, Qt.BrushStyle.BDiagPattern if self.hatched else Qt.BrushStyle.SolidPattern)
+
+
+class MemoryBar(QWidget):
+    """One bar as wide as its place: the parts from dark to light, what others use hatched, what is free empty.
+
+    What does not fit is drawn past the edge, with the MiB that are missing. A mark shows the margin that should stay
+    free. Sizes are in bytes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._segments: list[_Segment] = []
+        self._total = 0
+        self._margin = 0
+        self._reason = ""
+        self._drawn: list[tuple[QRectF, str]] = []
+        policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        policy.setHeightForWidth(True)
+        self.setSizePolicy(policy)
+        self.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self.show_unknown(tr("Nothing was estimated yet."))
+
+    def show_parts(
+        self, parts: Sequence[tuple[str, str, int]], total: int, others: int | None, margin: int | None
+    ) -> None:
+        """Show (key, label, bytes) of the memory's `total`; keys are weights, kv, state, draft, compute, driver.
+
+        `others` is what other programs use, None where it is not known.
+        """
+        self._segments = [_Segment(key, label, size) for key, label, size in parts if size > 0]
+        if others:
+            self._segments.append(_Segment(_OTHERS, tr("others"), others))
+        self._total, self._margin, self._reason = total, margin or 0, ""
+        said = ", ".join(f"{each.label} {_mib(each.size)} MiB" for each in self._segments)
+        self.setAccessibleName(tr("Memory: {parts}; {rest}", parts=said, rest=self._rest()))
+        self.updateGeometry()
+        self.update()
+
+    def show_unknown(self, reason: str) -> None:
+        """Show an empty bar, and why it is."""
+        self._segments, self._total, self._margin, self._reason = [], 0, 0, reason
+        self.setAccessibleName(tr("Memory: not known. {reason}", reason=reason))
+        self.updateGeometry()
+        self.update()
+
+    @property
+    def missing(self) -> int:
+        """Bytes that are more than there are; 0 where it fits."""
+        return max(sum(each.size for each in self._segments) - self._total, 0)
+
+    def hasHeightForWidth(self) -> bool:  # noqa: N802
+        """The legend takes as many lines as it needs."""
+        return True
+
+    def heightForWidth(self, width: int) -> int:  # noqa: N802
+        """Return the height of bar and legend."""
+        rows = len(self._legend(width)) if self._segments or self._reason else 0
+        return theme.px(theme.BAR_HEIGHT) + theme.px(6) + rows * theme.px(_LINE)
+
+    def sizeHint(self) -> QSize:  # noqa: N802
+        """Return a size for the width that it has."""
+        width = max(self.width(), theme.px(240))
+        return QSize(theme.px(240), self.heightForWidth(width))
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Return the least size."""
+        return QSize(theme.px(160), self.heightForWidth(max(self.width(), theme.px(160))))
+
+    def event(self, event: QEvent) -> bool:
+        """Say what a segment is where the pointer is."""
+        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
+            hit = next((said for rect, said in self._drawn if rect.contains(QPointF(event.pos()))), "")
+            QToolTip.showText(event.globalPos(), hit, self)
+            return True
+        return super().event(event)
+
+    def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
+        """Paint bar and legend."""
+        with QPainter(self) as painter:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            self._paint_bar(painter, QRectF(0, 0, self.width(), theme.px(theme.BAR_HEIGHT)))
+            self._paint_legend(painter)
+
+    def _paint_bar(self, painter: QPainter, bar: QRectF) -> None:
+        used = sum(each.size for each in self._segments)
+        whole = max(used, self._total, 1)
+        room = bar.adjusted(0.5, 0.5, -0.5, -0.5)
+        edge = room.left() + room.width() * (self._total / whole if self._total else 1.0)
+        border = theme.colour("control")
+        self._drawn = []
+        path = QPainterPath()
+        path.addRoundedRect(room, theme.px(4), theme.px(4))
+        painter.save()
+        painter.setClipPath(path)
+        left = room.left()
+        for each in self._segments:
+            width = room.width() * each.size / whole
+            rect = QRectF(left, room.top(), width, room.height())
+            self._paint_segment(painter, rect, each, share=each.size / whole)
+            self._drawn.append((rect, f"{each.label}: {_mib(each.size)} MiB"))
+            left += width
+        if used > self._total:
+            over = QRectF(edge, room.top(), room.right() - edge, room.height())
+            painter.fillRect(over, theme.colour("bad"))
+            self._drawn.insert(0, (over, self._rest()))
+        elif self._total:
+            rest = QRectF(left, room.top(), room.right() - left, room.height())
+            self._drawn.append((rest, self._rest()))
+        painter.restore()
+        painter.setPen(QPen(border, 1))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawPath(path)
+        if self._total and used > self._total:
+            painter.setPen(QPen(theme.colour("text"), 2))
+            painter.drawLine(QPointF(edge, bar.top()), QPointF(edge, bar.bottom()))
+        elif self._total and self._margin:
+            at = room.left() + room.width() * (1 - self._margin / whole)
+            painter.setPen(QPen(theme.colour("secondary"), 1, Qt.PenStyle.DashLine))
+            painter.drawLine(QPointF(at, room.top()), QPointF(at, room.bottom()))
+
+    def _paint_segment(self, painter: QPainter, rect: QRectF, segment: _Segment, *, share: float) -> None:
+        inner = rect.adjusted(0, 0, -1, 0) if rect.width() > 3 else rect
+        if segment.hatched:
+            painter.fillRect(inner, theme.colour("raised"))
+        painter.fillRect(inner, segment.brush)
+        text = f"{segment.label} {_gib(segment.size)}"
+        fits = QFontMetrics(self.font()).horizontalAdvance(text) + theme.px(14) < rect.width()
+        if share >= _LABELLED and fits and not segment.hatched:
+            painter.setPen(segment.ink)
+            painter.setFont(self.font())
+            painter.drawText(rect.adjusted(theme.px(7), 0, 0, 0), int(Qt.AlignmentFlag.AlignVCenter), text)
+
+    def _legend(self, width: int) -> list[list[tuple[_Segment | None, str, int]]]:
+        """Return the legend's rows: segment, words, and where they begin."""
+        metrics = QFontMetrics(self.font())
+        entries: list[tuple[_Segment | None, str]] = [
+            (each, f"{each.label} {_mib(each.size)}") for each in self._segments
+        ]
+        entries.append((None, self._reason or self._rest()))
+        rows: list[list[tuple[_Segment | None, str, int]]] = [[]]
+        left = 0
+        for segment, words in entries:
+            size = metrics.horizontalAdvance(words) + (theme.px(16) if segment else 0)
+            if left and left + size > width:
+                rows.append([])
+                left = 0
+            rows[-1].append((segment, words, left if segment else max(width - size, left)))
+            left += size + theme.px(theme.GAP_L)
+        return rows
+
+    def _paint_legend(self, painter: QPainter) -> None:
+        top = theme.px(theme.BAR_HEIGHT) + theme.px(6)
+        line, side = theme.px(_LINE), theme.px(9)
+        painter.setFont(self.font())
+        for row in self._legend(self.width()):
+            for segment, words, left in row:
+                start = left
+                if segment is not None:
+                    box = QRectF(left, top + (line - side) / 2, side, side)
+                    painter.fillRect(box, segment.brush)
+                    if segment.hatched:
+                        painter.setPen(QPen(segment.fill, 1))
+                        painter.setBrush(Qt.BrushStyle.NoBrush)
+                        painter.drawRect(box)
+                    start += theme.px(16)
+                alarming = segment is None and self.missing > 0
+                painter.setPen(theme.colour("text" if alarming else "secondary"))
+                if segment is None and self._reason:
+                    start = 0
+                rect = QRectF(start, top, self.width() - start, line)
+                painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), words)
+            top += line
+
+    def _rest(self) -> str:
+        if self.missing:
+            missing, total = _mib(self.missing), _mib(self._total)
+            return tr("{missing} MiB more than the {total} there are", missing=missing, total=total)
+        free = self._total - sum(each.size for each in self._segments)
+        return tr("free {free} of {total} MiB", free=_mib(free), total=_mib(self._total))
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:,.0f}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / _MIB:,.0f} MiB"

@@ -1,0 +1,182 @@
+"""A slider over named steps, with its value, a line under it, and a mark."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QPainter, QPaintEvent, QPen, QWheelEvent
+from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QSlider, QVBoxLayout, QWidget
+
+from launcher.gui import theme
+from launcher.gui.labels import Label, set_tip
+from launcher.gui.widgets.glyphs import Glyph
+from launcher.gui.words import tr
+
+
+class Slider(QSlider):
+    """A thin line with a ring. The wheel moves it only while it has the focus, so that pages can be scrolled."""
+
+    def __init__(self) -> None:
+        super().__init__(Qt.Orientation.Horizontal)
+        self.mark: int | None = None
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+
+    def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+        """Return the size of a control."""
+        return QSize(theme.px(120), theme.px(24))
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Return the least size."""
+        return QSize(theme.px(80), theme.px(24))
+
+    def wheelEvent(self, event: QWheelEvent) -> None:  # noqa: N802
+        """Move only with the focus."""
+        if self.hasFocus():
+            super().wheelEvent(event)
+        else:
+            event.ignore()
+
+    def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
+        """Paint line, mark and ring."""
+        with QPainter(self) as painter:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            enabled = self.isEnabled()
+            ring, thick = theme.px(8), theme.px(4)
+            left, right, middle = ring + 2, self.width() - ring - 2, self.height() / 2
+            at = self._x(self.value(), left, right)
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(theme.colour("border"))
+            painter.drawRoundedRect(QRectF(left, middle - thick / 2, right - left, thick), thick / 2, thick / 2)
+            painter.setBrush(theme.colour("accent" if enabled else "control"))
+            painter.drawRoundedRect(QRectF(left, middle - thick / 2, at - left, thick), thick / 2, thick / 2)
+            if self.mark is not None:
+                x = self._x(self.mark, left, right)
+                painter.setPen(QPen(theme.colour("text"), 2))
+                painter.drawLine(QPointF(x, middle - theme.px(6)), QPointF(x, middle + theme.px(6)))
+            painter.setPen(QPen(theme.colour("accent" if enabled else "control"), 2))
+            painter.setBrush(theme.colour("card"))
+            painter.drawEllipse(QPointF(at, middle), ring - 1, ring - 1)
+            if self.hasFocus():
+                painter.setBrush(Qt.BrushStyle.NoBrush)
+                painter.drawEllipse(QPointF(at, middle), ring + 2, ring + 2)
+
+    def _x(self, value: int, left: float, right: float) -> float:
+        span = max(self.maximum() - self.minimum(), 1)
+        return left + (right - left) * (value - self.minimum()) / span
+
+
+class SliderField(QWidget):
+    """A label, a slider over `values`, the value in words, and a line under it.
+
+    `words` writes a value down; `tip` says what it does and which llama-server flag it sets.
+    """
+
+    value_changed = Signal(object)
+    """The value that the user moved it to."""
+
+    def __init__(
+        self,
+        label: str,
+        values: Sequence[object],
+        *,
+        words: Callable[[object], str] = str,
+        tip: str = "",
+    ) -> None:
+        super().__init__()
+        self._label, self._words = label, words
+        self._values: tuple[object, ...] = tuple(values)
+        self._hint = ""
+        self._was: str | None = None
+        name = Label(label)
+        self._dot = Glyph("dot", "attention", 12)
+        self._dot.hide()
+        self._value = Label()
+        self._value.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
+        self.slider = Slider()
+        self.slider.setRange(0, max(len(self._values) - 1, 0))
+        self.slider.setPageStep(max(len(self._values) // 8, 1))
+        self.slider.valueChanged.connect(self._moved)
+        self._line = Label()
+        self._line.setObjectName("secondary")
+        self._line.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self._line.setWordWrap(True)
+        set_tip(self, tip)
+        set_tip(self.slider, tip)
+        head = QHBoxLayout()
+        head.setSpacing(theme.px(6))
+        head.addWidget(name)
+        head.addWidget(self._dot)
+        head.addStretch()
+        head.addWidget(self._value)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        layout.addLayout(head)
+        layout.addWidget(self.slider)
+        layout.addWidget(self._line)
+        self._show()
+
+    @property
+    def value(self) -> object:
+        """The value that it stands at; None when there is nothing to choose from."""
+        return self._values[self.slider.value()] if self._values else None
+
+    def set_value(self, value: object) -> None:
+        """Move it without telling; a number between two steps goes to the nearest."""
+        self.slider.blockSignals(True)
+        self.slider.setValue(self._index(value))
+        self.slider.blockSignals(False)
+        self.slider.update()
+        self._show()
+
+    def set_values(self, values: Sequence[object]) -> None:
+        """Give it other steps; it stays as near as it can."""
+        now = self.value
+        self.slider.blockSignals(True)
+        self._values = tuple(values)
+        self.slider.setRange(0, max(len(self._values) - 1, 0))
+        self.slider.blockSignals(False)
+        if now is not None:
+            self.set_value(now)
+        self._show()
+
+    def show_hint(self, text: str) -> None:
+        """Show a line under it; none when it is empty."""
+        self._hint = text
+        self._show()
+
+    def show_mark(self, value: object | None) -> None:
+        """Mark a value on the line, such as the largest that fits; None takes the mark away."""
+        self.slider.mark = None if value is None else self._index(value)
+        self.slider.update()
+
+    def show_changed(self, was: str | None) -> None:
+        """Say what it was before it was changed; None where it is as it was."""
+        self._was = was
+        self._show()
+
+    def _index(self, value: object) -> int:
+        if value in self._values:
+            return self._values.index(value)
+        numbers = [each for each in self._values if isinstance(each, int | float)]
+        if not isinstance(value, int | float) or len(numbers) != len(self._values) or not numbers:
+            return self.slider.value()
+        at = bisect_left(numbers, value)
+        near = [i for i in (at - 1, at) if 0 <= i < len(numbers)]
+        return min(near, key=lambda i: abs(numbers[i] - value))
+
+    def _moved(self) -> None:
+        self._show()
+        self.value_changed.emit(self.value)
+
+    def _show(self) -> None:
+        said = self._words(self.value) if self._values else ""
+        self._value.setText(said)
+        self._dot.setVisible(self._was is not None)
+        changed = tr("was {value}", value=self._was) if self._was is not None else ""
+        line = " · ".join(part for part in (changed, self._hint) if part)
+        self._line.setText(line)
+        self._line.setVisible(bool(line))
+        self.slider.setAccessibleName(self._label)
+        self.slider.setAccessibleDescription(f"{said} {line}".strip())

@@ -1,0 +1,108 @@
+"""The tokens: what can be read, what can be told apart, and by whom."""
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from launcher.gui import theme
+from launcher.gui.theme import DARK, LIGHT, Theme
+from tests.gui.colour import DEFICIENCIES, ciede2000, contrast, linear, seen, times
+
+# Of table 1 in Sharma, Wu and Dalal (see colour.py): L, a, b of two colours, and their distance.
+PUBLISHED = [
+    (50.0000, 2.6772, -79.7751, 50.0000, 0.0000, -82.7485, 2.0425),
+    (50.0000, 3.1571, -77.2803, 50.0000, 0.0000, -82.7485, 2.8615),
+    (50.0000, 2.8361, -74.0200, 50.0000, 0.0000, -82.7485, 3.4412),
+    (50.0000, -1.3802, -84.2814, 50.0000, 0.0000, -82.7485, 1.0000),
+    (50.0000, -1.1848, -84.8006, 50.0000, 0.0000, -82.7485, 1.0000),
+    (50.0000, -0.9009, -85.5211, 50.0000, 0.0000, -82.7485, 1.0000),
+    (50.0000, 0.0000, 0.0000, 50.0000, -1.0000, 2.0000, 2.3669),
+    (50.0000, -1.0000, 2.0000, 50.0000, 0.0000, 0.0000, 2.3669),
+    (50.0000, 2.4900, -0.0010, 50.0000, -2.4900, 0.0009, 7.1792),
+    (50.0000, 2.4900, -0.0010, 50.0000, -2.4900, 0.0010, 7.1792),
+    (50.0000, 2.4900, -0.0010, 50.0000, -2.4900, 0.0011, 7.2195),
+    (50.0000, 2.4900, -0.0010, 50.0000, -2.4900, 0.0012, 7.2195),
+    (50.0000, -0.0010, 2.4900, 50.0000, 0.0009, -2.4900, 4.8045),
+    (50.0000, -0.0010, 2.4900, 50.0000, 0.0010, -2.4900, 4.8045),
+    (50.0000, -0.0010, 2.4900, 50.0000, 0.0011, -2.4900, 4.7461),
+    (50.0000, 2.5000, 0.0000, 50.0000, 0.0000, -2.5000, 4.3065),
+    (50.0000, 2.5000, 0.0000, 73.0000, 25.0000, -18.0000, 27.1492),
+    (50.0000, 2.5000, 0.0000, 61.0000, -5.0000, 29.0000, 22.8977),
+    (50.0000, 2.5000, 0.0000, 56.0000, -27.0000, -3.0000, 31.9030),
+    (50.0000, 2.5000, 0.0000, 58.0000, 24.0000, 15.0000, 19.4535),
+    (60.2574, -34.0099, 36.2677, 60.4626, -34.1751, 39.4387, 1.2644),
+    (63.0109, -31.0961, -5.8663, 62.8187, -29.7946, -4.0864, 1.2630),
+    (22.7233, 20.0904, -46.6940, 23.0331, 14.9730, -42.5619, 2.0373),
+    (36.4612, 47.8580, 18.3852, 36.2715, 50.5065, 21.2231, 1.4146),
+]
+SURFACES = ("window", "card", "raised")
+SERIES = ("rate", "acceptance", "temperature", "power", "others")
+both = pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
+
+
+@pytest.mark.parametrize("row", PUBLISHED)
+def test_the_distance_of_colours_is_the_published_one(row: tuple[float, ...]) -> None:
+    one, other, distance = row[:3], row[3:6], row[6]
+    assert ciede2000(one, other) == pytest.approx(distance, abs=5e-5)  # type: ignore[arg-type]
+    assert ciede2000(other, one) == pytest.approx(distance, abs=5e-5)  # type: ignore[arg-type]
+
+
+def test_contrast_and_lab_are_the_published_ones() -> None:
+    assert contrast("#000000", "#FFFFFF") == pytest.approx(21)
+    assert contrast("#777777", "#FFFFFF") == pytest.approx(4.48, abs=0.005)  # WCAG's own example of a near miss
+    assert seen("#FF0000", "none") == pytest.approx((53.24, 80.09, 67.20), abs=0.02)
+    assert seen("#0000FF", "none") == pytest.approx((32.30, 79.19, -107.86), abs=0.02)
+
+
+@pytest.mark.parametrize("deficiency", DEFICIENCIES)
+def test_grey_stays_grey_for_all_eyes(deficiency: str) -> None:
+    assert times(DEFICIENCIES[deficiency], linear("#808080")) == pytest.approx(linear("#808080"), abs=1e-5)
+
+
+@both
+def test_text_can_be_read_on_every_surface(look: Theme) -> None:
+    for surface in SURFACES:
+        for role in ("text", "secondary"):
+            assert contrast(getattr(look, role), getattr(look, surface)) >= 4.5, (role, surface)
+    assert contrast(look.on_accent, look.accent) >= 4.5
+    for tint in look.drafted:
+        assert contrast(look.text, tint) >= 4.5
+    for fill, ink in zip(look.memory, look.on_memory, strict=True):
+        assert contrast(ink, fill) >= 4.5
+
+
+@both
+def test_lines_and_glyphs_stand_out_on_every_surface(look: Theme) -> None:
+    for surface in SURFACES:
+        for role in (*SERIES, "ours", "clock", "limit", "accent", "control", "good", "attention", "bad", "information"):
+            assert contrast(getattr(look, role), getattr(look, surface)) >= 3, (role, surface)
+
+
+@both
+@pytest.mark.parametrize("deficiency", DEFICIENCIES)
+def test_series_are_told_apart_by_all_eyes(look: Theme, deficiency: str) -> None:
+    for one, other in combinations(SERIES, 2):
+        distance = ciede2000(seen(getattr(look, one), deficiency), seen(getattr(look, other), deficiency))
+        assert distance >= 15, (one, other, distance)
+
+
+def test_lengths_and_type_follow_the_scale_within_its_limits(qapp: object) -> None:
+    try:
+        for percent, length in ((80, 26), (100, 32), (150, 48), (200, 64), (900, 64), (10, 26)):
+            theme.set_scale(percent)
+            assert theme.px(32) == length
+            assert theme.font(theme.BODY_PX).pixelSize() == round(13 * theme.scale())
+    finally:
+        theme.set_scale(100)
+
+
+def test_colours_are_written_in_one_file_only() -> None:
+    import re
+
+    folder = Path(theme.__file__).parent
+    literal = re.compile(r"[\"']#[0-9A-Fa-f]{6}\b")
+    others = [
+        path.name for path in folder.rglob("*.py") if path.name != "theme.py" and literal.search(path.read_text())
+    ]
+    assert others == []

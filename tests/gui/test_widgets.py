@@ -1,0 +1,202 @@
+"""The building blocks: what they show, what they tell, what a screen reader and the keyboard get."""
+
+import pytest
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QColor, QImage, QWheelEvent
+from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
+
+from launcher.gui import theme
+from launcher.gui.widgets import (
+    Badge,
+    Banner,
+    Card,
+    EmptyState,
+    Glyph,
+    MemoryBar,
+    NumberLabel,
+    PageHead,
+    ProgressLine,
+    Segmented,
+    SliderField,
+)
+from launcher.gui.widgets.glyphs import NAMES
+from launcher.models.plan import Status
+
+MIB = 2**20
+PARTS = [("weights", "weights", 15_904 * MIB), ("kv", "KV", 2_720 * MIB), ("state", "state", 0)]
+
+
+@pytest.fixture(autouse=True)
+def _look(qapp: QApplication) -> None:
+    theme.apply(qapp, theme.LIGHT)
+
+
+def shown(widget: QWidget, qtbot: QtBot, width: int = 600) -> QImage:
+    qtbot.addWidget(widget)
+    widget.resize(width, max(widget.heightForWidth(width), widget.sizeHint().height()))
+    widget.show()
+    return widget.grab().toImage()
+
+
+def colours(image: QImage, y: int) -> list[QColor]:
+    return [image.pixelColor(x, y) for x in range(image.width())]
+
+
+class TestMemoryBar:
+    def test_parts_are_as_wide_as_they_are_large(self, qtbot: QtBot) -> None:
+        bar = MemoryBar()
+        bar.show_parts(PARTS, 24_564 * MIB, 1_120 * MIB, 600 * MIB)
+        row = colours(shown(bar, qtbot, 1_000), 3)
+        weights = QColor(theme.current().memory[0])
+        assert sum(each == weights for each in row) == pytest.approx(1_000 * 15_904 / 24_564, abs=4)
+        assert bar.missing == 0
+        said = bar.accessibleName()
+        assert "weights 15,904 MiB, KV 2,720 MiB, others 1,120 MiB" in said
+        assert "free 4,820 of 24,564 MiB" in said
+        assert "state" not in said, "a part of nothing is not shown"
+
+    def test_what_does_not_fit_is_drawn_past_the_edge_and_counted(self, qtbot: QtBot) -> None:
+        bar = MemoryBar()
+        bar.show_parts(PARTS, 16_000 * MIB, None, None)
+        row = colours(shown(bar, qtbot), 3)
+        bad = QColor(theme.current().bad)
+        assert sum(each == bad for each in row) == pytest.approx(600 * 2_624 / 18_624, abs=5)
+        assert bar.missing == 2_624 * MIB
+        assert "2,624 MiB more than the 16,000 there are" in bar.accessibleName()
+
+    def test_unknown_has_a_reason(self, qtbot: QtBot) -> None:
+        bar = MemoryBar()
+        bar.show_unknown("The driver tells nothing.")
+        shown(bar, qtbot)
+        assert bar.accessibleName() == "Memory: not known. The driver tells nothing."
+
+    def test_the_legend_takes_the_lines_it_needs(self) -> None:
+        bar = MemoryBar()
+        bar.show_parts(PARTS, 24_564 * MIB, 1_120 * MIB, None)
+        assert bar.heightForWidth(200) > bar.heightForWidth(900)
+
+
+class TestSliderField:
+    def test_moving_it_tells_the_value_and_setting_it_does_not(self, qtbot: QtBot) -> None:
+        field = SliderField("Context", [2_048, 4_096, 8_192], words=lambda each: f"{each:,}")
+        told: list[object] = []
+        field.value_changed.connect(told.append)
+        shown(field, qtbot)
+        field.set_value(8_000)
+        assert field.value == 8_192
+        assert told == []
+        qtbot.keyClick(field.slider, Qt.Key.Key_Left)
+        assert told == [4_096]
+        assert field.slider.accessibleName() == "Context"
+        assert field.slider.accessibleDescription() == "4,096"
+
+    def test_what_changed_is_said_and_the_hint_with_it(self) -> None:
+        field = SliderField("Draft length", range(9))
+        field.show_hint("largest that fits: 8")
+        field.show_changed("2")
+        assert field.slider.accessibleDescription() == "0 was 2 · largest that fits: 8"
+        field.show_changed(None)
+        assert "was" not in field.slider.accessibleDescription()
+
+    def test_other_steps_keep_it_near(self) -> None:
+        field = SliderField("Context", [1, 2, 4, 8])
+        field.set_value(8)
+        field.set_values([1, 2, 3])
+        assert field.value == 3
+
+    def test_the_wheel_scrolls_the_page_unless_it_has_the_focus(self, qtbot: QtBot) -> None:
+        field = SliderField("Slots", range(9))
+        shown(field, qtbot)
+        field.set_value(4)
+        up = QWheelEvent(
+            QPointF(5, 5), QPointF(5, 5), QPoint(), QPoint(0, 120), Qt.MouseButton.NoButton,
+            Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase, False,
+        )  # fmt: skip
+        field.slider.clearFocus()
+        QApplication.sendEvent(field.slider, up)
+        assert field.value == 4
+
+
+def test_a_choice_is_told_once_and_arrows_move_it(qtbot: QtBot) -> None:
+    choice = Segmented("Theme", [("system", "System"), ("light", "Light"), ("dark", "Dark")])
+    told: list[object] = []
+    choice.changed.connect(told.append)
+    shown(choice, qtbot)
+    choice.set_value("dark")
+    assert (choice.value, told) == ("dark", [])
+    qtbot.mouseClick(choice.button("light"), Qt.MouseButton.LeftButton)
+    qtbot.keyClick(choice, Qt.Key.Key_Left)
+    assert told == ["light", "system"]
+    assert choice.value == "system"
+
+
+def test_a_banner_says_something_offers_two_ways_on_and_goes(qtbot: QtBot) -> None:
+    banner, pressed = Banner(), []
+    qtbot.addWidget(banner)
+    assert banner.isHidden()
+    ways = [(name, lambda name=name: pressed.append(name)) for name in ("one", "two", "three")]
+    banner.tell("It failed.", "bad", ways)
+    banner.show()
+    assert [each.text() for each in banner.buttons] == ["one", "two"]
+    qtbot.mouseClick(banner.buttons[1], Qt.MouseButton.LeftButton)
+    assert pressed == ["two"]
+    assert banner.accessibleName() == "It failed."
+    with qtbot.waitSignal(banner.closed):
+        qtbot.mouseClick(banner._close, Qt.MouseButton.LeftButton)
+    assert banner.isHidden()
+
+
+def test_a_number_reserves_its_room_and_unknown_has_a_reason(qtbot: QtBot) -> None:
+    number = NumberLabel("Speed", "t/s", pixels=theme.READOUT_PX, widest="0,000.0")
+    shown(number, qtbot, 300)
+    number.show_value("1.0")
+    narrow = number.unit.pos().x()
+    number.show_value("2,480.0")
+    qtbot.waitUntil(lambda: number.unit.pos().x() == narrow)
+    assert number.accessibleName() == "Speed: 2,480.0 t/s"
+    number.show_value(None, "Nothing runs.")
+    assert number.value.text() == "\u2013"
+    assert number.accessibleName() == "Speed: Nothing runs."
+
+
+def test_progress_is_a_line_of_its_length(qtbot: QtBot) -> None:
+    line = ProgressLine("Model")
+    line.show_fraction(0.5)
+    image = shown(line, qtbot, 200)
+    accent = QColor(theme.current().accent)
+    assert sum(each == accent for each in colours(image, image.height() // 2)) == pytest.approx(100, abs=4)
+    assert line.value() == 500
+    line.show_fraction(None)
+    assert sum(each == accent for each in colours(line.grab().toImage(), image.height() // 2)) < 90
+
+
+@pytest.mark.parametrize("status", [*Status, "verified"])
+def test_a_badge_says_its_word_and_is_wide_enough(status: Status | str, qtbot: QtBot) -> None:
+    badge = Badge(status)
+    image = shown(badge, qtbot, badge.sizeHint().width())
+    assert badge.text() == (status.value if isinstance(status, Status) else status)
+    assert image.height() == theme.BADGE_HEIGHT
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_glyph_is_painted_and_is_its_own(name: str, qtbot: QtBot) -> None:
+    def picture(which: str) -> QImage:
+        return shown(Glyph(which, "text", 32), qtbot, 32)
+
+    assert all(picture(name) != picture(other) for other in NAMES if other != name)
+
+
+def test_heads_cards_and_empty_states_hold_what_they_are_given(qtbot: QtBot) -> None:
+    pressed: list[str] = []
+    head = PageHead("Models", "Files on this computer")
+    button = head.add_button("Add", lambda: pressed.append("add"), primary=True)
+    empty = EmptyState("Nothing yet", "Do this.", [("Do it", lambda: pressed.append("do"))])
+    for widget in (head, empty, Card("Memory")):
+        shown(widget, qtbot)
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(empty.buttons[0], Qt.MouseButton.LeftButton)
+    assert pressed == ["add", "do"]
+    assert button.objectName() == empty.buttons[0].objectName() == "primary"
+    head.show_subtitle("")
+    assert head.subtitle.isHidden()
