@@ -4,21 +4,26 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from launcher.base.errors import LauncherError, PortBusy, ServerNotFound, Superseded
+from launcher.base.action import Action, ActionKind
+from launcher.base.errors import ActionImpossible, LauncherError, PortBusy, ServerNotFound, Superseded
 from launcher.base.units import percent, rate
 from launcher.engine import registry
+from launcher.engine.action import apply, starts_again
 from launcher.engine.build import BUILT_IN
 from launcher.engine.client import ChatRequest, Delta, Timings
+from launcher.engine.diagnosis_actions import advise
 from launcher.engine.launch import ServeOptions, check_model, check_options, name_of
 from launcher.engine.left_over import command_hash
 from launcher.engine.load_times import LoadClock, keep_load_time
 from launcher.engine.logs import LogBook
 from launcher.engine.registry import Registration
 from launcher.engine.settings import Value, remember, settings_of
-from launcher.engine.state import EngineStarted, Event, State, Status
+from launcher.engine.started import Started, keep_start
+from launcher.engine.state import SERVING, EngineStarted, Event, State, Status
 from launcher.engine.supervisor import Supervisor
+from launcher.engine.way import Way, way
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.meter import Acceptance, ReplyMeter
 from launcher.monitor.monitor import Monitor, Sampled
@@ -92,6 +97,8 @@ class Session:
         self._remote: RemoteControl | None = None
         self._listening: asyncio.Task[None] | None = None
         self._chosen: dict[str, Value] = {}
+        self._tried: Started | None = None
+        self._proposed: tuple[Action, ...] = ()
         self._load_clock = LoadClock()
 
     @property
@@ -117,12 +124,74 @@ class Session:
         again: bool = False,
         drain_s: float = 0.0,
         chosen: Mapping[str, Value] | None = None,
+        named: str | None = None,
     ) -> None:
         """Serve `options`, in place of what is served now. See Supervisor.become.
 
         `chosen` are the settings that the user chose; once they serve, they are kept for the model's next start.
+        `named` is the model as the user named it, for commands that start it again (None: its path).
         A port that nobody asked for, and that another program takes before the engine does, is exchanged for another.
+        The error that it fails with carries what can be done about it, for `fix` or by `way`.
         """
+        self._proposed = ()
+        if self._tried is not None:
+            if self._tried.options.model != options.model:
+                self._chosen = {}
+            elif named is None:
+                named = self._tried.model
+        self._tried = tried = Started.of(
+            options,
+            named=named,
+            chosen=None if chosen is None else {**self._chosen, **chosen},
+            port=None if self._may_move else self._port,
+            shared=self._shared,
+        )
+        try:
+            await self._start(options, again=again, drain_s=drain_s)
+        except LauncherError as error:
+            advise(error, options)
+            if self._tried is tried:
+                self._proposed = error.actions
+            raise
+        if chosen is not None:
+            self._chosen |= chosen
+            await asyncio.to_thread(remember, options.model, dict(self._chosen))
+
+    async def fix(self, action: Action, *, drain_s: float = 0.0) -> None:
+        """Do what an error or a finding proposes, and start again: by other settings, on another port, or as it was.
+
+        What the last error proposed is done to the start that failed, all else to what runs. Settings that it changes
+        count as chosen. Raises ActionImpossible for what is not done by another start (see `way`) or changes nothing,
+        ServerNotFound when nothing was started yet, else as `start`.
+        """
+        base = self._base(action)
+        if base is None:
+            raise ServerNotFound("Nothing has been started yet.", "Start a model first.")
+        if not starts_again(action):
+            how = way(action, base)
+            hint = f"`{how.command}` does it." if how.command else how.link or "It is for you to do."
+            raise ActionImpossible(f"{action.label}: this is not done by another start.", hint, kind=action.kind.value)
+        if action.kind is ActionKind.OTHER_PORT:
+            await self.stop()  # what runs has the port; mostly nothing does
+            self._port, self._may_move = None, True
+        elif action.kind is not ActionKind.RESTART:
+            base = base.changed(apply(action, base.options, context=base.context))
+        await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, named=base.model)
+
+    def way(self, action: Action) -> Way:
+        """Return the command that carries an action out, or the address to open; neither when only the user can."""
+        return way(action, self._base(action))
+
+    def _base(self, action: Action) -> Started | None:
+        """Return what an action is done to: the start that failed, if its error proposed it, else what runs."""
+        running = self._supervisor
+        if self._tried is None or action in self._proposed or running is None or running.launch is None:
+            return self._tried
+        if running.status.state not in SERVING or running.options is None:
+            return self._tried
+        return replace(self._tried.changed(running.options), context=running.launch.context)
+
+    async def _start(self, options: ServeOptions, *, again: bool, drain_s: float) -> None:
         self._requests += 1
         request = self._requests
         check_options(options)
@@ -139,9 +208,6 @@ class Session:
                 self._port = None
             else:
                 break
-        if chosen is not None:
-            self._chosen |= chosen
-            await asyncio.to_thread(remember, options.model, dict(self._chosen))
 
     async def _become(self, options: ServeOptions, *, again: bool, drain_s: float) -> None:
         supervisor = self._supervisor or self._open(options)
@@ -220,6 +286,7 @@ class Session:
             if isinstance(event, EngineStarted):
                 registration.update(engine_pid=event.pid, engine_created_s=event.created_s, command_hash=None)
                 return
+            self._note(event, supervisor)
             lost = isinstance(event, Status) and isinstance(event.error, PortBusy) and self._hides_lost_port
             for tell in (self._on_event, *self._also):
                 if tell is not None and not lost:
@@ -231,6 +298,21 @@ class Session:
         self._supervisor = supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), listen)
         self._port = endpoint.port
         return supervisor
+
+    def _note(self, event: Event, supervisor: Supervisor) -> None:
+        """Keep what is started, and why it failed: for `fix`, and for `diagnose` in another process."""
+        launch, tried = supervisor.launch, self._tried
+        if not isinstance(event, Status) or launch is None or tried is None:
+            return
+        if event.state is State.LOADING and event.percent is None:
+            begun = replace(tried.changed(supervisor.options or tried.options), context=launch.context)
+            if supervisor.options == tried.options:  # and not what ran before again
+                self._tried = begun
+            keep_start(begun, supervisor.log.path)
+        elif event.error is not None:
+            advise(event.error, launch.options)
+            self._proposed = event.error.actions
+            keep_start(tried, supervisor.log.path, event.error)
 
     async def _settle(self) -> None:
         """Put everything away, unless a newer start is under way."""

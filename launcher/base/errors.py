@@ -1,13 +1,19 @@
 """Errors a user can act on. Foreign exceptions become one of these at a room's edge."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from launcher.base.action import Action
 
 
 class LauncherError(Exception):
     """Something a user can meet: what happened and why, then what to do.
 
     `title` is one sentence, `hint` the next step, `facts` the figures behind them (for --json and logs).
-    `code` is stable: scripts may rely on it.
+    `code` is stable: scripts may rely on it. `actions` are next steps for the program to offer, best first.
     """
 
     code = "error"
@@ -17,6 +23,12 @@ class LauncherError(Exception):
         self.title = title
         self.hint = hint
         self.facts: Mapping[str, object] = facts
+        self.actions: tuple[Action, ...] = ()
+
+    def propose(self, actions: Iterable[Action]) -> None:
+        """Let it carry `actions`, also among the facts, which other processes see."""
+        self.actions = tuple(actions)
+        self.facts = {**self.facts, "actions": [action.as_json() for action in self.actions]}
 
     def __str__(self) -> str:
         return f"{self.title} {self.hint}".rstrip()
@@ -209,6 +221,7 @@ class CrashLoop(EngineFailed):
             **(dict(reason.facts) | {"crashes": crashes, "reason": reason.code}),
         )
         self.reason = reason
+        self.actions = reason.actions
 
 
 class SettingsFailed(LauncherError):
@@ -223,6 +236,7 @@ class SettingsFailed(LauncherError):
             **(dict(reason.facts) | {"reason": reason.code}),
         )
         self.reason = reason
+        self.actions = reason.actions
 
 
 class TwinImpossible(LauncherError):

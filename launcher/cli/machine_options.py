@@ -82,11 +82,14 @@ def wish_of(options: argparse.Namespace) -> Wish:
 
 def to_serve(options: argparse.Namespace, model: Path) -> ServeOptions:
     """Return how the parsed options of `serve` or `export` want a model file to be served."""
+    from launcher.engine.build import BUILT_IN
     from launcher.engine.launch import DEFAULT_DRAFT, ServeOptions
 
+    built_in = str(options.engine) == BUILT_IN
     return ServeOptions(
         model=model,
-        engine=options.engine,
+        engine=None if built_in else options.engine,
+        built_in=built_in,
         context=options.ctx,
         slots=1 if options.slots is None else options.slots,
         threads=options.threads,

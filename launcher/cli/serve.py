@@ -7,7 +7,8 @@ import asyncio
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from launcher.app import Session
 
 
+_MOST_FIXES = 3
 _SETTINGS = ("ctx", "draft", "slots", "threads", "kv", "ubatch", "n_cpu_moe")
 
 
@@ -35,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same")
     model.add_argument("--last", action="store_true", help="the model that was served last")
     parser.add_argument(
-        "--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine (default: the one in use)"
+        "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
     )
     parser.add_argument(
         "--ctx", type=tokens, metavar="N", help="context in tokens: 131072, 128K (default 8192, or less if trained so)"
@@ -56,14 +58,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--defaults", action="store_true", help="do not take the settings that this model was served with the last time"
     )
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="when it fails, change the settings as is proposed and start again, three times at most",
+    )
     take_extra(parser)
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Serve until the end is asked for; a crash of the engine ends it with exit code 1."""
+    """Serve until the end is asked for; a failure of the engine that is not mended ends it with exit code 1."""
     from launcher import app
+    from launcher.base.errors import LauncherError
     from launcher.cli.progress import StateLine
-    from launcher.engine.last import keep_last, last
+    from launcher.cli.to_do import print_failure
+    from launcher.engine.last import last
     from launcher.engine.settings import remembered, with_settings
     from launcher.engine.state import Event
     from launcher.monitor.health_event import HealthEvent
@@ -78,29 +87,54 @@ async def run(options: argparse.Namespace) -> int:
         if not options.json:
             print(health_line(event.finding.as_json(), cleared=event.cleared), file=sys.stderr, flush=True)
 
+    model = last() if options.last else options.what or options.model
+    serve_options = app.options_for(model, lambda path: to_serve(options, path), draft=options.draft)
+    asked = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
+    kept = {} if options.defaults else remembered(serve_options.model)
+    last_time = {name: value for name, value in kept.items() if name not in asked}
+    serve_options = with_settings(serve_options, last_time)
+    session = app.Session(port=options.port, shared=options.lan, on_event=show, on_health=show_health)
     try:
-        model = last() if options.last else options.what or options.model
-        serve_options = app.options_for(model, lambda path: to_serve(options, path), draft=options.draft)
-        asked = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
-        kept = {} if options.defaults else remembered(serve_options.model)
-        last_time = {name: value for name, value in kept.items() if name not in asked}
-        serve_options = with_settings(serve_options, last_time)
-        wishes = last_time | asked
-        async with app.serve(
-            serve_options,
-            port=options.port,
-            shared=options.lan,
-            on_event=show,
-            on_health=show_health,
-            chosen=wishes,
-        ) as server:
-            await asyncio.to_thread(keep_last, model)
-            _announce(server, last_time, as_json=options.json)
-            if (error := await server.wait_until_ended()) is not None:
-                raise error
-            return 0
+        start = partial(session.start, serve_options, chosen=last_time | asked, named=model)
+        await _serve(session, start, model, last_time, options)
     except asyncio.CancelledError:
         return 0  # SIGINT and SIGTERM are the ordinary end
+    except LauncherError as error:
+        print_failure(error, session.way, as_json=options.json)
+        return 1
+    finally:
+        await session.stop()
+    return 0
+
+
+async def _serve(
+    session: Session,
+    start: Callable[[], Awaitable[None]],
+    model: str,
+    last_time: Mapping[str, object],
+    options: argparse.Namespace,
+) -> None:
+    """Start, announce and wait for the end; with --fix do the best that other settings can about a failure."""
+    from launcher.base.errors import LauncherError
+    from launcher.engine.action import changes_settings
+    from launcher.engine.last import keep_last
+
+    fixes = _MOST_FIXES if options.fix else 0
+    while True:
+        try:
+            await start()
+            await asyncio.to_thread(keep_last, model)
+            _announce(session, last_time, as_json=options.json)
+            if (error := await session.wait_until_ended()) is None:
+                return
+            raise error
+        except LauncherError as failed:
+            able = (each for each in failed.actions if changes_settings(each) and session.way(each).steps)
+            if not fixes or (action := next(able, None)) is None:
+                raise
+            fixes -= 1
+            print(f"{failed.title}\nMended by: {action.label}.", file=sys.stderr, flush=True)
+            start = partial(session.fix, action)
 
 
 def _announce(server: Session, last_time: Mapping[str, object], *, as_json: bool) -> None:

@@ -1,72 +1,38 @@
-"""What can be done about a fault, as data that the program can carry out itself."""
+"""What an action makes of the settings that failed, or of those that run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from launcher.base.action import Action, ActionKind, Value
 from launcher.base.errors import ActionImpossible
 
 if TYPE_CHECKING:
     from launcher.engine.launch import ServeOptions
 
-Value = str | int
-
-
-class ActionKind(StrEnum):
-    """What is to be done: some change settings (`changes_settings`), others are the program's or the user's to do."""
-
-    SMALLER_CONTEXT = "smaller_context"
-    LARGER_CONTEXT = "larger_context"
-    OTHER_KV_TYPE = "other_kv_type"
-    SMALLER_UBATCH = "smaller_ubatch"
-    DRAFT_OFF = "draft_off"
-    MORE_EXPERTS_ON_CPU = "more_experts_on_cpu"
-    ONE_SLOT = "one_slot"
-    MORE_SLOTS = "more_slots"
-    SHORTER_DRAFT = "shorter_draft"
-    IMPROVE_COOLING = "improve_cooling"
-    PLUG_IN = "plug_in"
-    REMOVE_FLAG = "remove_flag"
-    REPLACE_FLAG = "replace_flag"
-    ADD_FLAG = "add_flag"
-    BUILT_IN_ENGINE = "built_in_engine"
-    OTHER_ENGINE_BUILD = "other_engine_build"
-    OTHER_PORT = "other_port"
-    OTHER_MODEL = "other_model"
-    DOWNLOAD_AGAIN = "download_again"
-    UPDATE_DRIVER = "update_driver"
-    INSTALL_LIBRARY = "install_library"
-    FREE_MEMORY = "free_memory"
-    UNSET_VARIABLE = "unset_variable"
-    CHECK_NETWORK = "check_network"
-    SHORTER_PROMPT = "shorter_prompt"
-    RESTART = "restart"
-    REPORT = "report"
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One next step: what a button says, and the values it needs.
-
-    A `context` is in tokens, `n_cpu_moe` in layers, `ubatch` in tokens; a `link` is an address to open.
-    """
-
-    kind: ActionKind
-    label: str
-    parameters: Mapping[str, Value] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, object]:
-        """Return it for programs."""
-        return {"kind": self.kind.value, "label": self.label, "parameters": dict(self.parameters)}
-
+__all__ = ["LEAST_CONTEXT", "Action", "ActionKind", "Value", "apply", "changes_settings", "sets", "starts_again"]
 
 LEAST_CONTEXT = 2_048
 """Below this many tokens a context is of no use."""
 _LEAST_UBATCH = 32
 _USUAL_UBATCH = 512
+_SETTERS: Mapping[str, Mapping[str, Any]] = {
+    "--ctx-size": {"context": None},
+    "--parallel": {"slots": 1},
+    "--threads": {"threads": None},
+    "--cache-type-k": {"kv": None},
+    "--cache-type-v": {"kv": None},
+    "--ubatch-size": {"ubatch": None},
+    "--batch-size": {"ubatch": None},
+    "--n-cpu-moe": {"n_cpu_moe": None},
+    "--rpc": {"rpc": ()},
+    "--spec-type": {"draft": 0, "draft_file": None},
+    "--spec-draft-n-max": {"draft": 0, "draft_file": None},
+    "--spec-draft-model": {"draft": 0, "draft_file": None},
+}
+"""The engine's flags that settings become, and the settings without them."""
 _SMALLER_KV = {"f32": "f16", "f16": "q8_0", "bf16": "q8_0", "q8_0": "q4_0"}
 
 
@@ -87,6 +53,16 @@ def changes_settings(action: Action) -> bool:
     return action.kind in _CHANGES
 
 
+def starts_again(action: Action) -> bool:
+    """Whether `Session.fix` carries it out: by other settings, on another port, or by another start as it was."""
+    return changes_settings(action) or action.kind in (ActionKind.OTHER_PORT, ActionKind.RESTART)
+
+
+def sets(options: ServeOptions, flag: str) -> bool:
+    """Whether the engine gets `flag` by these options, so that REMOVE_FLAG can take it away."""
+    return _remove_flag({"flag": flag}, options, None) not in (None, options)
+
+
 def _context(given: Mapping[str, Value], options: ServeOptions, running: int | None) -> ServeOptions | None:
     wanted = given.get("context")
     if wanted is None and running is not None:
@@ -96,7 +72,10 @@ def _context(given: Mapping[str, Value], options: ServeOptions, running: int | N
 
 def _larger_context(given: Mapping[str, Value], options: ServeOptions, running: int | None) -> ServeOptions | None:
     wanted = given.get("context") or (2 * running if running else None)
-    return replace(options, context=int(wanted)) if wanted is not None else None
+    if wanted is None:
+        return None
+    least = int(given.get("holds", 0)) * options.slots  # a slot gets an equal part
+    return replace(options, context=max(int(wanted), -(-least // 1_024) * 1_024))
 
 
 def _kv(given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
@@ -139,8 +118,11 @@ def _without(flag: str, extra: tuple[str, ...]) -> tuple[str, ...] | None:
 
 
 def _remove_flag(given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:
-    left = _without(str(given.get("flag", "")), options.extra)
-    return replace(options, extra=left) if left is not None else None
+    flag = str(given.get("flag", ""))
+    left = _without(flag, options.extra)
+    if left is not None:
+        return replace(options, extra=left)
+    return replace(options, **_SETTERS[flag]) if flag in _SETTERS else None
 
 
 def _add_flag(given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:

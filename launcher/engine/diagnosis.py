@@ -58,14 +58,10 @@ class Diagnosis:
 
     def as_error(self, exit_code: int | None = None) -> LauncherError:
         """Return it as the error that a user meets."""
-        return error_types()[self.error](
-            f"{self.title} {self.cause}",
-            self.hint,
-            diagnosis=self.code,
-            actions=[action.as_json() for action in self.actions],
-            line=self.line,
-            exit_code=exit_code,
-        )
+        kind = error_types()[self.error]
+        error = kind(f"{self.title} {self.cause}", self.hint, diagnosis=self.code, line=self.line, exit_code=exit_code)
+        error.propose(self.actions)
+        return error
 
 
 def explain(ended: Exit, lines: Iterable[str], *, while_doing: str, hint: str = "See its log.") -> LauncherError:

@@ -12,6 +12,8 @@ from launcher.engine.diagnosis_data import Fault, Pattern, faults
 HEAD_BYTES, TAIL_BYTES = 2 * 2**20, 14 * 2**20
 """Of a longer log only its beginning and its end are read: a run says why it failed when it loads or when it ends."""
 
+STARTED = "mtp-launcher starts an engine:"
+"""Begins the line that the launcher writes before each run."""
 _BEGINS = (": initializing ...\n", ': initializing ...\\n"')
 _ENDED = (
     "exiting due to",
@@ -102,6 +104,7 @@ def line_of(raw: str) -> Line:
 
 def last_run(text: str) -> str:
     """Return the part of a log that the last run of the engine has written."""
+    text = text[text.rfind(STARTED) + 1 :]
     begins = max(map(text.rfind, _BEGINS))
     begin = _preamble(text, text.rfind("\n", 0, begins) + 1) if begins >= 0 else 0
     # What shows before a run tells of itself is a run of its own when another one has told of itself before it.

@@ -7,8 +7,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from launcher.base.errors import LauncherError, ServerNotFound, SettingsFailed, Superseded, Unreachable
+from launcher.base.text import one_line
 from launcher.engine.client import ChatRequest, Delta, EngineClient
 from launcher.engine.diagnosis import explain
+from launcher.engine.diagnosis_actions import advise
+from launcher.engine.diagnosis_log import STARTED
 from launcher.engine.drain import drain
 from launcher.engine.endpoint import Endpoint
 from launcher.engine.guard import Clock, Guard, Limits, SystemClock
@@ -27,6 +30,7 @@ from launcher.engine.startup import (
 from launcher.engine.state import SERVING, EngineStarted, Event, Listener, LogAdded, Notice, State, Status
 
 _LEAVE_S = 1.0
+_NAME = 200
 _HUNG_PATIENCE_S = (0.5, 0.5)
 
 
@@ -238,13 +242,23 @@ class Supervisor:
         try:
             launch = await plan(options, self.endpoint)
         except LauncherError as error:  # what runs goes on running
+            advise(error, options)
             raise _PlanFailed(error) from None
         await self._drain(drain_s)
         await self._end(State.RESTARTING)
         self._lines = 0
         self._options, self.launch = options, launch
         self._show(State.LOADING)
+        try:
+            await self._run(launch)
+        except LauncherError as error:
+            await self._advise(error)
+            raise
+
+    async def _run(self, launch: Launch) -> None:
+        """Start an engine, see that it answers, and have it watched."""
         files = await asyncio.to_thread(FilesInUse.of, launch)
+        self.log.add(f"{STARTED} {one_line(f'{launch.build.name} {launch.build.version}', _NAME)}")
         self._process = process = await start(launch.command, self._on_line)
         self._tell(EngineStarted(*process.identity))
         self._client = client = EngineClient(self.endpoint.url, self.endpoint.api_key)
@@ -253,7 +267,7 @@ class Supervisor:
         loaded = until_healthy(client, lambda: self._heard_s, limits.loading_s, self._hint)
         await unless_ended(process, loaded, self._explained("loading the model"))
         self._show(State.WARMING_UP)
-        answered = answer_first_request(client, options, limits.first_reply_s, self._hint)
+        answered = answer_first_request(client, launch.options, limits.first_reply_s, self._hint)
         await unless_ended(process, answered, self._explained("answering its first request"))
         self._others = 0
         self._crashes.ready()
@@ -269,6 +283,12 @@ class Supervisor:
             limits=limits,
         )
         self._watching = asyncio.create_task(self._watch(process, guard, files))
+
+    async def _advise(self, error: LauncherError) -> None:
+        """Let an error carry what can be done about it; the memory formula may have to be asked many times."""
+        if self.launch is not None:
+            lines = self.log.last(self._lines)
+            await asyncio.to_thread(advise, error, self.launch.options, self.launch, lines)
 
     async def _drain(self, limit_s: float) -> None:
         """Let the requests that run come to their end, for up to `limit_s` seconds, and take no new ones of ours."""
@@ -293,6 +313,7 @@ class Supervisor:
         else:
             error = guarding.result()
             await process.stop(_HUNG_PATIENCE_S)
+        await self._advise(error)
         self._process = None
         self._watching = None
         verdict = self._crashes.judge(error)

@@ -1,0 +1,55 @@
+"""What can be done about a fault, as data: errors and findings carry it, faces offer it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+Value = str | int
+
+
+class ActionKind(StrEnum):
+    """What is to be done: some change settings, others are the program's or the user's to do."""
+
+    SMALLER_CONTEXT = "smaller_context"
+    LARGER_CONTEXT = "larger_context"
+    OTHER_KV_TYPE = "other_kv_type"
+    SMALLER_UBATCH = "smaller_ubatch"
+    DRAFT_OFF = "draft_off"
+    MORE_EXPERTS_ON_CPU = "more_experts_on_cpu"
+    ONE_SLOT = "one_slot"
+    MORE_SLOTS = "more_slots"
+    SHORTER_DRAFT = "shorter_draft"
+    IMPROVE_COOLING = "improve_cooling"
+    PLUG_IN = "plug_in"
+    REMOVE_FLAG = "remove_flag"
+    REPLACE_FLAG = "replace_flag"
+    ADD_FLAG = "add_flag"
+    BUILT_IN_ENGINE = "built_in_engine"
+    OTHER_ENGINE_BUILD = "other_engine_build"
+    OTHER_PORT = "other_port"
+    OTHER_MODEL = "other_model"
+    DOWNLOAD_AGAIN = "download_again"
+    UPDATE_DRIVER = "update_driver"
+    INSTALL_LIBRARY = "install_library"
+    FREE_MEMORY = "free_memory"
+    UNSET_VARIABLE = "unset_variable"
+    CHECK_NETWORK = "check_network"
+    SHORTER_PROMPT = "shorter_prompt"
+    RESTART = "restart"
+    REPORT = "report"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One next step: what a button says, and the values it needs.
+
+    A `context` is in tokens, `n_cpu_moe` in layers, `ubatch` in tokens; a `link` is an address to open.
+    """
+
+    kind: ActionKind
+    label: str
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, object]:
+        """Return it for programs."""
+        return {"kind": self.kind.value, "label": self.label, "parameters": dict(self.parameters)}

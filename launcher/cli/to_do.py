@@ -1,0 +1,49 @@
+"""What can be done about a failure, with the command that does it: as lines, and for --json."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from launcher.base.text import one_line
+
+if TYPE_CHECKING:
+    from launcher.base.action import Action
+    from launcher.base.errors import LauncherError
+    from launcher.engine.way import Way
+
+_SHOWN = 3
+_MOST = 2_000
+Ways = Callable[["Action"], "Way"]
+
+
+def actions_json(actions: Iterable[Action], ways: Ways) -> list[dict[str, Any]]:
+    """Return actions as --json has them; `command` is None where there is none to type."""
+    return [each.as_json() | {"command": ways(each).command, "link": ways(each).link} for each in actions]
+
+
+def to_do(actions: Iterable[Action], ways: Ways) -> Iterator[str]:
+    """Yield the lines that offer the first actions: what each does, and below it the command or the link."""
+    for number, action in enumerate(actions):
+        if number == _SHOWN:
+            return
+        way = ways(action)
+        yield f"{'To do' if number == 0 else 'Or'}: {one_line(action.label, _MOST)}"
+        if how := way.command or way.link:
+            yield f"  {how}"
+
+
+def print_failure(error: LauncherError, ways: Ways, *, as_json: bool) -> None:
+    """Print why a server failed and what can be done: lines on stderr, or one JSON object on stdout."""
+    from launcher.cli.output import print_error, print_json
+
+    if as_json:
+        told = {"code": error.code, "message": error.title, "hint": error.hint, "facts": dict(error.facts)}
+        print_json({"error": told | {"actions": actions_json(error.actions, ways)}})
+        return
+    print_error(error, as_json=False)
+    if line := error.facts.get("line"):
+        print(f"       The log: {one_line(str(line), _MOST)}", file=sys.stderr)
+    for text in to_do(error.actions, ways):
+        print(f"       {text}", file=sys.stderr)

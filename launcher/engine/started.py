@@ -1,0 +1,169 @@
+"""The start of a server as it was asked for: the command that does it again, kept with why it failed."""
+
+import logging
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from launcher.base.action import Action, ActionKind, Value
+from launcher.base.errors import LauncherError
+from launcher.base.files import private_folder, write_atomically
+from launcher.base.paths import state_dir
+from launcher.engine.build import BUILT_IN
+from launcher.engine.demo import DEMO
+from launcher.engine.launch import ServeOptions
+from launcher.engine.settings import remembered
+
+PROGRAM = "mtp-launcher"
+_FLAGS = {
+    "context": "--ctx",
+    "draft": "--draft",
+    "slots": "--slots",
+    "kv": "--kv",
+    "ubatch": "--ubatch",
+    "n_cpu_moe": "--n-cpu-moe",
+    "threads": "--threads",
+}
+"""The fields of ServeOptions that are settings, and the options of `serve` that they are."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A start: the model as its user named it, all options, and which of the settings were the user's choice.
+
+    `context` is what was launched, in tokens, None when it did not come so far; `port` None left the port to us.
+    """
+
+    model: str
+    options: ServeOptions
+    chosen: frozenset[str] = frozenset()
+    context: int | None = None
+    port: int | None = None
+    shared: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        options: ServeOptions,
+        *,
+        named: str | None,
+        chosen: Mapping[str, object] | None,
+        port: int | None,
+        shared: bool,
+    ) -> "Started":
+        """Return a start of `options`; `chosen` are settings by name, None takes all that are not as usual."""
+        names = {_name(field) for field in _FLAGS} if chosen is None else set(chosen)
+        usual = ServeOptions(options.model)
+        fields = frozenset(
+            field
+            for field in _FLAGS
+            if _name(field) in names and (chosen is not None or getattr(options, field) != getattr(usual, field))
+        )
+        model = named or (DEMO if options.alias == DEMO else str(options.model.absolute()))
+        return cls(model, options, fields, port=port, shared=shared)
+
+    def changed(self, options: ServeOptions) -> "Started":
+        """Return the start with other options; what differs counts as chosen."""
+        differs = {field for field in _FLAGS if getattr(options, field) != getattr(self.options, field)}
+        return replace(self, options=options, chosen=self.chosen | differs)
+
+    @property
+    def settings(self) -> dict[str, int | str | None]:
+        """The chosen settings by name."""
+        return {_name(field): getattr(self.options, field) for field in _FLAGS if field in self.chosen}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command line that does it, word by word."""
+        given = {
+            flag: value
+            for field, flag in _FLAGS.items()
+            if field in self.chosen and (value := getattr(self.options, field)) is not None
+        }
+        kept = {name for name in remembered(self.options.model) if f"--{name.replace('_', '-')}" not in given}
+        engine = self.options.engine or (BUILT_IN if self.options.built_in and self.model != DEMO else None)
+        words = [PROGRAM, "serve", self.model, *(["--engine", str(engine)] if engine else [])]
+        for flag, value in given.items():
+            words += [flag, str(value)]
+        if self.options.rpc:
+            words += ["--rpc", ",".join(self.options.rpc)]
+        words += ["--port", str(self.port)] if self.port is not None else []
+        words += ["--lan"] if self.shared else []
+        words += ["--defaults"] if kept else []
+        return (*words, *(("--", *self.options.extra) if self.options.extra else ()))
+
+
+def command_text(words: tuple[str, ...]) -> str | None:
+    """Return a command as it can be typed in this system's shell; None when a word cannot be shown on a line."""
+    if not words or not all(word.isprintable() for word in words):
+        return None
+    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
+
+
+def _name(field: str) -> str:
+    return _FLAGS[field].removeprefix("--").replace("-", "_")
+
+
+class _Proposed(BaseModel):
+    kind: ActionKind
+    label: str
+    parameters: dict[str, Value] = {}
+
+
+class _File(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    start: Started
+    log: Path
+    exit_code: int | None = None
+    diagnosis: str | None = None
+    actions: list[_Proposed] = []
+
+
+@dataclass(frozen=True, slots=True)
+class LastStart:
+    """The start that was last made with an engine, its log, and how and why it failed, as far as it did."""
+
+    start: Started
+    log: Path
+    exit_code: int | None = None
+    diagnosis: str | None = None
+    actions: tuple[Action, ...] = ()
+
+
+def keep_start(start: Started, log: Path, error: LauncherError | None = None) -> None:
+    """Keep what was started, and why it failed, for `diagnose`. Where it cannot be written, a warning says so."""
+    facts: Mapping[str, Any] = error.facts if error else {}
+    kept = _File(
+        start=start,
+        log=log,
+        exit_code=facts.get("exit_code"),
+        diagnosis=facts.get("diagnosis"),
+        actions=[_Proposed.model_validate(asdict(action)) for action in error.actions] if error else [],
+    )
+    try:
+        private_folder(state_dir())
+        write_atomically(_path(), kept.model_dump_json().encode("utf-8", "surrogateescape"))
+    except (OSError, ValueError) as failed:
+        _log.warning("What was started cannot be kept (%s): %s.", _path(), failed)
+
+
+def last_start() -> LastStart | None:
+    """Return the start that was last made, None when none was or it cannot be read."""
+    try:
+        kept = _File.model_validate_json(_path().read_bytes())
+    except (OSError, ValidationError):
+        return None
+    actions = tuple(Action(each.kind, each.label, each.parameters) for each in kept.actions)
+    return LastStart(kept.start, kept.log, kept.exit_code, kept.diagnosis, actions)
+
+
+def _path() -> Path:
+    return state_dir() / "last-start.json"

@@ -1,0 +1,126 @@
+"""Start, break, diagnose, fix: on the real engine, by the commands that are printed, run as they are printed."""
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "launcher"]
+SCARCE_MIB = 2_300
+"""Of address space: enough for the demo with a usual context, not for one of three million tokens."""
+
+
+@pytest.fixture(autouse=True)
+def command_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`mtp-launcher` is found as after an installation."""
+    program = tmp_path / "bin" / "mtp-launcher"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+def scarce(*words: str) -> list[str]:
+    return ["prlimit", f"--as={SCARCE_MIB << 20}", *words]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+
+@contextmanager
+def serving(command: str, *before: str) -> Iterator[dict[str, Any]]:
+    """Run a command as a shell does; yield what status says once it serves."""
+    words = [*before, *shlex.split(command)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if line.startswith("Ctrl-C"):
+                    break
+            (told,) = json.loads(run(*COMMAND, "status", "--json").stdout)
+            yield told
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def proposed(text: str) -> str:
+    """Return the command below the first "To do"."""
+    lines = [line.strip() for line in text.splitlines()]
+    return lines[next(number for number, line in enumerate(lines) if line.startswith("To do: ")) + 1]
+
+
+def test_an_argument_that_the_engine_refuses() -> None:
+    failed = run(*COMMAND, "serve", "demo", "--ctx", "4K", "--", "--warp-speed", "9")
+    assert failed.returncode == 1
+    assert "The engine does not know the flag --warp-speed." in failed.stderr
+    told = run(*COMMAND, "diagnose")
+    assert told.returncode == 0
+    assert told.stdout.startswith("The engine does not know the flag --warp-speed.\n")
+    assert proposed(told.stdout) == proposed(failed.stderr) == "mtp-launcher serve demo --ctx 4096"
+    with serving(proposed(told.stdout)) as status:
+        assert status["settings"]["ctx"] == 4_096
+    assert run(*COMMAND, "diagnose").returncode == 1  # the fault of an earlier run is not the last one's
+
+
+def test_a_context_that_memory_does_not_hold() -> None:
+    serve = (*COMMAND, "serve", "demo", "--ctx", "3000000")
+    failed = run(*scarce(*serve))
+    assert failed.returncode == 1
+    assert "There is not enough memory for the c" in failed.stderr
+    answer = json.loads(run(*COMMAND, "diagnose", "--json").stdout)
+    assert answer["code"] in ("kv_cache_too_big", "compute_buffer_too_big")
+    first = answer["actions"][0]
+    context = first["parameters"]["context"]
+    assert first["kind"] == answer["action"]["kind"] == "smaller_context"
+    assert first["command"] == proposed(failed.stderr) == f"mtp-launcher serve demo --ctx {context}"
+    with serving(first["command"], *scarce()) as status:
+        assert status["settings"]["ctx"] == context < 3_000_000
+
+
+def test_with_fix_it_mends_itself_and_says_how() -> None:
+    serve = [*COMMAND, "serve", "demo", "--ctx", "3000000", "--fix", "--json", "--", "--warp-speed", "9"]
+    with subprocess.Popen(scarce(*serve), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["state"] == "ready"
+        process.terminate()
+        process.wait(20)
+        told = process.stderr.read()
+    assert "Mended by: Start without --warp-speed.\n" in told
+    assert "Mended by: Use a context of " in told
+
+
+def test_fixing_ends_after_three() -> None:
+    bad = ["--warp", "--warq", "--warr", "--wars"]
+    failed = run(*COMMAND, "serve", "demo", "--fix", "--", *bad)
+    assert failed.returncode == 1
+    assert failed.stderr.count("Mended by: ") == 3
+    assert "Error: The engine does not know the flag --wars." in failed.stderr
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        failed = run(*COMMAND, "serve", "demo", "--port", str(port), "--json")
+        (action,) = json.loads(failed.stdout)["error"]["actions"]
+        assert action["command"] == "mtp-launcher serve demo"
+        with serving(action["command"]) as status:
+            assert status["port"] != port
+
+
+def test_diagnose_without_a_log_says_so() -> None:
+    told = run(*COMMAND, "diagnose")
+    assert told.returncode == 1
+    assert "No server has run yet" in told.stderr

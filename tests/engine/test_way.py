@@ -1,0 +1,131 @@
+"""The command that starts a server again, and the one that carries an action out."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.base.action import Action, ActionKind, Value
+from launcher.base.errors import EngineFailed, ModelHasNoHead
+from launcher.engine.launch import ServeOptions
+from launcher.engine.settings import remember
+from launcher.engine.started import Started, command_text, keep_start, last_start
+from launcher.engine.way import way
+from launcher.models.library_index import Record, changed_index
+
+OPTIONS = ServeOptions(Path("/models/m.gguf"), context=65_536, draft=3, kv="q8_0", extra=("--jinja", "-x", "1"))
+
+
+def start(options: ServeOptions = OPTIONS, port: int | None = None) -> Started:
+    chosen = {"ctx": 65_536, "kv": "q8_0"}
+    return Started.of(options, named="m:Q4", chosen=chosen, port=port, shared=False)
+
+
+def action(kind: ActionKind, **parameters: Value) -> Action:
+    return Action(kind, "Do it", parameters)
+
+
+def test_a_start_is_written_as_its_user_did() -> None:
+    wanted = "mtp-launcher serve m:Q4 --ctx 65536 --kv q8_0 --port 9001 -- --jinja -x 1"
+    assert command_text(start(port=9_001).words) == wanted
+
+
+def test_without_a_user_all_that_is_not_as_usual_is_written() -> None:
+    options = replace(OPTIONS, engine=Path("/e/llama-server"), rpc=("a:1", "b:2"), extra=())
+    words = Started.of(options, named=None, chosen=None, port=None, shared=True).words
+    wanted = "--engine /e/llama-server --ctx 65536 --draft 3 --kv q8_0 --rpc a:1,b:2 --lan"
+    assert " ".join(words) == f"mtp-launcher serve /models/m.gguf {wanted}"
+
+
+def test_what_was_kept_and_is_not_wanted_is_left_out_by_name() -> None:
+    remember(OPTIONS.model, {"ctx": 4_096, "ubatch": 64})
+    assert "--defaults" in start().words
+    remember(OPTIONS.model, {"ctx": 4_096})
+    assert "--defaults" not in start().words
+
+
+@pytest.mark.parametrize(
+    ("wanted", "command"),
+    [
+        (
+            action(ActionKind.SMALLER_CONTEXT, context=8_192),
+            "mtp-launcher serve m:Q4 --ctx 8192 --kv q8_0 --port 9001 -- --jinja -x 1",
+        ),
+        (
+            action(ActionKind.DRAFT_OFF),
+            "mtp-launcher serve m:Q4 --ctx 65536 --draft 0 --kv q8_0 --port 9001 -- --jinja -x 1",
+        ),
+        (
+            action(ActionKind.REMOVE_FLAG, flag="-x"),
+            "mtp-launcher serve m:Q4 --ctx 65536 --kv q8_0 --port 9001 -- --jinja",
+        ),
+        (
+            action(ActionKind.REMOVE_FLAG, flag="--cache-type-k"),
+            "mtp-launcher serve m:Q4 --ctx 65536 --port 9001 -- --jinja -x 1",
+        ),
+        (
+            action(ActionKind.BUILT_IN_ENGINE),
+            "mtp-launcher serve m:Q4 --engine built-in --ctx 65536 --kv q8_0 --port 9001 -- --jinja -x 1",
+        ),
+        (action(ActionKind.OTHER_PORT), "mtp-launcher serve m:Q4 --ctx 65536 --kv q8_0 -- --jinja -x 1"),
+        (action(ActionKind.RESTART), "mtp-launcher serve m:Q4 --ctx 65536 --kv q8_0 --port 9001 -- --jinja -x 1"),
+        (action(ActionKind.OTHER_ENGINE_BUILD), "mtp-launcher engine install"),
+        (action(ActionKind.OTHER_ENGINE_BUILD, backend="hip"), "mtp-launcher engine install --backend rocm"),
+        (action(ActionKind.OTHER_MODEL), "mtp-launcher models"),
+        (action(ActionKind.INSTALL_LIBRARY, library="libgomp.so.1"), "mtp-launcher doctor"),
+        (action(ActionKind.UNSET_VARIABLE, variable="LLAMA_ARG_PORT"), "unset LLAMA_ARG_PORT"),
+        (action(ActionKind.UNSET_VARIABLE, variable="A; reboot"), None),
+        (action(ActionKind.REMOVE_FLAG, flag="--not-there"), None),
+        (action(ActionKind.DOWNLOAD_AGAIN, file="/models/unknown.gguf"), None),
+        (action(ActionKind.FREE_MEMORY), None),
+    ],
+    ids=lambda value: str(getattr(value, "kind", "")),
+)
+def test_an_action_is_a_command(wanted: Action, command: str | None) -> None:
+    assert way(wanted, start(port=9_001)).command == command
+
+
+def test_an_action_for_an_unknown_start_has_no_command() -> None:
+    assert way(action(ActionKind.DRAFT_OFF), None).command is None
+    assert way(action(ActionKind.OTHER_PORT), None).command is None
+
+
+def test_a_link_is_opened_if_it_is_one_of_the_web() -> None:
+    assert way(action(ActionKind.UPDATE_DRIVER, link="https://www.nvidia.com/drivers"), None).link
+    assert way(action(ActionKind.UPDATE_DRIVER, link="file:///etc/passwd"), None).link is None
+
+
+def test_what_was_downloaded_is_downloaded_again_and_what_is_there_goes_first(tmp_path: Path) -> None:
+    path = tmp_path / "my model.gguf"
+    with changed_index() as index:
+        index.records.append(Record(paths=(path,), repo="owner/name", file="my model.gguf"))
+    again = action(ActionKind.DOWNLOAD_AGAIN, file=str(path))
+    assert way(again, None).command == "mtp-launcher pull 'owner/name:my model.gguf'"
+    path.touch()
+    remove = f"mtp-launcher models remove '{path}'"
+    assert way(again, None).command == f"{remove} && mtp-launcher pull 'owner/name:my model.gguf'"
+
+
+def test_a_name_that_a_terminal_would_obey_is_not_shown() -> None:
+    assert way(action(ActionKind.RESTART), replace(start(), model="m\x1b[2J")).command is None
+
+
+def test_the_last_start_is_kept_with_why_it_failed(tmp_path: Path) -> None:
+    assert last_start() is None
+    keep_start(start(), tmp_path / "log")
+    kept = last_start()
+    assert kept is not None
+    assert (kept.start, kept.log, kept.diagnosis) == (start(), tmp_path / "log", None)
+    error = EngineFailed("It failed.", diagnosis="killed", exit_code=-9)
+    error.propose([action(ActionKind.SMALLER_CONTEXT, context=4_096)])
+    keep_start(start(), tmp_path / "log", error)
+    kept = last_start()
+    assert kept is not None
+    assert (kept.exit_code, kept.diagnosis, kept.actions) == (-9, "killed", error.actions)
+
+
+def test_a_damaged_note_of_the_last_start_is_none(home: Path) -> None:
+    keep_start(start(), Path("log"), ModelHasNoHead("No head."))
+    (path,) = home.rglob("last-start.json")
+    path.write_text("{")
+    assert last_start() is None
