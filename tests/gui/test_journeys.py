@@ -23,8 +23,9 @@ Wait = Callable[..., None]
 
 
 def button(window: Window, text: str) -> QPushButton:
-    """Return the one visible button with a text."""
-    (found,) = [each for each in window.findChildren(QPushButton) if each.text() == text and each.isVisible()]
+    """Return the one visible button of the page with a text."""
+    buttons = window.page(window.page_name).findChildren(QPushButton)
+    (found,) = [each for each in buttons if each.text() == text and each.isVisible()]
     return found
 
 
