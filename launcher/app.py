@@ -14,16 +14,29 @@ from launcher.engine import registry
 from launcher.engine.client import ChatRequest, EngineClient
 from launcher.engine.demo import DEMO, demo_preset, unpack_demo_model
 from launcher.engine.launch import ServeOptions
+from launcher.engine.listener import key_of
 from launcher.engine.settings import Value
 from launcher.models.catalogue import SPECULATION, ModelEntry
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import find_companion
 from launcher.models.locate import locate, refuse_damaged
 from launcher.monitor.meter import ReplyMeter
-from launcher.running import Running, logs, preview, restart, status, stop
+from launcher.running import Running, explain_break, logs, preview, restart, status, stop
 from launcher.session import OnDelta, OnEvent, OnHealth, OnSample, Reply, Session, read_reply
 
-__all__ = ["Reply", "Running", "Session", "chat", "logs", "options_for", "preview", "restart", "serve", "status", "stop"]
+__all__ = [
+    "Reply",
+    "Running",
+    "Session",
+    "chat",
+    "logs",
+    "options_for",
+    "preview",
+    "restart",
+    "serve",
+    "status",
+    "stop",
+]
 
 
 @asynccontextmanager
@@ -95,9 +108,13 @@ async def chat(
         if url is None:
             raise
         return await _chat_elsewhere(request, address_of(url), api_key, on_delta, error)
+    key = await asyncio.to_thread(key_of, entry)
     began_s = time.monotonic()
-    async with EngineClient(entry.url, entry.api_key) as client, client.chat(request) as deltas:
-        return await read_reply(deltas, began_s, ReplyMeter(), on_delta)
+    try:
+        async with EngineClient(entry.url, key) as client, client.chat(request) as deltas:
+            return await read_reply(deltas, began_s, ReplyMeter(), on_delta)
+    except Unreachable as error:
+        raise await explain_break(entry, error) from error
 
 
 async def _chat_elsewhere(

@@ -21,7 +21,7 @@ from launcher.engine.settings import parse_settings
 from launcher.engine.state import SERVING
 
 _STOP_S = 12.0
-_LOOK_S = 2.0
+_LOOK_S, _AGAIN_S = 2.0, 0.1
 _ANSWERED = tuple(state.value for state in SERVING)
 
 OnState = Callable[[str, float | None], None]
@@ -55,9 +55,22 @@ async def _look(entry: Entry) -> Running:
                 told = await _last(entry.line, "status")
     state = str(told.get("state") or entry.state)
     if state in _ANSWERED:
-        async with EngineClient(entry.url, entry.api_key) as client:
+        async with EngineClient(entry.url, None) as client:  # /health needs no key
             state = state if await client.healthy() else "not answering"
     return Running(entry, state, told.get("percent"), told.get("error"))
+
+
+async def explain_break(entry: Entry, error: Unreachable) -> Unreachable:
+    """Return why a reply of a server broke off, as its program tells it; the error as it is when it tells nothing."""
+    if entry.line is None:
+        return error
+    with suppress(LauncherError, TimeoutError):
+        async with asyncio.timeout(_LOOK_S):
+            while str((told := await _last(entry.line, "status")).get("state")) in _ANSWERED:  # noqa: ASYNC110 -- nothing tells
+                await asyncio.sleep(_AGAIN_S)
+            if why := told.get("error"):
+                return Unreachable(f"The engine ended in the middle of the reply. {why}")
+    return error
 
 
 async def stop(url: str | None, *, drain_s: float = 0.0) -> Entry:

@@ -287,6 +287,12 @@ class Untrusted(Unreachable):
     code = "untrusted"
 
 
+class NotOurEngine(Untrusted):
+    """Another program listens where the engine of a registered server should."""
+
+    code = "not_our_engine"
+
+
 class ControlRefused(LauncherError):
     """A program of another user, or one without the token, asked a running server's program for something."""
 

@@ -23,8 +23,7 @@ _ANSWER_S = 10.0
 _MOST_BYTES, _MOST_EVENT_BYTES, _MOST_ERROR_BYTES = 2**23, 2**22, 2**16
 """Of an answer, an event and an error. A llama-server's largest are its metrics and slots, some 100 KB."""
 _FIRST_RANGE, _LARGEST_RANGE = 2**18, 2**22
-_CUT = ("peer closed connection", "Server disconnected")
-"""How httpcore and h11 begin their words for a connection that the other side has ended."""
+_CUT = ("peer closed connection", "Server disconnected")  # h11's and httpcore's words for an end by the other side
 _CONTENT_RANGE = re.compile(r"bytes (?:(?P<first>\d{1,19})-(?P<last>\d{1,19})|\*)/(?P<size>\d{1,19})")
 
 

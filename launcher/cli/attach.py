@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
-from launcher.cli.keys import add_key_options, key_for
+from launcher.cli.key_options import add_key_options, key_for
 from launcher.cli.output import finite, print_json, rounded
 
 if TYPE_CHECKING:
@@ -30,12 +30,16 @@ async def run(options: argparse.Namespace) -> int:
     """Tell what the server offers, then what it does; exit code 1 when it stops answering."""
     from launcher.attach import address_of, attached
     from launcher.engine import registry
+    from launcher.engine.listener import key_of
 
     address = address_of(options.url)
     key = key_for(options.url, options)
     if key is None:  # one of ours needs no key to be given
         ours = await asyncio.to_thread(registry.running)
-        key = next((entry.api_key for entry in ours if entry.url == address.url), None)
+        entry = next(
+            (entry for entry in ours if entry.url == address.url.replace("//localhost:", "//127.0.0.1:")), None
+        )
+        key = await asyncio.to_thread(key_of, entry) if entry else None
     async with attached(address, key) as server:
         _tell(server.offer, as_json=options.json)
         if options.once:

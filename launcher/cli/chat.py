@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from launcher.base.text import prose
-from launcher.cli.keys import add_key_options, key_for
+from launcher.cli.key_options import add_key_options, key_for
 from launcher.cli.output import finite, print_json, rounded
 
 

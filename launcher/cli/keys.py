@@ -1,44 +1,46 @@
-"""Keys of servers that others started: from a variable or a file, never from the command line, which all users see."""
-
-from __future__ import annotations
+"""`mtp-launcher keys`: the keys of this program's servers, and new ones in the place of those that others know."""
 
 import argparse
-import os
-import re
-import sys
-from pathlib import Path
+import asyncio
 
-_KEY = re.compile(r"[\x21-\x7e]{1,4096}")
-"""What an HTTP header can carry as a token."""
+from launcher.cli.output import print_json
 
 
-def add_key_options(parser: argparse.ArgumentParser) -> None:
-    """Declare where the key is."""
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its API key")
-    group.add_argument("--key-file", type=Path, metavar="FILE", help="the file with its API key in the first line")
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("what", nargs="?", choices=("list", "replace"), default="list", help="(default: list)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--port", type=int, metavar="P", help="replace the key of this port")
+    which.add_argument("--all", action="store_true", help="replace the keys of all ports")
+    parser.add_argument("--show-key", action="store_true", help="print the keys, too")
 
 
-def key_for(url: str | None, options: argparse.Namespace) -> str | None:
-    """Return the key that the options name, None when they name none; warn when the way to `url` would show it.
-
-    Raises BadOption for a variable that is not set, and for what is no key.
-    """
-    from launcher.attach import address_of
+async def run(options: argparse.Namespace) -> int:
+    """List the ports with keys, or give them new ones and say which servers still run with the old."""
     from launcher.base.errors import BadOption
-    from launcher.base.paths import expanded
+    from launcher.engine import registry
+    from launcher.engine.endpoint import all_kept, replace_keys
 
-    if options.api_key_env is not None:
-        where, text = f"The variable {options.api_key_env}", os.environ.get(options.api_key_env, "")
-    elif options.key_file is not None:
-        where = str(options.key_file)
-        with expanded(options.key_file).open(encoding="utf-8", errors="replace") as file:
-            text = file.readline(8_192)
-    else:
-        return None
-    key = text.strip()
-    if not _KEY.fullmatch(key):
-        raise BadOption(f"{where} holds no API key.", "It is one word of ASCII characters, alone in the first line.")
-    if url is not None and address_of(url).open_key:
-        print("Without https, everybody on the way there can read the API key.", file=sys.stderr)
-    return key
+    endpoints = await asyncio.to_thread(all_kept)
+    replaces = options.what == "replace"
+    if not replaces and (options.port is not None or options.all):
+        raise BadOption("--port and --all say which key to replace.", "Write `mtp-launcher keys replace`.")
+    if replaces:
+        if len(endpoints) > 1 and options.port is None and not options.all:
+            ports = ", ".join(str(each.port) for each in endpoints)
+            raise BadOption(f"There are keys for the ports {ports}.", "Say which: --port P, or --all.")
+        endpoints = await asyncio.to_thread(replace_keys, options.port)
+    running = {entry.port: entry.api_key for entry in await asyncio.to_thread(registry.running)}
+    if options.json:
+        told = [{"port": each.port, "url": each.url, "running": each.port in running} for each in endpoints]
+        keys = [{"api_key": each.api_key} if options.show_key else {} for each in endpoints]
+        print_json({"replaced": replaces, "keys": [one | key for one, key in zip(told, keys, strict=True)]})
+        return 0
+    if not endpoints:
+        print("There are no keys yet: a port gets one with its first server.")
+    for each in endpoints:
+        about = "replaced" if replaces else "running" if each.port in running else "not running"
+        print(f"{each.url}/v1  {about}{f'  API key  {each.api_key}' if options.show_key else ''}")
+        if running.get(each.port, each.api_key) != each.api_key:
+            print("  It still runs with the key before: `mtp-launcher stop`, then `serve`, takes the new one.")
+    return 0

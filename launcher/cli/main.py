@@ -32,6 +32,7 @@ VERBS = {
     "models": "list the models of the catalogue, or tell all about one; look after those on this machine",
     "engine": "list, install, test and switch engines (official builds of llama.cpp, and your own)",
     "autostart": "serve from login on, or not (off until switched on)",
+    "keys": "list the keys of this program's servers, or replace them",
     "attach": "look at a server that others started, and watch it",
     "export": "write a server down for other tools: shells, compose, systemd, clients, llama-swap, a router",
     "diagnose": "say why an engine failed, from its log",

@@ -106,6 +106,27 @@ def claim(port: int | None, *, taken: frozenset[int] = frozenset(), shared: bool
         return Endpoint(chosen, known.get(chosen) or kept.endpoints[-1].api_key, shared)
 
 
+def all_kept() -> tuple[Endpoint, ...]:
+    """Return the ports that are kept with their keys, the usual one first."""
+    with _kept_endpoints() as found:
+        return tuple(Endpoint(entry.port, entry.api_key) for entry in found.endpoints)
+
+
+def replace_keys(port: int | None) -> tuple[Endpoint, ...]:
+    """Give the kept `port`, or all of them with None, a new key each, and return them; a next start takes it.
+
+    A server that runs goes on with the key that it was started with. Raises BadOption for a port that is not kept.
+    """
+    with _kept_endpoints() as found:
+        chosen = [entry for entry in found.endpoints if port in (None, entry.port)]
+        if port is not None and not chosen:
+            ports = ", ".join(str(entry.port) for entry in found.endpoints)
+            raise BadOption(f"There is no key for port {port}.", f"There are keys for {ports}." if ports else "")
+        for entry in chosen:
+            entry.api_key = secrets.token_urlsafe(32)
+        return tuple(Endpoint(entry.port, entry.api_key) for entry in chosen)
+
+
 def is_free(port: int, host: str = HOST) -> bool:
     """Return whether a server could listen on `port` of `host` now.
 

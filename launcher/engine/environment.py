@@ -71,7 +71,7 @@ def _settings_folder() -> Path:
 def _settings_of_this_run(folder: Path, why: str) -> Path:
     made = tempfile.TemporaryDirectory(prefix="mtp-launcher-", ignore_cleanup_errors=True)
     atexit.register(made.cleanup)
-    _log.warning("%s cannot be made: %s. For this run the engine gets %s in its place.", folder, why, made.name)
+    _log.warning("%s cannot be made: %s. The engine gets a folder in its place for this run.", folder, why)
     return Path(made.name)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from launcher.base.errors import LauncherError, ServerNotFound, SettingsFailed, Superseded, Unreachable
 from launcher.base.text import one_line
+from launcher.engine.broken import explain_break
 from launcher.engine.client import ChatRequest, Delta, EngineClient
 from launcher.engine.diagnosis import explain
 from launcher.engine.diagnosis_actions import advise
@@ -17,6 +18,7 @@ from launcher.engine.endpoint import Endpoint
 from launcher.engine.guard import Clock, Guard, Limits, SystemClock
 from launcher.engine.in_use_files import FilesInUse
 from launcher.engine.launch import Launch, ServeOptions, plan
+from launcher.engine.listener import check_port
 from launcher.engine.logs import LogBook
 from launcher.engine.process import EngineProcess, Exit, Stream, start
 from launcher.engine.restarts import Crashes, RestartPolicy
@@ -166,6 +168,8 @@ class Supervisor:
                 yield self._heard(scope, deltas)
         except TimeoutError:
             raise Unreachable("The server was stopped while it answered.") from None
+        except Unreachable as error:
+            raise await explain_break(self, error) from error
         finally:
             self._streams.pop(scope, None)
             if not self._streams:
@@ -266,6 +270,7 @@ class Supervisor:
         limits = self._limits
         loaded = until_healthy(client, lambda: self._heard_s, limits.loading_s, self._hint)
         await unless_ended(process, loaded, self._explained("loading the model"))
+        await asyncio.to_thread(check_port, process.identity.pid, self.endpoint.port)
         self._show(State.WARMING_UP)
         answered = answer_first_request(client, launch.options, limits.first_reply_s, self._hint)
         await unless_ended(process, answered, self._explained("answering its first request"))

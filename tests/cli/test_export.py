@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.cli.keys import key_for
+from launcher.cli.key_options import key_for
 
 COMMAND = [sys.executable, "-m", "launcher"]
 

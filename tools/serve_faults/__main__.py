@@ -18,8 +18,12 @@ def written() -> list[str]:
     return table.removeprefix(HEAD).strip().splitlines()
 
 
+def _name(row: str) -> str:
+    return row.partition(" | ")[0]
+
+
 def main() -> None:
-    """Make the table."""
+    """Make the table, or with --only the rows of it that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m tools.serve_faults", description="What comes of each fault.")
     parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
     parser.add_argument("--only", default="", metavar="WORDS", help="only the faults with these words in their name")
@@ -29,9 +33,11 @@ def main() -> None:
         for row in rows(Path(folder), [fault for fault in FAULTS if chosen.only in fault.words]):
             made.append(row)
             print(row, flush=True)
-    if chosen.write and not chosen.only:
+    if chosen.write:
         before, _, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
-        table = "\n".join([HEAD, *made]) + "\n"
+        new = {_name(row): row for row in made}
+        kept = [new.get(_name(row), row) for row in written()] if chosen.only else made
+        table = "\n".join([HEAD, *kept]) + "\n"
         DOCUMENT.write_text(before + BEGIN + table + END + rest.partition(END)[2], "utf-8")
         print(f"{len(made)} rows written to {DOCUMENT}", file=sys.stderr)
 

@@ -18,22 +18,24 @@ from tools.serve_faults.world import SOON, Seen, World, answers, goes_on, questi
 _GUARD_OFF = Limits()
 
 
-async def _error_of(supervisor: Supervisor, tokens: int = 4_000) -> tuple[str, str]:
-    """Stream a reply to its end or to its error; return both texts."""
+async def _error_of(supervisor: Supervisor, tokens: int = 4_000, begun: asyncio.Event | None = None) -> tuple[str, str]:
+    """Stream a reply to its end or to its error; return both texts. `begun` is set by the first word."""
     text = ""
     try:
         async with supervisor.chat(question(tokens)) as deltas:
             async for delta in deltas:
                 text += delta.content + delta.reasoning
+                if text and begun is not None:
+                    begun.set()
     except LauncherError as error:
         return text, str(error)
     return text, ""
 
 
 async def _begun(supervisor: Supervisor) -> "asyncio.Task[tuple[str, str]]":
-    asking = asyncio.create_task(_error_of(supervisor))
-    await supervisor.wait_for(State.BUSY)
-    await asyncio.sleep(0.1)
+    begun = asyncio.Event()
+    asking = asyncio.create_task(_error_of(supervisor, begun=begun))
+    await begun.wait()
     return asking
 
 

@@ -1,0 +1,95 @@
+"""`mtp-launcher keys` as a user types it."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import httpx
+import pytest
+
+from launcher.engine.endpoint import claim
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "launcher", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def answer(*arguments: str, code: int = 0) -> Any:  # noqa: ANN401 -- any JSON value
+    told = run(*arguments, "--json")
+    assert told.returncode == code, told.stderr
+    return json.loads(told.stdout)
+
+
+def test_none_yet() -> None:
+    assert "no keys yet" in run("keys").stdout
+    assert answer("keys") == {"replaced": False, "keys": []}
+    assert answer("keys", "replace") == {"replaced": True, "keys": []}
+
+
+def test_they_are_listed_and_shown_only_when_asked_for() -> None:
+    endpoint = claim(None)
+    for told in (run("keys").stdout, run("keys", "--json").stdout):
+        assert str(endpoint.port) in told
+        assert endpoint.api_key not in told
+    assert endpoint.api_key in run("keys", "--show-key").stdout
+    (listed,) = answer("keys", "--show-key")["keys"]
+    assert listed == {"port": endpoint.port, "url": endpoint.url, "running": False, "api_key": endpoint.api_key}
+
+
+def test_one_is_replaced_for_good() -> None:
+    first, other = claim(None), claim(31_000)
+    told = answer("keys", "replace", "--port", str(first.port), "--show-key")["keys"]
+    now = claim(first.port)
+    assert now.api_key != first.api_key
+    assert told == [{"port": first.port, "url": first.url, "running": False, "api_key": now.api_key}]
+    assert claim(31_000) == other
+    assert len(answer("keys", "replace", "--all")["keys"]) == 2
+    assert claim(31_000) != other
+    assert first.port == claim(None).port, "the usual port stays so"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["keys", "replace"], "Say which"),
+        (["keys", "replace", "--port", "31003"], "no key for port 31003"),
+        (["keys", "--all"], "keys replace"),
+    ],
+)
+def test_it_is_said_what_is_missing(arguments: list[str], words: str) -> None:
+    claim(31_001)
+    claim(31_002)
+    told = run(*arguments)
+    assert told.returncode == 1
+    assert words in told.stderr
+
+
+def test_a_running_server_goes_on_with_the_old_one_and_the_next_takes_the_new() -> None:
+    def served(*during: str) -> tuple[Any, str]:
+        serve = [sys.executable, "-m", "launcher", "serve", "demo", "--json"]
+        with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as program:
+            assert program.stdout
+            ready = json.loads(program.stdout.readline())
+            told = run(*during).stdout
+            program.terminate()
+            program.wait(20)
+        return ready, told
+
+    def status(ready: Any, key: str) -> int:  # noqa: ANN401 -- any JSON value
+        headers = {"Authorization": f"Bearer {key}"}
+        return httpx.get(f"{ready['url']}/v1/models", headers=headers, trust_env=False).status_code
+
+    before, told = served("keys", "replace")
+    assert "still runs with the key before" in told
+    serve = [sys.executable, "-m", "launcher", "serve", "demo", "--json"]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as program:
+        assert program.stdout
+        after = json.loads(program.stdout.readline())
+        assert after["url"] == before["url"]
+        assert after["api_key"] != before["api_key"]
+        assert (status(after, before["api_key"]), status(after, after["api_key"])) == (401, 200)
+        program.terminate()
+        program.wait(20)

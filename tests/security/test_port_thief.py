@@ -1,0 +1,173 @@
+"""A program that has taken a port of ours and answers like a llama-server: it is told from the engine, gets no key."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.base.errors import PortBusy
+from launcher.base.identity import ProcessId
+from launcher.engine import registry
+from launcher.engine.endpoint import Endpoint, claim
+from launcher.engine.launch import ServeOptions
+from launcher.engine.logs import LogBook
+from launcher.engine.supervisor import Supervisor
+
+EVENT = b'data: {"choices": [{"delta": {"content": "stolen"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+ANSWERS: dict[str, Any] = {
+    "/health": {"status": "ok"},
+    "/v1/models": {"data": [{"id": "demo"}]},
+    "/props": {"build_info": "b9999", "total_slots": 1, "default_generation_settings": {"n_ctx": 4096}},
+    "/slots": [{"id": 0, "speculative": True}],
+}
+
+
+@dataclass
+class Thief:
+    """What a thief was sent: its requests, headers and all."""
+
+    requests: list[str] = field(default_factory=list)
+
+    def saw(self, key: str) -> bool:
+        return any(key in request for request in self.requests)
+
+
+@contextmanager
+def stealing(port: int) -> Iterator[Thief]:
+    """Listen on a port, answer everything as a llama-server would, and keep what comes."""
+    thief = Thief()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def answer(self, kind: str, body: bytes) -> None:
+            sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            thief.requests.append(f"{self.requestline}\n{self.headers}\n{sent!r}")
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                return self.answer("text/plain", b"llamacpp:requests_processing 0\n")
+            return self.answer("application/json", json.dumps(ANSWERS.get(self.path)).encode())
+
+        def do_POST(self) -> None:
+            self.answer("text/event-stream", EVENT)
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield thief
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def registered() -> Iterator[Endpoint]:
+    """A server that other commands see, whose engine is a process that listens nowhere (yet, or any more)."""
+    endpoint, registration = registry.register(None, model="demo", engine="built-in", draft=2)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as engine:
+        identity = ProcessId.of(engine.pid)
+        assert identity
+        registration.update(state="ready", engine_pid=identity.pid, engine_created_s=identity.created_s)
+        yield endpoint
+        assert engine.stdin
+        engine.stdin.close()
+    registration.remove()
+
+
+def command(*arguments: str) -> tuple[int, Any]:
+    told = subprocess.run(
+        [sys.executable, "-m", "launcher", *arguments, "--json"],
+        capture_output=True, text=True, check=False, timeout=60, env=os.environ,
+    )  # fmt: skip
+    assert "Traceback" not in told.stderr
+    return told.returncode, json.loads(told.stdout)
+
+
+@pytest.mark.parametrize("verb", ["chat", "attach", "attach by name"])
+def test_a_thief_of_the_port_gets_no_key(registered: Endpoint, verb: str) -> None:
+    by_name = registered.url.replace("127.0.0.1", "localhost")
+    arguments = {
+        "chat": ["chat", "Hello"],
+        "attach": ["attach", f"{registered.url}/v1", "--once"],
+        "attach by name": ["attach", by_name, "--once"],
+    }
+    with stealing(registered.port) as thief:
+        code, told = command(*arguments[verb])
+    assert (code, told["error"]["code"]) == (1, "not_our_engine")
+    assert str(registered.port) in told["error"]["message"]
+    assert thief.requests == []
+
+
+def test_status_asks_it_without_the_key(registered: Endpoint) -> None:
+    with stealing(registered.port) as thief:
+        code, (server,) = command("status")
+    assert (code, server["url"]) == (0, registered.url)
+    assert [request.split()[1] for request in thief.requests] == ["/health"]
+    assert not thief.saw(registered.api_key)
+
+
+@pytest.mark.parametrize("engine", ["none", "gone", "another"])
+def test_an_engine_that_is_not_there_is_no_reason_to_trust_the_port(registered: Endpoint, engine: str) -> None:
+    entry = registry.find(None)
+    own = ProcessId.of(os.getpid())
+    assert own
+    changes: dict[str, dict[str, Any]] = {
+        "none": {"engine_pid": None},
+        "gone": {"engine_created_s": 1.0},
+        "another": {"engine_pid": own.pid, "engine_created_s": own.created_s + 100},  # the thief's pid, by chance
+    }
+    registry.Registration(entry).update(**changes[engine])
+    with stealing(registered.port) as thief:
+        code, told = command("chat", "Hello")
+    assert (code, told["error"]["code"]) == (1, "not_our_engine")
+    assert thief.requests == []
+
+
+def test_the_usual_port_that_is_taken_is_left_to_its_thief(demo_model: Path) -> None:
+    usual = claim(None)
+    with stealing(usual.port) as thief:
+        serve = [sys.executable, "-m", "launcher", "serve", "demo", "--json"]
+        with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as program:
+            assert program.stdout
+            ready = json.loads(program.stdout.readline())
+            _, told = command("chat", "Hello", "--max-tokens", "4")
+            program.terminate()
+            program.wait(20)
+    assert ready["url"] != usual.url
+    assert ready["api_key"] != usual.api_key
+    assert told["text"] != "stolen"
+    assert thief.requests == []
+
+
+async def test_a_port_that_is_taken_while_the_engine_loads(
+    fake_engine: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine has not come to listen yet; the thief says that it is healthy."""
+    monkeypatch.setenv("FAKE_FAULTS", "silent-start")
+    endpoint = claim(None)
+    supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port))
+    with stealing(endpoint.port) as thief:
+        with pytest.raises(PortBusy, match="before the engine did"):
+            await supervisor.become(ServeOptions(model=demo_model, engine=fake_engine))
+        await supervisor.become(None)
+    supervisor.log.close()
+    assert {request.split()[1] for request in thief.requests} == {"/health"}
+    assert not thief.saw(endpoint.api_key)
