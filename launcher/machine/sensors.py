@@ -41,6 +41,7 @@ class HostSensors:
         return {
             "host_cpu_percent": self._cpu(),
             "host_memory_used_mib": Reading((memory.total - memory.available) / _MIB),
+            "host_memory_total_mib": Reading(memory.total / _MIB),
             "engine_memory_mib": self._engine_memory(),
         }
 

@@ -1,6 +1,6 @@
 """An hour of samples by name, and what of it a plot can show: the lowest and the highest of each pixel column."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,14 +29,15 @@ class Samples:
         self._wall = np.full(2 * capacity, np.nan)
         self._columns: dict[str, NDArray[np.float32]] = {}
         self._last: dict[str, tuple[float, float]] = {}
+        self._highest: dict[str, float] = {}
 
     def __len__(self) -> int:
         return self._count
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Set[str]:
         """The names that had a value."""
-        return tuple(self._columns)
+        return self._columns.keys()
 
     @property
     def newest_s(self) -> float:
@@ -67,6 +68,7 @@ class Samples:
                 if name not in self._columns:
                     self._columns[name] = np.full(2 * self._capacity, np.nan, np.float32)
                 self._last[name] = (time_s, value)
+                self._highest[name] = max(value, self._highest.get(name, value))
         for name, column in self._columns.items():
             value = values.get(name)
             column[at] = column[again] = np.nan if value is None else value
@@ -110,11 +112,9 @@ class Samples:
         known = values[~np.isnan(values)]
         return float(known.mean(dtype=np.float64)) if len(known) else None
 
-    def highest(self, name: str, part: slice) -> float | None:
-        """Return the highest known of some values."""
-        values = self.values(name, part)
-        known = values[~np.isnan(values)]
-        return float(known.max()) if len(known) else None
+    def highest(self, name: str) -> float | None:
+        """Return the highest value that there ever was."""
+        return self._highest.get(name)
 
     def nearest(self, time_s: float) -> int | None:
         """Return which sample was taken nearest to a time, for `at`."""
@@ -134,7 +134,7 @@ class Samples:
         """Return one value, None where it was unknown."""
         column = self._columns.get(name)
         value = None if column is None else float(column[index])
-        return None if value is None or value != value else value  # noqa: PLR0124 -- nan
+        return None if value is None or value != value else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Columns:
         return cls(edges, starts)
 
     def decimate(self, values: Floats) -> Floats:
-        """Return the values that belong to `times`: of each column the lowest and the highest, in the order of its ends.
+        """Return the values that belong to `times`: of each column the lowest and the highest, in the way it goes.
 
         A column without any known value is a gap; no peak is lost.
         """

@@ -22,6 +22,10 @@ class Span:
         """Where it begins."""
         return self.end_s - self.length_s
 
+    def share(self, time_s: float) -> float:
+        """Return where a moment lies: 0 at the start, 1 at the end."""
+        return (time_s - self.start_s) / self.length_s
+
     def follow(self, oldest_s: float, newest_s: float) -> None:
         """Take note of how far the samples reach."""
         self._oldest_s, self._newest_s = oldest_s, newest_s

@@ -1,0 +1,141 @@
+"""The axes: time before now or by the clock, and round values. And what a plot's items have in common."""
+
+from datetime import datetime
+from math import ceil, floor, log10
+from typing import Any
+
+import pyqtgraph
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QPainter, QPixmap
+from PySide6.QtWidgets import QWidget
+
+from launcher.gui.words import tr
+
+PADDING = 0.02
+"""Of the height, below and above."""
+MARGIN = 0.012
+"""Of the span, so that the dot at the newest value is whole."""
+_STEPS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1_800.0)
+_LABEL, _HALF_LABEL = 12, 26
+
+
+def nice(value: float, least: float) -> float:
+    """Return a round number a little above `value`, and no lower than `least`."""
+    value = max(value * 1.05, least)
+    step = 10.0 ** floor(log10(value))
+    return next(step * factor for factor in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if step * factor >= value)
+
+
+def tick_step(top: float, most: int) -> float:
+    """Return the distance of ticks that gives at most `most` of them above 0."""
+    power = 10.0 ** floor(log10(top))
+    steps = (factor * power for factor in (0.1, 0.2, 0.25, 0.5, 1, 2, 2.5, 5))
+    return next(step for step in steps if top / step <= most + 0.01)
+
+
+def ticks_before(length_s: float, most: int) -> tuple[float, list[float]]:
+    """Return the distance of time ticks in seconds and where they are, in seconds from the end (0, and below)."""
+    step = next((step for step in _STEPS_S if length_s / step <= most), _STEPS_S[-1])
+    return step, [-step * back for back in range(int(length_s / step + 0.01) + 1)]
+
+
+def ticks_by_clock(end_wall_s: float, length_s: float, most: int) -> tuple[float, list[float]]:
+    """Return the same at round times of the local clock."""
+    step, _ = ticks_before(length_s, most)
+    offset_s = datetime.fromtimestamp(end_wall_s).astimezone().utcoffset()
+    local_s = end_wall_s + (offset_s.total_seconds() if offset_s else 0.0)
+    first = ceil((local_s - length_s) / step)
+    return step, [step * n - local_s for n in range(first, floor(local_s / step) + 1)]
+
+
+def before(seconds: float, step_s: float) -> str:
+    """Return how a tick is called that lies so many seconds before now."""
+    if seconds < step_s / 2:
+        return tr("now")
+    if step_s >= 60:
+        return tr("-{minutes:.0f} min", minutes=seconds / 60)
+    return tr("-{seconds:.0f} s", seconds=seconds)
+
+
+def by_clock(wall_s: float, step_s: float) -> str:
+    """Return a time of the local clock as a tick calls it."""
+    return f"{datetime.fromtimestamp(wall_s):{'%H:%M' if step_s >= 60 else '%H:%M:%S'}}"  # noqa: DTZ006
+
+
+class Axis(pyqtgraph.AxisItem):  # type: ignore[misc]
+    """Keeps its labels and lines as a picture of pixels: replaying pyqtgraph's takes 1.4 ms for each axis."""
+
+    picture: Any
+
+    def paint(self, painter: QPainter, _option: object, widget: QWidget | None) -> None:
+        """Paint the picture; pyqtgraph sets it to None when it is to be made anew."""
+        box = self.boundingRect()
+        if self.picture is None:
+            ratio = widget.devicePixelRatioF() if widget is not None else 1.0
+            picture = QPixmap((box.size() * ratio).toSize())
+            picture.setDevicePixelRatio(ratio)
+            picture.fill(Qt.GlobalColor.transparent)
+            inner = QPainter(picture)
+            inner.translate(-box.topLeft())
+            inner.setFont(self.style["tickFont"])
+            specs = self.generateDrawSpecs(inner)
+            if specs is not None:
+                self.drawPicture(inner, *specs)
+            inner.end()
+            self.picture = picture
+        painter.drawPixmap(box.topLeft(), self.picture)
+
+
+class TimeAxis(Axis):
+    """Seconds from the end of the span: "-4 min ... now" while it is live, times of the clock while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__("bottom")
+        self.end_wall_s: float | None = None
+
+    def boundingRect(self) -> Any:  # noqa: ANN401, N802 -- pyqtgraph's
+        """Leave room for the labels at the ends."""
+        return super().boundingRect().adjusted(-_HALF_LABEL, 0, _HALF_LABEL, 0)
+
+    def held_at(self, end_wall_s: float | None) -> None:
+        """Show times of the clock up to this one; None shows times before now."""
+        if end_wall_s != self.end_wall_s:
+            self.end_wall_s = end_wall_s
+            self.picture = None
+            self.update()
+
+    def tickValues(self, low: float, _high: float, size: float) -> list[tuple[float, list[float]]]:  # noqa: N802 -- pyqtgraph's
+        """Return the ticks."""
+        most = max(2, min(6, int(size / 80)))
+        if self.end_wall_s is None:
+            return [ticks_before(-low, most)]
+        return [ticks_by_clock(self.end_wall_s, -low, most)]
+
+    def tickStrings(self, values: list[float], _scale: float, spacing: float) -> list[str]:  # noqa: N802
+        """Return their texts."""
+        if self.end_wall_s is None:
+            return [before(-value, spacing) for value in values]
+        return [by_clock(self.end_wall_s + value, spacing) for value in values]
+
+
+class ValueAxis(Axis):
+    """Values from 0 up; the right one shows percent of its height."""
+
+    def boundingRect(self) -> Any:  # noqa: ANN401, N802
+        """Leave room for labels at the ends, which pyqtgraph forgets with a grid, and then leaves them out."""
+        return super().boundingRect().adjusted(0, -_LABEL, 0, _LABEL)
+
+    def tickValues(self, _low: float, high: float, size: float) -> list[tuple[float, list[float]]]:  # noqa: N802
+        """Return the ticks."""
+        top = high / (1 + PADDING)
+        most = max(1, min(4, int(size / 22)))
+        step = top / min(most, 2) if self.orientation == "right" else tick_step(top, most)
+        return [(step, [step * i for i in range(int(top / step + 0.01) + 1)])]
+
+    def tickStrings(self, values: list[float], _scale: float, spacing: float) -> list[str]:  # noqa: N802
+        """Return their texts."""
+        if self.orientation == "right":
+            top = max(values, default=1.0) or 1.0
+            return [f"{100 * value / top:.0f} %" for value in values]
+        digits = 0 if spacing >= 1 and spacing == round(spacing) else 1 if round(spacing * 10, 6).is_integer() else 2
+        return [f"{value:,.{digits}f}" for value in values]

@@ -1,0 +1,171 @@
+"""What happened, at its moment on the axis: requests, first tokens, restarts, and what health has to say."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QPainter, QPen, QPolygonF
+
+from launcher.engine.state import Notice, State
+from launcher.gui import theme
+from launcher.gui.words import tr
+
+if TYPE_CHECKING:
+    from launcher.engine.client import Delta
+    from launcher.gui.controller import Controller
+    from launcher.monitor.health_event import Finding
+
+_MOST = 4_000
+
+
+class MarkKind(StrEnum):
+    """What a mark stands for; each has a glyph of its own."""
+
+    REQUEST = "request"
+    FIRST_TOKEN = "first token"  # noqa: S105 -- no password
+    READY = "ready"
+    RESTART = "restart"
+    STOPPED = "stopped"
+    THROTTLING = "throttling"
+    SPILL = "spill"
+    NOTICE = "notice"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened at `time_s` of the monitor's clock."""
+
+    time_s: float
+    kind: MarkKind
+    text: str
+
+
+class MarkLog:
+    """Turns what the controller tells into marks. `added` is called after each."""
+
+    def __init__(
+        self, controller: "Controller", added: Callable[[], object], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._marks: deque[Mark] = deque(maxlen=_MOST)
+        self._controller = controller
+        self._added = added
+        self._clock = clock
+        self._state = controller.inputs.status.state
+        self._replying = controller.view.replying
+        self._asked_s: float | None = None
+        self._standing: frozenset[str] = frozenset()
+        controller.view_changed.connect(self.take_view)
+        controller.deltas.connect(self.take_deltas)
+        controller.health_changed.connect(self.take_health)
+        controller.noticed.connect(self.take_notice)
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    def add(self, kind: MarkKind, text: str) -> None:
+        """Note that something happened now."""
+        self._marks.append(Mark(self._clock(), kind, text))
+        self._added()
+
+    def between(self, from_s: float, to_s: float) -> list[Mark]:
+        """Return the marks of a stretch of time, oldest first."""
+        found = []
+        for mark in reversed(self._marks):
+            if mark.time_s < from_s:
+                break
+            if mark.time_s <= to_s:
+                found.append(mark)
+        return found[::-1]
+
+    def next(self, time_s: float, *, back: bool) -> Mark | None:
+        """Return the mark that comes next after a moment, or before it."""
+        if back:
+            return next((mark for mark in reversed(self._marks) if mark.time_s < time_s - 1e-6), None)
+        return next((mark for mark in self._marks if mark.time_s > time_s + 1e-6), None)
+
+    def take_view(self, _view: object) -> None:
+        """Look at what the server does now, and whether a reply of ours is being made."""
+        inputs = self._controller.inputs
+        state, before = inputs.status.state, self._state
+        replying, replied = inputs.replying, self._replying
+        self._state, self._replying = state, replying
+        if replying and not replied:
+            self._asked_s = self._clock()
+            self.add(MarkKind.REQUEST, tr("Request sent"))
+        elif state is State.BUSY and before is State.READY and not (replying or replied):
+            self.add(MarkKind.REQUEST, tr("Request of another program"))
+        if state is before:
+            return
+        error = inputs.status.error
+        if state is State.RESTARTING:
+            self.add(MarkKind.RESTART, tr("Restart: {reason}", reason=error.title) if error else tr("Restart"))
+        elif state is State.FAILED:
+            self.add(MarkKind.STOPPED, tr("Failed: {reason}", reason=error.title) if error else tr("Failed"))
+        elif state is State.STOPPED:
+            self.add(MarkKind.STOPPED, tr("Stopped"))
+        elif state is State.READY and before not in (State.BUSY, State.DRAINING):
+            self.add(
+                MarkKind.READY, tr("Ready: {settings}", settings=inputs.settings) if inputs.settings else tr("Ready")
+            )
+
+    def take_deltas(self, deltas: "Sequence[Delta]") -> None:
+        """Note the first token of a reply."""
+        if self._asked_s is not None and any(delta.content or delta.reasoning for delta in deltas):
+            after_s = self._clock() - self._asked_s
+            self._asked_s = None
+            self.add(MarkKind.FIRST_TOKEN, tr("First token after {seconds:.2f} s", seconds=after_s))
+
+    def take_health(self, standing: "Sequence[Finding]") -> None:
+        """Note what was raised; a finding that only changed its figures is no news."""
+        before, self._standing = self._standing, frozenset(str(finding.code) for finding in standing)
+        for finding in standing:
+            code = str(finding.code)
+            if code not in before:
+                throttled = code.startswith("throttled")
+                kind = MarkKind.THROTTLING if throttled else MarkKind.SPILL if code == "spill" else MarkKind.NOTICE
+                self.add(kind, finding.sentence)
+
+    def take_notice(self, notice: Notice) -> None:
+        """Note what the supervisor has to say."""
+        self.add(MarkKind.NOTICE, notice.text)
+
+
+def colour_of(kind: MarkKind, colours: theme.Theme) -> str:
+    """Return the colour of a mark's line and glyph."""
+    if kind is MarkKind.SPILL:
+        return colours.bad
+    return colours.attention if kind is MarkKind.THROTTLING else colours.secondary
+
+
+def paint_glyph(painter: QPainter, kind: MarkKind, centre: QPointF, size: float, colours: theme.Theme) -> None:
+    """Paint a mark's glyph: told apart by its shape, not only by colour."""
+    colour, half = QColor(colour_of(kind, colours)), size / 2
+    box = QRectF(centre.x() - half, centre.y() - half, size, size)
+    painter.setPen(QPen(colour, 1.2))
+    painter.setBrush(colour)
+    match kind:
+        case MarkKind.REQUEST:
+            painter.drawPolygon(QPolygonF([box.topLeft(), QPointF(box.right(), centre.y()), box.bottomLeft()]))
+        case MarkKind.FIRST_TOKEN:
+            painter.drawEllipse(box.adjusted(1, 1, -1, -1))
+        case MarkKind.RESTART:
+            painter.drawRect(box)
+        case MarkKind.READY:
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawRect(box)
+        case MarkKind.STOPPED:
+            painter.drawLine(box.topLeft(), box.bottomRight())
+            painter.drawLine(box.topRight(), box.bottomLeft())
+        case MarkKind.THROTTLING:
+            painter.drawPolygon(QPolygonF([box.topLeft(), box.topRight(), QPointF(centre.x(), box.bottom())]))
+        case MarkKind.SPILL:
+            top, bottom = QPointF(centre.x(), box.top() - 1), QPointF(centre.x(), box.bottom() + 1)
+            left, right = QPointF(box.left() - 1, centre.y()), QPointF(box.right() + 1, centre.y())
+            painter.drawPolygon(QPolygonF([top, right, bottom, left]))
+        case MarkKind.NOTICE:
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawEllipse(box)

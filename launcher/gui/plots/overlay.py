@@ -1,0 +1,232 @@
+"""What lies over a plot's curves: limits, marks, the newest values as dots, and the read-out under the pointer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from PySide6.QtCore import QPointF, QRectF, Qt, Signal
+from PySide6.QtGui import QColor, QFontMetrics, QMouseEvent, QPainter, QPaintEvent, QPen, QWheelEvent
+from PySide6.QtWidgets import QWidget
+
+from launcher.gui import theme
+from launcher.gui.plots.marks import MarkKind, colour_of, paint_glyph
+
+_GLYPH = 7.0
+_LEAST_LINE, _LEAST_GLYPH = 3.0, 11.0
+"""Pixels between two marks' lines, and glyphs: of those that are closer the first is painted."""
+_WIDEST = 260
+_UNIT_PX = 10
+_NOTCH = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A horizontal line with its words; `dotted` else dashed. One above the axis is only named."""
+
+    share: float
+    text: str
+    dotted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A value at its place: shares of the width and the height of the plot."""
+
+    x: float
+    y: float
+    colour: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HoverRow:
+    """A line of the read-out under the pointer."""
+
+    colour: str | None
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hover:
+    """The read-out at a share of the width: words first, then a row per series."""
+
+    x: float
+    words: tuple[str, ...]
+    rows: tuple[HoverRow, ...]
+    dots: tuple[Dot, ...]
+
+
+class Overlay(QWidget):
+    """Paints, and tells what the pointer does, in shares of the plot's width."""
+
+    hovered = Signal(float)
+    left = Signal()
+    zoomed = Signal(float, float)
+    dragged = Signal(float)
+    homed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setMouseTracking(True)
+        self.area = QRectF()
+        """Where the values are painted, in pixels."""
+        self.levels: tuple[Level, ...] = ()
+        self.marks: Sequence[tuple[float, MarkKind]] = ()
+        self.dots: Sequence[Dot] = ()
+        self.hover: Hover | None = None
+        self.unit = ""
+        self._grabbed: float | None = None
+        self._font = theme.font(11, tabular=True)
+
+    def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
+        """Paint all of it."""
+        painter = QPainter(self)
+        painter.setFont(self._font)
+        colours = theme.current()
+        self._paint_marks(painter, colours)
+        self._paint_levels(painter, colours)
+        painter.setPen(QColor(colours.secondary))
+        painter.setFont(theme.font(_UNIT_PX))
+        gutter = QRectF(0, -1, self.area.left() - 6, self.area.top())
+        painter.drawText(gutter, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignTop), self.unit)
+        painter.setFont(self._font)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        for dot in self.dots:
+            self._paint_dot(painter, dot, 3.0)
+        if self.hover is not None and self.area.width() > 0:
+            self._paint_hover(painter, self.hover, colours)
+
+    def _x(self, share: float) -> float:
+        return self.area.left() + share * self.area.width()
+
+    def _y(self, share: float) -> float:
+        return self.area.bottom() - share * self.area.height()
+
+    def _paint_marks(self, painter: QPainter, colours: theme.Theme) -> None:
+        last_line = last_glyph = float("-inf")
+        top = self.area.top() - _GLYPH / 2 - 2
+        for share, kind in self.marks:
+            x = round(self._x(share))
+            if x - last_line >= _LEAST_LINE:
+                line = QColor(colour_of(kind, colours))
+                line.setAlphaF(0.55)
+                painter.setPen(QPen(line, 1))
+                painter.drawLine(QPointF(x, self.area.top()), QPointF(x, self.area.bottom()))
+                last_line = x
+            if x - last_glyph >= _LEAST_GLYPH:
+                painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+                paint_glyph(painter, kind, QPointF(x + 0.5, top), _GLYPH, colours)
+                painter.setRenderHint(QPainter.RenderHint.Antialiasing, on=False)
+                last_glyph = x
+
+    def _paint_levels(self, painter: QPainter, colours: theme.Theme) -> None:
+        metrics = QFontMetrics(self._font)
+        taken: list[float] = []
+        for level in self.levels:
+            colour = QColor(colours.limit)
+            y = round(self._y(min(level.share, 1.0)))
+            if level.share <= 1.0:
+                pen = QPen(colour, 1, Qt.PenStyle.CustomDashLine)
+                pen.setDashPattern([1, 3] if level.dotted else [5, 4])
+                painter.setPen(pen)
+                painter.drawLine(QPointF(self.area.left(), y), QPointF(self.area.right(), y))
+            width = metrics.horizontalAdvance(level.text)
+            above, below = y - metrics.height() - 1, y + 1
+            fits_above = above >= self.area.top() and all(abs(above - other) >= metrics.height() for other in taken)
+            place = above if fits_above else below
+            taken.append(place)
+            words = QRectF(self.area.right() - width - 4, place, width + 4, metrics.height())
+            backdrop = QColor(colours.card)
+            backdrop.setAlphaF(0.8)
+            painter.fillRect(words, backdrop)
+            painter.setPen(colour)
+            painter.drawText(words, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), level.text)
+
+    def _paint_dot(self, painter: QPainter, dot: Dot, radius: float) -> None:
+        centre = QPointF(self._x(dot.x), self._y(dot.y))
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(QColor(dot.colour))
+        painter.drawEllipse(centre, radius, radius)
+        if dot.label:
+            painter.setPen(QColor(theme.current().secondary))
+            painter.drawText(QPointF(centre.x() + radius + 3, centre.y() + 4), dot.label)
+
+    def _paint_hover(self, painter: QPainter, hover: Hover, colours: theme.Theme) -> None:
+        x = round(self._x(hover.x)) + 0.5
+        painter.setPen(QPen(QColor(colours.text), 1))
+        painter.drawLine(QPointF(x, self.area.top()), QPointF(x, self.area.bottom()))
+        for dot in hover.dots:
+            self._paint_dot(painter, dot, 3.5)
+        metrics = QFontMetrics(self._font)
+        wraps = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop | Qt.TextFlag.TextWordWrap)
+        widest = min(_WIDEST, self.width() - 32)
+        words = [metrics.boundingRect(0, 0, widest, 400, wraps, text) for text in hover.words]
+        gap, swatch, line = 8, 12, metrics.height()
+        names = max((metrics.horizontalAdvance(row.name) for row in hover.rows), default=0)
+        values = max((metrics.horizontalAdvance(row.value) for row in hover.rows), default=0)
+        rows_width = swatch + names + 2 * gap + values if hover.rows else 0
+        width = 2 * gap + max([rows_width, *(each.width() + 2 for each in words)])
+        height = (
+            gap + sum(each.height() for each in words) + line * len(hover.rows) + (4 if words and hover.rows else 0)
+        )
+        left = x + 10 if x + 10 + width <= self.width() else max(0.0, x - 10 - width)
+        top = max(0.0, min(self.area.top(), self.height() - height - 1.0))
+        box = QRectF(left, top, width, height)
+        painter.setPen(QPen(QColor(colours.border), 1))
+        painter.setBrush(QColor(colours.raised))
+        painter.drawRoundedRect(box, 6, 6)
+        y = box.top() + gap / 2
+        painter.setPen(QColor(colours.text))
+        for text, size in zip(hover.words, words, strict=True):
+            painter.drawText(QRectF(left + gap, y, widest, size.height()), wraps, text)
+            y += size.height()
+        y += 4 if words and hover.rows else 0
+        for row in hover.rows:
+            if row.colour is not None:
+                painter.fillRect(QRectF(left + gap, y + line / 2 - 1, 8, 3), QColor(row.colour))
+            place = QRectF(left + gap + swatch, y, width - 2 * gap - swatch, line)
+            painter.setPen(QColor(colours.secondary))
+            painter.drawText(place, int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), row.name)
+            painter.setPen(QColor(colours.text))
+            painter.drawText(place, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), row.value)
+            y += line
+
+    def share_at(self, x: float) -> float:
+        """Return which share of the plot's width a pixel is at."""
+        return (x - self.area.left()) / max(self.area.width(), 1.0)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:  # noqa: N802
+        """Drag along, or tell what the pointer is on."""
+        share = self.share_at(event.position().x())
+        if self._grabbed is not None:
+            self.dragged.emit(share - self._grabbed)
+            self._grabbed = share
+        self.hovered.emit(share)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:  # noqa: N802
+        """Begin to drag."""
+        if event.button() is Qt.MouseButton.LeftButton:
+            self._grabbed = self.share_at(event.position().x())
+            self.setCursor(Qt.CursorShape.ClosedHandCursor)
+
+    def mouseReleaseEvent(self, _event: QMouseEvent) -> None:  # noqa: N802
+        """End it."""
+        self._grabbed = None
+        self.unsetCursor()
+
+    def mouseDoubleClickEvent(self, _event: QMouseEvent) -> None:  # noqa: N802
+        """Back to now."""
+        self.homed.emit()
+
+    def leaveEvent(self, _event: object) -> None:  # noqa: N802
+        """Tell that the pointer is gone."""
+        self.left.emit()
+
+    def wheelEvent(self, event: QWheelEvent) -> None:  # noqa: N802
+        """Zoom around the pointer; a sideways wheel pans."""
+        across, along = event.angleDelta().x() / _NOTCH, event.angleDelta().y() / _NOTCH
+        if abs(across) > abs(along):
+            self.dragged.emit(across / 10)
+        else:
+            self.zoomed.emit(along, self.share_at(event.position().x()))
+        event.accept()

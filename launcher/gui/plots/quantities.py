@@ -1,0 +1,115 @@
+"""What is plotted, declared in one place: read-outs, curves, cards. The titles are translated when they are shown."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from launcher.gui.words import mark
+
+POSITIONS = 8
+"""The longest draft that can be set."""
+MEAN_LENGTH = "mean_accepted_tokens"
+_GIB = 1 / 1_024
+"""From MiB."""
+
+
+def position_name(position: int) -> str:
+    """Return the name of the series of a draft position, counted from 1."""
+    return f"accepted_at_{position}_percent"
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One series and how it is said. `scale` goes from the sample's unit to `unit`.
+
+    `colour` is a role of the theme, `step` how far its line stands back behind the others of that colour. `against` is
+    the axis of its curve: the left one, the right one in percent, or the left one as a share of `reference` in percent.
+    It `stands_for` another series where that is not known. A read-out reserves room for `widest`; with `lasts` its
+    last value stays on show, with its age.
+    """
+
+    name: str
+    title: str
+    unit: str
+    digits: int = 0
+    colour: str = "secondary"
+    widest: str = "000"
+    scale: float = 1.0
+    lasts: bool = False
+    step: int = 0
+    dashed: bool = False
+    against: Literal["left", "right", "share"] = "left"
+    reference: str = ""
+    stands_for: str = ""
+
+    def text(self, value: float) -> str:
+        """Return a value as it is read, without its unit."""
+        return f"{value * self.scale:,.{self.digits}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One card: read-outs over curves. `top` is the end of its left axis, None where that follows the values.
+
+    `least` is the lowest end it takes then. `also` is said by the hover read-out beside the curves.
+    """
+
+    name: str
+    title: str
+    read_outs: tuple[Quantity, ...]
+    curves: tuple[Quantity, ...]
+    unit: str
+    top: float | None = None
+    least: float = 10.0
+    right: bool = False
+    also: tuple[Quantity, ...] = ()
+
+
+_RATE = Quantity("tokens_per_second", mark("Tokens per second"), "t/s", 1, "rate", "0,000.0", lasts=True)
+_SHARE = Quantity("acceptance_percent", mark("Draft acceptance"), "%", 1, "acceptance", "100.0", lasts=True)
+_AT = tuple(
+    Quantity(position_name(n), mark("Position {n}"), "%", 0, "acceptance", step=n) for n in range(1, POSITIONS + 1)
+)
+_LENGTH = Quantity(MEAN_LENGTH, mark("Mean accepted length"), mark("tokens"), 2)
+_HEAT = Quantity("gpu_temperature_c", mark("Temperature"), "°C", 0, "temperature", "00")
+_POWER = Quantity("gpu_power_w", mark("Power"), "W", 0, "power", "000", against="share", reference="gpu_power_limit_w")
+_CLOCK = Quantity("gpu_clock_mhz", mark("Clock"), "MHz", 0, "clock", "0,000", against="share")
+_OURS = Quantity("engine_vram_mib", mark("VRAM, this server"), "GiB", 1, "ours", "00.0", _GIB)
+_OTHERS = Quantity("others_vram_mib", mark("Other programs"), "GiB", 1, "others", "00.0", _GIB)
+_VRAM = Quantity("vram_used_mib", mark("VRAM in use"), "GiB", 1, "others", "00.0", _GIB, stands_for="engine_vram_mib")
+_VRAM_TOTAL = Quantity("vram_total_mib", mark("VRAM in total"), "GiB", 1, "limit", scale=_GIB, dashed=True)
+_USE = Quantity("gpu_use_percent", mark("GPU use"), "%", 0, "power", "100", against="right")
+_CPU = Quantity("host_cpu_percent", mark("Processor"), "%", 0, "power", "100", against="right")
+_RAM = Quantity("host_memory_used_mib", mark("Memory in use"), "GiB", 1, "others", "00.0", _GIB)
+_RAM_OURS = Quantity("engine_memory_mib", mark("Memory, this server"), "GiB", 1, "ours", "00.0", _GIB)
+_RAM_TOTAL = Quantity("host_memory_total_mib", mark("Memory in total"), "GiB", 1, "limit", scale=_GIB, dashed=True)
+
+RATE = Plot("rate", mark("Tokens per second"), (_RATE,), (_RATE,), "t/s")
+ACCEPTANCE = Plot(
+    "acceptance", mark("Draft acceptance"), (_SHARE,), (*reversed(_AT), _SHARE), "%", top=100.0, also=(_LENGTH,)
+)
+GPU = Plot(
+    "gpu",
+    mark("Temperature, power and clock"),
+    (_HEAT, _POWER, _CLOCK),
+    (_CLOCK, _POWER, _HEAT),
+    "°C, %",
+    top=100.0,
+)
+VRAM = Plot(
+    "vram", mark("VRAM and GPU use"), (_OURS, _OTHERS, _USE), (_USE, _VRAM_TOTAL, _VRAM, _OTHERS, _OURS), "GiB",
+    least=1.0, right=True,
+)  # fmt: skip
+HOST = Plot(
+    "host", mark("Processor and memory"), (_RAM_OURS, _RAM, _CPU), (_CPU, _RAM_TOTAL, _RAM, _RAM_OURS), "GiB",
+    least=1.0, right=True,
+)  # fmt: skip
+PLOTS = (RATE, ACCEPTANCE, GPU, VRAM, HOST)
+
+GPU_NAMES = ("gpu_temperature_c", "gpu_power_w", "gpu_clock_mhz", "vram_used_mib", "gpu_use_percent")
+"""A GPU is there as soon as one of these has a value."""
+
+
+def exported() -> tuple[Quantity, ...]:
+    """Return all that is kept, each once, in the order of the cards."""
+    found = {each.name: each for plot in PLOTS for each in (*plot.read_outs, *reversed(plot.curves), *plot.also)}
+    return tuple(found.values())
