@@ -81,6 +81,12 @@ def explain(ended: Exit, lines: Iterable[str], *, while_doing: str, hint: str = 
     return EngineFailed(f"The engine {ended} while {while_doing}.{said}", hint, exit_code=ended.code)
 
 
+def explain_refusal(refused: LauncherError, lines: Iterable[str]) -> LauncherError:
+    """Return why an engine that runs on refused its first request if its log names that, else `refused`."""
+    found = diagnose("\n".join(lines))
+    return found.as_error() if found is not None and found.severity == "request" else refused
+
+
 def diagnose(text: str, *, exit_code: int | None = None) -> Diagnosis | None:
     """Return the first cause of what went wrong in the last run that a log tells of; None when it names none.
 

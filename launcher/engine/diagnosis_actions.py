@@ -29,7 +29,6 @@ from launcher.engine.action import LEAST_CONTEXT, apply, changes_settings, sets
 from launcher.engine.ask import backend_of_log
 from launcher.engine.build import BUILT_IN
 from launcher.engine.diagnosis import Diagnosis, diagnose
-from launcher.engine.process import Exit
 from launcher.models.fitting import CONTEXTS, fewest_on_host
 from launcher.models.geometry import geometry_of
 from launcher.models.memory import Estimate, Setting, estimate
@@ -72,7 +71,7 @@ def advise(
     """
     if launch is not None and "diagnosis" in error.facts:
         exit_code = error.facts.get("exit_code")
-        error.propose(proposals(Exit(exit_code if isinstance(exit_code, int) else 1), lines, launch))
+        error.propose(proposals(exit_code if isinstance(exit_code, int) else None, lines, launch))
     elif not error.actions and "diagnosis" not in error.facts:
         error.propose(_of_kind(error, options))
 
@@ -90,12 +89,13 @@ def _of_kind(error: LauncherError, options: ServeOptions) -> Iterator[Action]:
             return
 
 
-def proposals(ended: Exit, lines: Sequence[str], launch: Launch) -> tuple[Action, ...]:
+def proposals(exit_code: int | None, lines: Sequence[str], launch: Launch) -> tuple[Action, ...]:
     """Return what can be done about an engine that ended, with values for what it was started with, best first.
 
+    `exit_code` None is an engine that runs on, but did not answer.
     None when its log names no cause. Those that `action.changes_settings` can be applied to `launch.options`.
     """
-    found = diagnose("\n".join(lines), exit_code=ended.code)
+    found = diagnose("\n".join(lines), exit_code=exit_code)
     if found is None:
         return ()
     backend = backend_of_log(lines)

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from launcher.base.errors import LauncherError, ServerNotFound, SettingsFailed, Superseded, Unreachable
+from launcher.base.errors import LauncherError, Refused, ServerNotFound, SettingsFailed, Superseded, Unreachable
 from launcher.base.text import one_line
 from launcher.engine.broken import explain_break
 from launcher.engine.client import ChatRequest, Delta, EngineClient
-from launcher.engine.diagnosis import explain
+from launcher.engine.diagnosis import explain, explain_refusal
 from launcher.engine.diagnosis_actions import advise
 from launcher.engine.diagnosis_log import STARTED
 from launcher.engine.drain import drain
@@ -273,7 +273,10 @@ class Supervisor:
         await asyncio.to_thread(check_port, process.identity.pid, self.endpoint.port)
         self._show(State.WARMING_UP)
         answered = answer_first_request(client, launch.options, limits.first_reply_s, self._hint)
-        await unless_ended(process, answered, self._explained("answering its first request"))
+        try:
+            await unless_ended(process, answered, self._explained("answering its first request"))
+        except Refused as refused:
+            raise explain_refusal(refused, self.log.last(self._lines)) from None
         self._others = 0
         self._crashes.ready()
         self._show(State.READY)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 COMMAND = [sys.executable, "-m", "launcher"]
-SCARCE_MIB = 2_300
+SCARCE_MIB = 2_800
 """Of address space: enough for the demo with a usual context, not for one of three million tokens."""
 
 

@@ -44,6 +44,9 @@ def action(kind: ActionKind, **parameters: Value) -> Action:
             ("--mmproj", "p.gguf", "-sm=row", "--faster"),
         ),
         (action(ActionKind.BUILT_IN_ENGINE), "built_in", True),
+        (action(ActionKind.REMOVE_FLAG, flag="--parallel"), "slots", 1),
+        (action(ActionKind.REMOVE_FLAG, flag="--spec-draft-n-max"), "draft", 0),
+        (action(ActionKind.LARGER_CONTEXT, holds=40_000), "context", 160_768),
     ],
     ids=str,
 )

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.errors import DraftsInert, EngineFailed, EngineUnsuitable, LauncherError, PortBusy, Refused
 from launcher.engine.action import Action, ActionKind, apply
 from launcher.engine.build import probe
-from launcher.engine.diagnosis import Diagnosis, diagnose
-from launcher.engine.diagnosis_actions import proposals, sized
+from launcher.engine.diagnosis import Diagnosis, diagnose, explain_refusal
+from launcher.engine.diagnosis_actions import advise, proposals, sized
 from launcher.engine.launch import Launch, ServeOptions
-from launcher.engine.process import Command, Exit
+from launcher.engine.process import Command
 from launcher.models.geometry import geometry_of
 from launcher.models.gguf import read_model
 from launcher.models.memory import Setting, estimate
@@ -84,15 +85,60 @@ def test_without_figures_the_next_shorter_context_is_tried(launch: Launch) -> No
 
 
 def test_what_ended_leads_to_what_can_be_done(launch: Launch) -> None:
-    kinds = [action.kind for action in proposals(Exit(1), TOO_MUCH.split("\n"), launch)]
+    kinds = [action.kind for action in proposals(1, TOO_MUCH.split("\n"), launch)]
     assert kinds[0] is ActionKind.SMALLER_CONTEXT
-    assert proposals(Exit(1), ["all is well"], launch) == ()
+    assert proposals(1, ["all is well"], launch) == ()
 
 
 def test_only_a_flag_of_the_users_own_can_be_left_out(launch: Launch) -> None:
     said = ["error: invalid argument: --warp-speed"]
-    ours = [action.kind for action in proposals(Exit(1), said, launch)]
+    ours = [action.kind for action in proposals(1, said, launch)]
     assert ours == [ActionKind.OTHER_ENGINE_BUILD]
     options = replace(launch.options, extra=("--warp-speed", "9", "--jinja"))
-    first = proposals(Exit(1), said, replace(launch, options=options))[0]
+    first = proposals(1, said, replace(launch, options=options))[0]
     assert apply(first, options).extra == ("--jinja",)
+
+
+def test_a_first_request_that_memory_did_not_hold_is_told_so(launch: Launch) -> None:
+    said = ["0.00.365.677 E srv  update_slots: decode() failed: std::bad_alloc"]
+    error = explain_refusal(Refused("The server refused the request: decode() failed: std::bad_alloc."), said)
+    assert error.title.startswith("The host's memory ran out while the engine answered.")
+    advise(error, launch.options, launch, said)
+    assert error.actions[0].parameters == {"context": 229_376}
+    other = Refused("The server refused the request: no.")
+    assert explain_refusal(other, ["0.00.365.677 I srv  update_slots: all slots are idle"]) is other
+
+
+def test_a_context_beyond_the_training_is_the_first_to_go(launch: Launch) -> None:
+    options = replace(launch.options, context=3_000_000)
+    beyond = replace(launch, options=options, context=3_000_000)
+    said = ["ggml_gallocr_reserve_n_impl: failed to allocate CPU buffer of size 3077595200"]
+    first, second = proposals(1, said, beyond)
+    assert (first.kind, dict(first.parameters)) == (ActionKind.SMALLER_CONTEXT, {"context": 262_144})
+    assert second.kind is ActionKind.SMALLER_UBATCH
+    assert proposals(1, said, launch)[0].kind is ActionKind.SMALLER_UBATCH
+
+
+def test_what_was_free_is_taken_from_the_list_of_devices(launch: Launch) -> None:
+    devices = ["0.00.001.343 I cmn  common_param:   - CUDA0   : NVIDIA GeForce RTX 3090 (24125 MiB, 17000 MiB free)"]
+    weights = ["0.00.900.000 I load_tensors:        CUDA0 model buffer size = 15000.00 MiB"]
+    said = [*devices, *weights, *TOO_MUCH.split("\n")[1:]]
+    context = by_kind(proposals(1, said, launch))[ActionKind.SMALLER_CONTEXT].parameters["context"]
+    assert needed_mib(launch, int(context)) <= 17_000 < needed_mib(launch, 262_144)
+
+
+@pytest.mark.parametrize(
+    ("error", "kinds"),
+    [
+        (DraftsInert("None."), ["draft_off", "other_engine_build"]),
+        (PortBusy("Taken."), ["other_port"]),
+        (EngineFailed("It ended."), ["restart"]),
+        (EngineFailed("Named.", diagnosis="killed"), []),
+        (EngineUnsuitable("Not on the processor.", option="--n-cpu-moe"), ["remove_flag"]),
+        (EngineUnsuitable("Not set here.", option="--rpc"), []),
+    ],
+    ids=lambda value: getattr(value, "title", ""),
+)
+def test_an_error_without_a_log_has_the_actions_of_its_kind(error: LauncherError, kinds: list[str]) -> None:
+    advise(error, ServeOptions(Path("m.gguf"), n_cpu_moe=4))
+    assert [action.kind.value for action in error.actions] == kinds
