@@ -1,14 +1,32 @@
 """`mtp-launcher restart`: restart a running server, with other settings if so wished."""
 
-import argparse
-import sys
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from launcher.base.text import one_line
 from launcher.cli.layout import filled
-from launcher.cli.output import duration, print_json
+from launcher.cli.output import duration, print_error, print_json
+
+if TYPE_CHECKING:
+    from launcher.base.errors import LauncherError
 
 _UNKNOWN = "not known"
+_SHOWN, _LONGEST = 3, 200
+_SETTINGS = {
+    "context": "ctx",
+    "kv": "kv",
+    "ubatch": "ubatch",
+    "n_cpu_moe": "n-cpu-moe",
+    "slots": "slots",
+    "draft": "draft",
+}
+"""The values of actions, and the settings that they are."""
+_VALUES: Mapping[str, Mapping[str, int]] = {"draft_off": {"draft": 0}, "one_slot": {"slots": 1}}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +62,7 @@ def _pair(text: str) -> tuple[str, str]:
 async def run(options: argparse.Namespace) -> int:
     """Restart the server and say what it runs with. Exit code 1 also when the old settings are back."""
     from launcher import app
+    from launcher.base.errors import LauncherError, SettingsFailed
 
     if options.dry_run:
         told = await app.preview(options.url, dict(options.changes))
@@ -60,13 +79,34 @@ async def run(options: argparse.Namespace) -> int:
             print(state.capitalize(), file=sys.stderr, flush=True)
         shown = state
 
-    told = await app.restart(options.url, dict(options.changes), drain_s=options.drain, on_state=show)
+    try:
+        told = await app.restart(options.url, dict(options.changes), drain_s=options.drain, on_state=show)
+    except LauncherError as error:
+        if error.code != SettingsFailed.code or options.json:
+            raise
+        print_error(error, as_json=False)
+        for line in _to_do(error, dict(options.changes), options.url):
+            print(f"       {line}", file=sys.stderr)
+        return 1
     if options.json:
         print_json(told)
     else:
         settings = ", ".join(f"{name} {value}" for name, value in told["settings"].items() if value not in (None, []))
         print(f"{told['url']} is {told['state']} with {settings}.")
     return 0
+
+
+def _to_do(error: LauncherError, changes: Mapping[str, str], url: str | None) -> Iterator[str]:
+    """Yield what can be done about new settings that failed, with the command where it is another setting."""
+    proposed = error.facts.get("actions")
+    for number, action in enumerate(proposed[:_SHOWN] if isinstance(proposed, list) else ()):
+        yield f"{'Or' if number else 'To do'}: {one_line(str(action['label']), _LONGEST)}"
+        values = {**action["parameters"], **_VALUES.get(str(action["kind"]), {})}
+        mended = {name: str(values[field]) for field, name in _SETTINGS.items() if field in values}
+        if mended:
+            pairs = [word for pair in {**changes, **mended}.items() for word in ("--set", "=".join(pair))]
+            where = ["--url", url] if url else []
+            yield f"  {shlex.join(['mtp-launcher', 'restart', *pairs, *where])}"
 
 
 def _print_preview(told: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -106,6 +107,20 @@ def test_fixing_ends_after_three() -> None:
     assert failed.returncode == 1
     assert failed.stderr.count("Mended by: ") == 3
     assert "Error: The engine does not know the flag --wars." in failed.stderr
+
+
+def test_a_restart_that_fails_says_how_it_would_do() -> None:
+    with serving("mtp-launcher serve demo --ctx 4096", *scarce()) as before:
+        failed = run(*COMMAND, "restart", "--set", "ctx=3000000", "--set", "draft=1")
+        assert failed.returncode == 1
+        assert "runs with the old ones again" in failed.stderr
+        command = proposed(failed.stderr)
+        assert re.fullmatch(r"mtp-launcher restart --set ctx=\d+ --set draft=1", command)
+        mended = run(*shlex.split(command))
+        assert mended.returncode == 0, mended.stderr
+        (after,) = json.loads(run(*COMMAND, "status", "--json").stdout)
+        assert before["settings"]["ctx"] < after["settings"]["ctx"] < 3_000_000
+        assert after["settings"]["draft"] == 1
 
 
 def test_a_port_that_is_taken() -> None:
