@@ -37,8 +37,9 @@ VERBS = {
     "export": "write a server down for other tools: shells, compose, systemd, clients, llama-swap, a router",
     "diagnose": "say why an engine failed, from its log",
     "doctor": "say what this machine has and what is missing",
+    "versions": "say what runs here, by version, for a report",
 }
-_ANSWERING = ("plan", "estimate", "models", "doctor", "status", "diagnose", "export")
+_ANSWERING = ("plan", "estimate", "models", "doctor", "versions", "status", "diagnose", "export")
 """The verbs that do nothing but print."""
 _BROKEN_PIPE = 141
 

@@ -17,10 +17,14 @@ from launcher.base.age import process_age_s
 from launcher.base.errors import LauncherError
 from launcher.base.files import private_folder
 from launcher.base.paths import state_dir
-from launcher.gui import theme
+from launcher.gui import theme, words
 from launcher.gui.single import SingleInstance
+from launcher.gui.tray import make_icon
 from launcher.gui.window import Window
 from launcher.machine.host import read_host
+
+_AHEAD_MS = 1_000
+"""After the first paint, before pages that nobody has asked for are built."""
 
 
 class FirstPaint(QObject):
@@ -50,8 +54,13 @@ def run_window(options: argparse.Namespace) -> int:
     application.setOrganizationName("mtp-launcher")
     application.setDesktopFileName("mtp-launcher")
     application.setStyle("Fusion")
+    words.choose(options.language)
+    theme.set_scale(options.scale or 100)
+    theme.set_motion(None)
     theme.choose(options.theme)
     theme.apply(application, theme.current())
+    application.setWindowIcon(make_icon())
+    application.setQuitOnLastWindowClosed(False)  # a window in the tray is no end
     picture = Path(options.screenshot) if options.screenshot else None
     file = Path(options.file).absolute() if options.file else None
     single = None if picture else SingleInstance()
@@ -66,6 +75,8 @@ def run_window(options: argparse.Namespace) -> int:
     window = Window(remember=picture is None, page=options.page)
     _show_what_slots_raise(window)
     _follow_scheme(application, window)
+    window.gone.connect(application.quit)
+    application.commitDataRequest.connect(lambda _: window.quit())  # the user logs out
     if options.size:
         width, _, height = options.size.partition("x")
         window.resize(int(width), int(height))
@@ -90,7 +101,10 @@ def _painted(window: Window, options: argparse.Namespace, file: Path | None, pic
         window.start_demo()
     elif file is not None:
         window.open_file(file)
-    if picture is not None:
+    if picture is None:
+        window.add_tray()
+        QTimer.singleShot(_AHEAD_MS, window, window.build_ahead)
+    else:
         from launcher.gui.screenshot import Photographer
 
         Photographer(window, picture, painted_s, live=options.demo, waits=file is not None)
@@ -118,7 +132,7 @@ def _let_signals_in(window: Window) -> tuple[socket.socket, socket.socket]:
     Python's handlers run only when Python code does: a byte on a socket wakes it.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: window.close())
+        signal.signal(number, lambda *_: window.quit())
     read, write = socket.socketpair()
     write.setblocking(False)
     signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from PySide6.QtCore import QObject, Signal, Slot
 from launcher.base.errors import LauncherError, ServerNotFound, Superseded
 from launcher.engine.state import EngineStarted, LogAdded, Notice, State, Status
 from launcher.gui.bridge import Bridge, Ended, unforeseen
+from launcher.gui.told import Came, Health, Launched, Link, Replied, Wish
 from launcher.gui.viewmodel import Inputs, View, ViewModel, derive
 
 if TYPE_CHECKING:
@@ -26,48 +27,6 @@ if TYPE_CHECKING:
 DEMO = "demo"
 _REQUEST = ("max_tokens", "temperature", "seed", "thinking")
 """The sampling values that ChatRequest has fields for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be served: a model as its user names it; with `options` exactly so."""
-
-    model: str
-    draft: int | None = None
-    options: "ServeOptions | None" = None
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """A server is ready: what it serves, and where."""
-
-    launch: "Launch"
-    model: str
-    settings: str
-    address: str
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class Came:
-    """A part of the reply came."""
-
-    delta: "Delta"
-
-
-@dataclass(frozen=True, slots=True)
-class Replied:
-    """A reply is whole."""
-
-    number: int
-    reply: "Reply"
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """What stands against the server's health now."""
-
-    standing: "tuple[Finding, ...]"
 
 
 class Controller(QObject):
@@ -92,6 +51,9 @@ class Controller(QObject):
     applied = Signal(object)
     """LauncherError | None: `apply` has ended; after an error the settings before run again, if they can"""
     page_asked = Signal(str)
+    link_asked = Signal(str)
+    told_user = Signal(str, str)
+    """Title and text of something that is worth a notification of the system"""
     file_asked = Signal()
     closed = Signal()
 
@@ -110,9 +72,9 @@ class Controller(QObject):
         self._session: Session | None = None
         self._told: Launch | None = None
         self._wish: Wish | None = None
-        self._tried: ServeOptions | None = None
         self._asking: Handle[object] | None = None
         self._reply = 0
+        self._attended = self._closing = False
 
     @property
     def view(self) -> View:
@@ -185,11 +147,23 @@ class Controller(QObject):
 
     def close(self) -> None:
         """Stop everything; `closed` comes when nothing runs any more."""
+        self._closing = True
         self.bridge.submit("close", self._stop)
 
     def show_page(self, name: str) -> None:
         """Show another page of the window."""
         self.page_asked.emit(name)
+
+    def attend(self, visible: bool) -> None:
+        """Say whether somebody looks at the plots: the monitor then samples as often as they are drawn."""
+        if visible != self._attended:
+            self._attended = visible
+            if self._session is not None and not self._closing:
+                self.bridge.submit("attend", self._attend)
+
+    def notify(self, title: str, text: str) -> None:
+        """Tell the user by the system's own means, if they want that, while the window is not in front."""
+        self.told_user.emit(title, text)
 
     def choose_file(self) -> None:
         """Let the user choose a file to serve."""
@@ -211,16 +185,18 @@ class Controller(QObject):
             session = self._session = app.Session(
                 on_event=self._hear, on_sample=self.bridge.post, on_health=self._hear_health
             )
+            session.monitor.attend(self._attended)
         options, chosen = wish.options, None
         if options is None:
             options = app.options_for(wish.model, lambda path: ServeOptions(model=path), draft=wish.draft)
             asked = {} if wish.draft is None else {"draft": wish.draft}
             chosen = remembered(options.model) | asked
             options = with_settings(options, chosen)
-        self._tried = options
-        await session.start(options, chosen=chosen)
+        before = self._told
+        await session.start(options, chosen=chosen, named=wish.model)
         self.bridge.post(session.supervisor.status)  # it may have been so before
-        self._tell_launched(session, wish.model)
+        if self._told is before:  # it ran already
+            self._tell_launched(session, wish.model)
         await asyncio.to_thread(keep_last, wish.model)
 
     async def _apply(self, changes: "Mapping[str, Value]", drain_s: float, extra: Sequence[str] | None) -> None:
@@ -236,13 +212,13 @@ class Controller(QObject):
         await session.start(options, again=True, drain_s=drain_s, chosen=changes)
 
     async def _fix(self, action: "Action") -> None:
-        from launcher.engine.action import apply
-
-        tried, launch = self._tried, self._told
-        if tried is None:
-            raise ServerNotFound("Nothing was started that could be mended.", "Start a model first.")
+        """Start again, changed as the action says, or open its address."""
         session = self._running()
-        await session.start(apply(action, tried, context=launch.context if launch else None), chosen={})
+        link = session.way(action).link
+        if link is not None:
+            self.bridge.post(Link(link))
+        else:
+            await session.fix(action)
 
     def _running(self) -> "Session":
         if self._session is None:
@@ -266,13 +242,16 @@ class Controller(QObject):
         launch = session.supervisor.launch
         self._told = launch
         if launch is not None:
-            self._tried = launch.options
             draft = launch.options.draft
             context = f"{launch.context // 1024}K" if launch.context % 1024 == 0 else f"{launch.context:,}"
             settings = f"{context} context · " + (f"draft {draft} · MTP on" if draft else "MTP off")
             note = demo_preset().speed_note if what == DEMO else ""
             address = session.supervisor.endpoint.url.removeprefix("http://")
             self.bridge.post(Launched(launch, launch.header.name, settings, address, note))
+
+    async def _attend(self) -> None:
+        if self._session is not None:
+            self._session.monitor.attend(self._attended)
 
     async def _stop(self) -> None:
         if self._session is not None:
@@ -311,6 +290,8 @@ class Controller(QObject):
                     self._take_launched(event)
                 case Health(standing):
                     self._show_health(standing)
+                case Link(url):
+                    self.link_asked.emit(url)
                 case Ended() | Replied():
                     ends.append(event)
                 case EngineStarted():

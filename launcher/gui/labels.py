@@ -2,8 +2,9 @@
 
 import html
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QWidget
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from launcher.base.text import visible
 
@@ -19,6 +20,44 @@ class Label(QLabel):
     def setText(self, text: str) -> None:  # noqa: N802 -- Qt's name
         """Show text."""
         super().setText(visible(text))
+
+
+class Elided(Label):
+    """A label of one line that shortens its text to the room there is; its tip has all of it."""
+
+    def __init__(self, text: str = "", *, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight) -> None:
+        self._mode, self._whole = mode, ""
+        super().__init__(text)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+
+    @property
+    def whole(self) -> str:
+        """The text, however little of it is seen."""
+        return self._whole
+
+    def setText(self, text: str) -> None:  # noqa: N802 -- Qt's name
+        """Show text."""
+        if text != self._whole:
+            self._whole = text
+            self._fit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
+        """Shorten it anew."""
+        super().resizeEvent(event)
+        self._fit()
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Be as narrow as need be."""
+        return QSize(0, super().minimumSizeHint().height())
+
+    def _fit(self) -> None:
+        room = max(self.contentsRect().width(), 0)
+        said = visible(self._whole)
+        short = self.fontMetrics().elidedText(said, self._mode, room) if room else said
+        if QLabel.text(self) != short:
+            super().setText(short)
+        set_tip(self, self._whole)
+        self.setAccessibleName(said)
 
 
 def set_tip(widget: QWidget, text: str) -> None:

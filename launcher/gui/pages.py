@@ -23,6 +23,7 @@ class PageSpec:
     title: str
     key: str
     factory: str
+    in_rail: bool = True
 
     def build(self, controller: "Controller") -> "QWidget":
         """Return the page."""
@@ -38,4 +39,6 @@ PAGES = (
     PageSpec("models", mark("Models"), "Ctrl+4", "launcher.gui.models.page:ModelsPage"),
     PageSpec("logs", mark("Logs"), "Ctrl+5", "launcher.gui.logs.page:LogsPage"),
     PageSpec("settings", mark("Settings"), "Ctrl+,", "launcher.gui.settings.page:SettingsPage"),
+    PageSpec("keys", mark("Keyboard"), "F1", "launcher.gui.keys:KeysPage", in_rail=False),
+    PageSpec("about", mark("About"), "", "launcher.gui.about:AboutPage", in_rail=False),
 )

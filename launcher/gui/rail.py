@@ -3,33 +3,33 @@
 from collections.abc import Sequence
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtGui import QFontMetrics, QKeySequence
-from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QPushButton, QSizePolicy, QVBoxLayout
+from PySide6.QtGui import QKeySequence
+from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QPushButton, QScrollArea, QVBoxLayout, QWidget
 
 from launcher import __version__
 from launcher.gui import theme
-from launcher.gui.labels import Label, set_tip
+from launcher.gui.labels import Elided, Label
 from launcher.gui.pages import PageSpec
 from launcher.gui.viewmodel import View
+from launcher.gui.widgets.glyphs import Glyph
 from launcher.gui.words import tr
 
 WIDTH = 184
 
 
 class StatusChip(QFrame):
-    """The server's state by word, glyph and colour, and what it serves."""
+    """The server's state by word, glyph and colour, the model, and where it listens."""
 
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("chip")
-        self._glyph, self._word, self._subject, self._address = Label(), Label(), Label(), Label()
+        self._glyph = Glyph("ring", "secondary", 14)
+        self._word, self._subject, self._address = Label(), Elided(), Elided()
         self._word.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
         for label in (self._subject, self._address):
             label.setObjectName("secondary")
             label.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-            label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self._address.setTextInteractionFlags(theme.SELECTABLE)
-        self._address.setToolTip(tr("Address of the server on this computer"))
         first = QHBoxLayout()
         first.setSpacing(theme.px(6))
         first.addWidget(self._glyph)
@@ -44,17 +44,13 @@ class StatusChip(QFrame):
 
     def show_view(self, view: View) -> None:
         """Show the state of a view."""
-        colour = getattr(theme.current(), view.meaning)
-        self._glyph.setText(view.glyph)
-        self._glyph.setStyleSheet(f"color: {colour}; background: transparent;")
+        self._glyph.show_glyph(view.glyph, view.meaning)
         self._word.setText(view.word)
-        width = theme.px(WIDTH) - 2 * (theme.px(24) + 1)
-        metrics = QFontMetrics(self._subject.font())
-        self._subject.setText(metrics.elidedText(view.subject, Qt.TextElideMode.ElideRight, width))
-        set_tip(self._subject, view.subject)
+        self._subject.setText(view.subject)
         self._address.setText(view.address)
         self._address.setVisible(bool(view.address))
-        self.setAccessibleName(f"Server: {view.word}, {view.subject} {view.address}".strip())
+        said = tr("Server: {word}, {subject}", word=view.word, subject=view.subject)
+        self.setAccessibleName(f"{said} {view.address}".strip())
 
 
 class PageButton(QPushButton):
@@ -91,32 +87,51 @@ class Rail(QFrame):
         self.setFixedWidth(theme.px(WIDTH))
         self.chip = StatusChip()
         self._buttons: dict[str, PageButton] = {}
-        self._about = Label()
-        self._about.setObjectName("secondary")
+        self._engine = Label()
+        self._engine.setObjectName("secondary")
+        self._engine.setFont(theme.font(theme.CAPTION_PX))
+        self._engine.setWordWrap(True)
+        self._engine.setContentsMargins(theme.px(6), 0, 0, 0)
+        self._about = QPushButton(tr("Version {version}", version=__version__))
+        self._about.setObjectName("quiet")
         self._about.setFont(theme.font(theme.CAPTION_PX))
-        self._about.setWordWrap(True)
-        group = QButtonGroup(self)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(theme.px(12), theme.px(16), theme.px(12), theme.px(16))
+        self._about.setToolTip(tr("Versions of everything, to be copied for a report"))
+        self._about.clicked.connect(lambda: self.chosen.emit("about"))
+        self._group = QButtonGroup(self)
+        inner = QWidget()
+        inner.setObjectName("panel")
+        area = QScrollArea()  # at large text on a low window
+        area.setWidgetResizable(True)
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        area.setWidget(inner)
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(0, 0, 1, 0)
+        whole.addWidget(area)
+        layout = QVBoxLayout(inner)
+        layout.setContentsMargins(theme.px(12), theme.px(16), theme.px(11), theme.px(16))
         layout.setSpacing(theme.px(4))
         layout.addWidget(self.chip)
         layout.addSpacing(theme.px(12))
         for spec in pages:
             button = self._buttons[spec.name] = PageButton(spec)
             button.clicked.connect(lambda _, name=spec.name: self.chosen.emit(name))
-            group.addButton(button)
+            self._group.addButton(button)
             if spec.name == "settings":
                 layout.addStretch()
             layout.addWidget(button)
         layout.addSpacing(theme.px(8))
+        layout.addWidget(self._engine)
         layout.addWidget(self._about)
         self.show_engine("")
 
     def show_page(self, name: str) -> None:
-        """Mark the page that is shown."""
-        self._buttons[name].setChecked(True)
+        """Mark the page that is shown; one that is not in the rail marks none."""
+        self._group.setExclusive(name in self._buttons)
+        for each, button in self._buttons.items():
+            button.setChecked(each == name)
 
     def show_engine(self, engine: str) -> None:
-        """Show which engine runs, and our version."""
-        version = tr("Version {version}", version=__version__)
-        self._about.setText(f"{engine}\n{version}".strip())
+        """Show which engine runs."""
+        self._engine.setText(engine)
+        self._engine.setVisible(bool(engine))

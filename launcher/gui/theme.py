@@ -143,6 +143,11 @@ def colour(role: str) -> QColor:
     return QColor(getattr(current(), role))
 
 
+def accent_of_icon() -> QColor:
+    """Return the ground of the program's icon, which is the same in every theme."""
+    return QColor(LIGHT.accent)
+
+
 def px(pixels: float) -> int:
     """Return a length at the text scale, in pixels."""
     return round(pixels * _scale[0])

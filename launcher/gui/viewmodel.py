@@ -6,24 +6,26 @@ from typing import Generic, TypeVar
 
 from PySide6.QtCore import QObject, Signal
 
+from launcher.base.action import Action
 from launcher.base.errors import LauncherError, ModelHasNoHead
 from launcher.base.text import one_line
 from launcher.engine.state import State, Status
+from launcher.gui.words import mark, tr
 
 _WORDS = {
-    State.STOPPED: "Stopped",
-    State.PREPARING: "Preparing",
-    State.LOADING: "Loading",
-    State.WARMING_UP: "Warming up",
-    State.READY: "Ready",
-    State.BUSY: "Busy",
-    State.DRAINING: "Finishing",
-    State.RESTARTING: "Restarting",
-    State.STOPPING: "Stopping",
-    State.FAILED: "Failed",
+    State.STOPPED: mark("Stopped"),
+    State.PREPARING: mark("Preparing"),
+    State.LOADING: mark("Loading"),
+    State.WARMING_UP: mark("Warming up"),
+    State.READY: mark("Ready"),
+    State.BUSY: mark("Busy"),
+    State.DRAINING: mark("Finishing"),
+    State.RESTARTING: mark("Restarting"),
+    State.STOPPING: mark("Stopping"),
+    State.FAILED: mark("Failed"),
 }
 _MEANING = {State.READY: "good", State.BUSY: "good", State.FAILED: "bad", State.STOPPED: "secondary"}
-_GLYPH = {State.READY: "●", State.BUSY: "◉", State.FAILED: "✕", State.STOPPED: "○"}
+_GLYPH = {State.READY: "dot", State.BUSY: "target", State.FAILED: "cross", State.STOPPED: "ring"}
 _FLAGS = {
     "Start it with --draft 0": "Start it without MTP",
     "set --draft 0": "start without MTP",
@@ -53,7 +55,10 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the cockpit's controls show. `meaning` is a role of the theme."""
+    """What the controls show. `glyph` is one of the painted ones, `meaning` a role of the theme.
+
+    `actions` are what can be done about the problem, best first, for Controller.fix.
+    """
 
     word: str
     glyph: str
@@ -62,6 +67,7 @@ class View:
     address: str
     settings: str
     problem: str
+    actions: tuple[Action, ...]
     resting: bool
     offers_without_mtp: bool
     offers_demo: bool
@@ -75,7 +81,7 @@ class View:
 def derive(inputs: Inputs) -> View:
     """Return what is shown for `inputs`."""
     state = inputs.status.state
-    word = _WORDS[state]
+    word = tr(_WORDS[state])
     if inputs.status.percent is not None:
         word = f"{word} {inputs.status.percent:.0f} %"
     error = inputs.problem or inputs.status.error
@@ -83,12 +89,13 @@ def derive(inputs: Inputs) -> View:
     running = state in _RUNNING
     return View(
         word=word,
-        glyph=_GLYPH.get(state, "◌"),
+        glyph=_GLYPH.get(state, "dashed"),
         meaning=_MEANING.get(state, "attention"),
-        subject=one_line(inputs.model or "No model yet"),
+        subject=one_line(inputs.model or tr("No model yet")),
         address="" if resting else inputs.address,
         settings="" if resting else inputs.settings,
         problem=_words(error) if error else "",
+        actions=error.actions if error else (),
         resting=resting,
         offers_without_mtp=isinstance(error, ModelHasNoHead),
         offers_demo=resting and not inputs.served,
@@ -110,10 +117,10 @@ def _words(error: LauncherError) -> str:
 
 def _prompt_hint(state: State, *, running: bool) -> str:
     if running:
-        return "Ask something · Enter sends, Esc stops"
+        return tr("Ask something · Enter sends, Esc stops")
     if state in _RESTING:
-        return "Start a model to ask it something"
-    return "The model is not ready yet"
+        return tr("Start a model to ask it something")
+    return tr("The model is not ready yet")
 
 
 _I = TypeVar("_I")

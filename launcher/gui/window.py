@@ -4,15 +4,26 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QSettings, Qt, QTimer, Slot
-from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QShortcut, QShowEvent
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMainWindow, QPushButton, QStackedWidget, QWidget
+from PySide6.QtCore import QEvent, QSettings, Qt, QTimer, QUrl, Signal, Slot
+from PySide6.QtGui import (
+    QCloseEvent,
+    QDesktopServices,
+    QDragEnterEvent,
+    QDropEvent,
+    QHideEvent,
+    QPaintEvent,
+    QShortcut,
+    QShowEvent,
+)
+from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton, QStackedWidget, QWidget
 
 from launcher.base.paths import state_dir
 from launcher.gui.controller import DEMO, Controller
 from launcher.gui.pages import PAGES
 from launcher.gui.rail import Rail
+from launcher.gui.tray import Tray
 from launcher.gui.viewmodel import View
+from launcher.gui.widgets.banner import Banner
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:
@@ -21,10 +32,17 @@ if TYPE_CHECKING:
 _SMALLEST = (940, 520)
 """Fits a screen of 1920 x 1080 at a scale of 200 %."""
 _FIRST_PAGE = "start"
+_KEEPS = "tray/keeps_serving"
+_AHEAD_MS = 200
 
 
 class Window(QMainWindow):
     """The window, its controller, and the way between them. Pages are built when they are first shown."""
+
+    gone = Signal()
+    """It has closed for good, and nothing runs any more."""
+    page_shown = Signal(str)
+    """A page is painted and knows that it is seen."""
 
     def __init__(self, *, remember: bool = True, page: str | None = None) -> None:
         super().__init__()
@@ -33,21 +51,26 @@ class Window(QMainWindow):
         self.resize(1280, 800)
         self.setAcceptDrops(True)
         self._remember = remember
-        self._may_close = False
+        self._may_close = self._quitting = self._asks = self._unseen = False
         self.exit_code = 0
         self.controller = Controller(self)
+        self.tray: Tray | None = None
         self._pages: dict[str, QWidget] = {}
         self._specs = {spec.name: spec for spec in PAGES if _is_there(spec.factory)}
-        self._page = ""
-        self.rail = Rail(list(self._specs.values()))
+        self._page = self._page_before = ""
+        self.rail = Rail([spec for spec in self._specs.values() if spec.in_rail])
         self.chip = self.rail.chip
+        self.notice = Banner()
         self._stack = QStackedWidget()
         body = QWidget()
-        layout = QHBoxLayout(body)
+        layout = QGridLayout(body)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        layout.addWidget(self.rail)
-        layout.addWidget(self._stack, 1)
+        layout.addWidget(self.rail, 0, 0, 2, 1)
+        layout.addWidget(self.notice, 0, 1)
+        layout.addWidget(self._stack, 1, 1)
+        layout.setColumnStretch(1, 1)
+        layout.setRowStretch(1, 1)
         self.setCentralWidget(body)
         self._connect()
         self.chip.show_view(self.controller.view)
@@ -72,27 +95,80 @@ class Window(QMainWindow):
             self._stack.addWidget(page)
         return page
 
+    def build_ahead(self) -> None:
+        """Build the pages that were not shown yet, one at a time, while nothing else is to be done."""
+        left = [name for name, spec in self._specs.items() if spec.in_rail and name not in self._pages]
+        if left and not self._may_close and self.isEnabled():
+            self.page(left[0])
+            QTimer.singleShot(_AHEAD_MS, self, self.build_ahead)
+
     @Slot(str)
     def show_page(self, name: str) -> None:
         """Show a page; the first one there is in place of one that is not."""
         name = name if name in self._specs else next(iter(self._specs))
         if name == self._page:
             return
-        before = self._pages.get(self._page)
-        if before is not None:
-            getattr(before, "hidden", _nothing)()
-        self._page = name
-        page = self.page(name)
-        self._stack.setCurrentWidget(page)
+        if self._pages.get(self._page) is not None:
+            self._tell_page("hidden")
+        self._page_before, self._page = self._page, name
+        self._stack.setCurrentWidget(self.page(name))
         self.rail.show_page(name)
-        if self.isVisible():
-            QTimer.singleShot(0, page, getattr(page, "shown", _nothing))
+        if self.isVisible() and not self._unseen:
+            QTimer.singleShot(0, self, lambda: self._tell_page("shown"))
+        self._attend()
 
-    def showEvent(self, event: QShowEvent) -> None:  # noqa: N802 -- Qt's name
+    @Slot()
+    def show_keys(self) -> None:
+        """Show the list of keys, or go back to where it was asked for."""
+        self.show_page(self._page_before if self._page == "keys" else "keys")
+
+    def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
         """Tell the page that it is shown, once it is painted."""
+        super().paintEvent(event)
+        if self._unseen:
+            self._unseen = False
+            QTimer.singleShot(0, self, lambda: self._tell_page("shown"))
+
+    def showEvent(self, event: QShowEvent) -> None:  # noqa: N802
+        """Wait for the paint."""
         super().showEvent(event)
-        page = self.page(self._page)
-        QTimer.singleShot(0, page, getattr(page, "shown", _nothing))
+        self._unseen = True
+        self._attend()
+
+    def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
+        """Tell the page that nobody sees it."""
+        super().hideEvent(event)
+        self._tell_page("hidden")
+        self._attend()
+
+    def changeEvent(self, event: QEvent) -> None:  # noqa: N802
+        """Notice that the window was minimised, or is back."""
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.WindowStateChange:
+            self._attend()
+
+    def _tell_page(self, what: str) -> None:
+        if page := self._pages.get(self._page):
+            getattr(page, what, _nothing)()
+            if what == "shown":
+                self.page_shown.emit(self._page)
+
+    def _attend(self) -> None:
+        """Let the monitor know whether its plots are looked at."""
+        self.controller.attend(self._page == "cockpit" and self.isVisible() and not self.isMinimized())
+
+    def add_tray(self) -> None:
+        """Put an icon into the system's tray, where there is one."""
+        if self.tray is None and Tray.available():
+            self.use_tray(Tray(self.controller, self.isActiveWindow, self))
+            if self.tray is not None:
+                self.tray.icon.show()
+
+    def use_tray(self, tray: Tray) -> None:
+        """Let the window go into the tray from now on."""
+        self.tray = tray
+        tray.window_asked.connect(self.raise_up)
+        tray.quit_asked.connect(self.quit)
 
     def open_file(self, path: Path) -> None:
         """Serve a GGUF file."""
@@ -117,17 +193,56 @@ class Window(QMainWindow):
         """Take over a change of the colour scheme; pages hear of it by their palette."""
         self.chip.show_view(self.controller.view)
 
-    def closeEvent(self, event: QCloseEvent) -> None:  # noqa: N802 -- Qt's name
-        """Stop the server first, then close. A second close does not wait."""
+    @Slot()
+    def quit(self) -> None:
+        """Close for good: the server stops, and no process is left."""
+        self._quitting = True
+        self.close()
+
+    def closeEvent(self, event: QCloseEvent) -> None:  # noqa: N802
+        """Go into the tray, if the user wants that; else stop the server first, then close.
+
+        The first time, a line asks; closing once more means to quit. A second close does not wait for the server.
+        """
         if self._may_close or not self.isEnabled():
             event.accept()
             return
         event.ignore()
-        if self._remember:
-            _settings().setValue("window/geometry", self.saveGeometry())
-            _settings().setValue("window/page", self._page)
+        self._keep_place()
+        if self.tray is not None and not self._quitting:
+            keeps = _settings().value(_KEEPS, None)
+            if keeps is None and not self._asks and not self.controller.view.resting:
+                self._ask_about_tray()
+                return
+            if keeps in (True, "true"):
+                self.hide()
+                return
         self.setEnabled(False)
         self.controller.close()
+
+    def _ask_about_tray(self) -> None:
+        self._asks = True
+        text = tr("A model is being served. Keep serving it from the tray when this window closes? This is kept.")
+        self.notice.tell(
+            text,
+            "information",
+            [
+                (tr("Keep serving"), lambda: self._answer(keeps=True)),
+                (tr("Stop and quit"), lambda: self._answer(keeps=False)),
+            ],
+        )
+        self.notice.buttons[0].setFocus()
+
+    def _answer(self, *, keeps: bool) -> None:
+        self._asks = False
+        self.notice.clear()
+        _settings().setValue(_KEEPS, keeps)
+        self.close()
+
+    def _keep_place(self) -> None:
+        if self._remember:
+            _settings().setValue("window/geometry", self.saveGeometry())
+            _settings().setValue("window/page", self._page if self._specs[self._page].in_rail else self._page_before)
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:  # noqa: N802
         """Take one .gguf file."""
@@ -147,10 +262,19 @@ class Window(QMainWindow):
         controller.closed.connect(self._close_now)
         controller.page_asked.connect(self.show_page)
         controller.file_asked.connect(self._choose_file)
+        controller.link_asked.connect(_open_link)
         self.rail.chosen.connect(self.show_page)
+        self.notice.closed.connect(self._stop_asking)
         for spec in self._specs.values():
-            QShortcut(spec.key, self, lambda name=spec.name: self.show_page(name))
+            if spec.in_rail:
+                QShortcut(spec.key, self, lambda name=spec.name: self.show_page(name))
+        QShortcut("F1", self, self.show_keys)
         QShortcut("Ctrl+O", self, self._choose_file)
+        QShortcut("Ctrl+Q", self, self.quit)
+
+    @Slot()
+    def _stop_asking(self) -> None:
+        self._asks = False
 
     @Slot(object)
     def _show_view(self, view: View) -> None:
@@ -172,11 +296,19 @@ class Window(QMainWindow):
     @Slot()
     def _close_now(self) -> None:
         self._may_close = True
+        if self.tray is not None:
+            self.tray.icon.hide()
         self.close()
+        self.gone.emit()
 
 
 def _nothing() -> None:
     """Do nothing, as a page that has no wish to know whether it is seen."""
+
+
+def _open_link(url: str) -> None:
+    """Open an address that a diagnosis gives; it was checked to be https."""
+    QDesktopServices.openUrl(QUrl(url))
 
 
 def _is_there(factory: str) -> bool:

@@ -17,16 +17,15 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 @pytest.fixture
 def window(qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
-    """The window on the Cockpit, painted, with its plots; closed at the end, which must leave nothing running."""
+    """The window on the Cockpit, painted; closed at the end, which must leave nothing running."""
     theme.apply(qapp, theme.current())
     window = Window(remember=False, page="cockpit")
-    window.show()
-    qtbot.waitExposed(window)
-    qtbot.waitUntil(lambda: bool(window.page("cockpit").plots[0]._curves), timeout=10_000)
+    with qtbot.waitSignal(window.page_shown, timeout=10_000):
+        window.show()
     yield window
-    if window.isVisible():
-        with qtbot.waitSignal(window.controller.closed, timeout=15_000):
-            window.close()
+    if not window._may_close:
+        with qtbot.waitSignal(window.gone, timeout=15_000):
+            window.quit()
     assert window.controller.bridge.close()
     window.deleteLater()
 

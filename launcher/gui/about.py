@@ -1,0 +1,111 @@
+"""The About page: what runs here by version, in a form that can be copied into a report."""
+
+import platform
+from typing import TYPE_CHECKING
+
+from PySide6 import __version__ as pyside_version
+from PySide6.QtCore import Qt, QTimer, qVersion
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QGridLayout, QScrollArea, QVBoxLayout, QWidget
+
+from launcher import __version__
+from launcher.base.errors import LauncherError
+from launcher.gui import theme
+from launcher.gui.controller import Controller
+from launcher.gui.labels import Label
+from launcher.gui.widgets.banner import Banner
+from launcher.gui.widgets.blocks import Card, PageHead
+from launcher.gui.words import tr
+
+if TYPE_CHECKING:
+    from launcher.versions import Version
+
+_COPIED_MS = 2_000
+
+
+class AboutPage(QWidget):
+    """Versions of the program, its parts, the engines and the drivers. Nothing secret is in them."""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__()
+        self._controller = controller
+        self._told: tuple[Version, ...] = ()
+        head = PageHead(tr("About"), tr("A launcher for llama.cpp's server with MTP. MIT licence."))
+        self._copy = head.add_button(tr("Copy report"), self.copy)
+        self._copy.setToolTip(tr("Versions only: no paths, names or keys. As `mtp-launcher versions` prints them."))
+        self._copy.setEnabled(False)
+        self._problem = Banner()
+        self._card = Card(tr("Versions"))
+        self._grid = QGridLayout()
+        self._grid.setHorizontalSpacing(theme.px(theme.GAP_XL))
+        self._grid.setVerticalSpacing(theme.px(theme.GAP))
+        self._grid.setColumnStretch(1, 1)
+        self._card.body.addLayout(self._grid)
+        self._looking = Label(tr("Asking the engines and drivers for their versions …"))
+        self._looking.setObjectName("secondary")
+        self._looking.setWordWrap(True)
+        self._card.body.addWidget(self._looking)
+        column = QVBoxLayout()
+        column.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
+        column.addWidget(self._card)
+        column.addStretch()
+        inner = QWidget()
+        inner.setObjectName("plain")
+        inner.setLayout(column)
+        area = QScrollArea()
+        area.setWidgetResizable(True)
+        area.setWidget(inner)
+        area.setAccessibleName(tr("Versions"))
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
+        layout.setSpacing(theme.px(theme.GAP_L))
+        for widget in (head, self._problem, area):
+            layout.addWidget(widget)
+
+    def shown(self) -> None:
+        """Look at what runs here."""
+        self._controller.bridge.run(_look, done=self._show, failed=self._fail)
+
+    @property
+    def report(self) -> str:
+        """What is copied."""
+        return "\n".join(f"{what}: {version}" for what, version in self._rows())
+
+    def copy(self) -> None:
+        """Put the report on the clipboard."""
+        QGuiApplication.clipboard().setText(self.report)
+        self._copy.setText(tr("Copied"))
+        QTimer.singleShot(_COPIED_MS, self._copy, lambda: self._copy.setText(tr("Copy report")))
+
+    def _rows(self) -> list[tuple[str, str]]:
+        told = [(each.what, each.version or tr("not known: {why}", why=each.absent)) for each in self._told]
+        qt = f"{qVersion()}, PySide {pyside_version}, {QGuiApplication.platformName()}"
+        ours = told or [("MTP Launcher", __version__), ("Python", platform.python_version())]
+        return [*ours[:2], ("Qt", qt), *ours[2:]]
+
+    def _show(self, told: "tuple[Version, ...]") -> None:
+        self._told = told
+        self._looking.hide()
+        self._copy.setEnabled(True)
+        for row, (what, version) in enumerate(self._rows()):
+            for column, text in enumerate((what, version)):
+                item = self._grid.itemAtPosition(row, column)
+                label = item.widget() if item else None
+                if not isinstance(label, Label):
+                    label = Label()
+                    label.setWordWrap(column == 1)
+                    label.setTextInteractionFlags(theme.SELECTABLE)
+                    self._grid.addWidget(label, row, column, Qt.AlignmentFlag.AlignTop)
+                label.setText(text)
+                if column == 0:
+                    label.setObjectName("secondary")
+
+    def _fail(self, error: LauncherError) -> None:
+        self._looking.hide()
+        self._problem.tell(str(error))
+
+
+async def _look(_tell: object) -> "tuple[Version, ...]":
+    from launcher.versions import versions
+
+    return await versions()

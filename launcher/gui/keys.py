@@ -1,0 +1,118 @@
+"""The keys, in one list: what F1 shows."""
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QKeySequence
+from PySide6.QtWidgets import QGridLayout, QScrollArea, QVBoxLayout, QWidget
+
+from launcher.gui import theme
+from launcher.gui.controller import Controller
+from launcher.gui.labels import Label
+from launcher.gui.widgets.blocks import Card, PageHead
+from launcher.gui.words import mark, tr
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys of one kind, and what they do; a key is written as Qt names it."""
+
+    title: str
+    keys: tuple[tuple[str, str], ...]
+
+
+KEYS = (
+    Keys(
+        mark("Everywhere"),
+        (
+            ("F1", mark("This list, and back")),
+            ("Ctrl+1", mark("Start")),
+            ("Ctrl+2", mark("Cockpit")),
+            ("Ctrl+3", mark("Tune")),
+            ("Ctrl+4", mark("Models")),
+            ("Ctrl+5", mark("Logs")),
+            ("Ctrl+,", mark("Settings")),
+            ("Ctrl+O", mark("Open a GGUF file and serve it")),
+            ("Ctrl+Q", mark("Quit: the server stops, and its memory is free")),
+            ("Tab", mark("To the next control; Shift+Tab goes back")),
+            ("Space", mark("Press the button that has the focus, as Enter does")),
+        ),
+    ),
+    Keys(
+        mark("Cockpit"),
+        (
+            ("Ctrl+Return", mark("Apply the changed settings")),
+            ("Ctrl+L", mark("Show the engine's log, or hide it")),
+        ),
+    ),
+    Keys(
+        mark("Sliders and choices"),
+        (
+            ("Left", mark("One step less; Right is one step more")),
+            ("PgUp", mark("A large step more; PgDown is one less")),
+            ("Home", mark("To the least; End goes to the most")),
+        ),
+    ),
+    Keys(
+        mark("Chat"),
+        (
+            ("Return", mark("Send; Shift+Return begins a new line")),
+            ("Esc", mark("Stop the reply")),
+            ("Up", mark("Edit the last question, where nothing is written yet")),
+            ("Ctrl+N", mark("A new conversation")),
+            ("Ctrl+F", mark("Search in the conversations")),
+            ("Ctrl+Shift+C", mark("Copy the last reply")),
+        ),
+    ),
+    Keys(
+        mark("Plots"),
+        (
+            ("Left", mark("Read earlier values; Right reads later ones")),
+            ("Home", mark("Back to what is live")),
+        ),
+    ),
+)
+
+
+class KeysPage(QWidget):
+    """All keys by what they are for."""
+
+    def __init__(self, _controller: Controller) -> None:
+        super().__init__()
+        column = QVBoxLayout()
+        column.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
+        column.setSpacing(theme.px(theme.GAP_L))
+        for group in KEYS:
+            column.addWidget(self._make_card(group))
+        column.addStretch()
+        inner = QWidget()
+        inner.setObjectName("plain")
+        inner.setLayout(column)
+        area = QScrollArea()
+        area.setWidgetResizable(True)
+        area.setWidget(inner)
+        area.setAccessibleName(tr("Keyboard"))
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
+        layout.setSpacing(theme.px(theme.GAP_L))
+        layout.addWidget(PageHead(tr("Keyboard"), tr("Everything can be done without a mouse. F1 leads back.")))
+        layout.addWidget(area, 1)
+
+    @staticmethod
+    def _make_card(group: Keys) -> Card:
+        card = Card(tr(group.title))
+        grid = QGridLayout()
+        grid.setHorizontalSpacing(theme.px(theme.GAP_XL))
+        grid.setVerticalSpacing(theme.px(theme.GAP))
+        grid.setColumnMinimumWidth(0, theme.px(120))
+        grid.setColumnStretch(1, 1)
+        for row, (key, what) in enumerate(group.keys):
+            written = Label(QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText))
+            written.setFont(theme.font(theme.BODY_PX, bold=True))
+            does = Label(tr(what))
+            does.setWordWrap(True)
+            does.setObjectName("secondary")
+            grid.addWidget(written, row, 0, Qt.AlignmentFlag.AlignTop)
+            grid.addWidget(does, row, 1)
+        card.body.addLayout(grid)
+        return card

@@ -1,0 +1,59 @@
+"""What comes back from the core's thread beside the core's own events."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from launcher.app import Reply
+    from launcher.engine.client import Delta
+    from launcher.engine.launch import Launch, ServeOptions
+    from launcher.monitor.health_event import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be served: a model as its user names it; with `options` exactly so."""
+
+    model: str
+    draft: int | None = None
+    options: "ServeOptions | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A server is ready: what it serves, and where."""
+
+    launch: "Launch"
+    model: str
+    settings: str
+    address: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """A part of the reply came."""
+
+    delta: "Delta"
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """A reply is whole."""
+
+    number: int
+    reply: "Reply"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An address that the user asked to be opened."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What stands against the server's health now."""
+
+    standing: "tuple[Finding, ...]"

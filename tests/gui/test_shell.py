@@ -1,0 +1,125 @@
+"""The window around the pages: rail, keys, list of keys, About, what is remembered."""
+
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
+from PySide6.QtWidgets import QLabel, QPushButton
+from pytestqt.qtbot import QtBot
+
+from launcher.cli import gui as command
+from launcher.gui import words
+from launcher.gui.keys import KEYS
+from launcher.gui.labels import Elided
+from launcher.gui.pages import PAGES
+from launcher.gui.window import Window
+
+RAIL = [spec for spec in PAGES if spec.in_rail]
+
+
+def press(window: Window, qtbot: QtBot, key: str) -> None:
+    combination = QKeySequence(key)[0]
+    qtbot.keyClick(window, combination.key(), combination.keyboardModifiers())
+
+
+@pytest.fixture
+def active(window: Window, qtbot: QtBot) -> Window:
+    """The window with the focus, for shortcuts."""
+    window.activateWindow()
+    qtbot.waitUntil(window.isActiveWindow)
+    return window
+
+
+def test_every_page_is_reached_by_its_key_and_by_its_button(active: Window, qtbot: QtBot) -> None:
+    buttons = {each.text(): each for each in active.rail.findChildren(QPushButton)}
+    there = [spec for spec in RAIL if spec.name in active._specs]
+    for spec in there:
+        press(active, qtbot, spec.key)
+        assert active.page_name == spec.name
+        assert buttons[spec.title].isChecked()
+        assert active._stack.currentWidget() is active.page(spec.name)
+    for spec in there:
+        qtbot.mouseClick(buttons[spec.title], Qt.MouseButton.LeftButton)
+        assert active.page_name == spec.name
+
+
+def test_the_list_of_keys_comes_and_goes_and_has_them_all(active: Window, qtbot: QtBot) -> None:
+    press(active, qtbot, "F1")
+    assert active.page_name == "keys"
+    assert not any(each.isChecked() for each in active.rail.findChildren(QPushButton))
+    press(active, qtbot, "F1")
+    assert active.page_name == "cockpit"
+    for name in active._specs:
+        active.page(name)
+    listed = {QKeySequence(key).toString() for group in KEYS for key, _ in group.keys}
+    missing = {each.key().toString() for each in active.findChildren(QShortcut)} - listed
+    assert missing == set()
+
+
+def test_about_says_what_runs_and_the_report_holds_nothing_secret(window: Window, qtbot: QtBot, home: Path) -> None:
+    window.show_page("about")
+    page = window.page("about")
+    copy = next(each for each in page.findChildren(QPushButton) if each.text() == "Copy report")
+    qtbot.waitUntil(copy.isEnabled, timeout=15_000)
+    qtbot.mouseClick(copy, Qt.MouseButton.LeftButton)
+    report = QGuiApplication.clipboard().text()
+    assert [line.split(":")[0] for line in report.splitlines()[:5]] == [
+        "MTP Launcher", "Python", "Qt", "System", "Built-in engine",
+    ]  # fmt: skip
+    assert str(home) not in report
+    assert str(Path.home()) not in report
+    shown = [each.text() for each in page.findChildren(QLabel)]
+    assert all(line.partition(": ")[2] in shown for line in report.splitlines())
+
+
+def test_where_it_was_is_remembered(qtbot: QtBot, home: Path) -> None:
+    first = Window()
+    first.resize(first.minimumWidth(), 555)
+    first.show()
+    first.show_page("keys")
+    first.show_page("cockpit")
+    with qtbot.waitSignal(first.gone, timeout=15_000):
+        first.close()
+    second = Window()
+    assert second.height() == 555
+    assert second.page_name == "cockpit"
+    for window in (first, second):
+        assert window.controller.bridge.close()
+        window.deleteLater()
+
+
+def test_pages_are_built_when_they_are_first_shown_or_ahead(window: Window, qtbot: QtBot) -> None:
+    assert set(window._pages) == {"cockpit"}
+    window.build_ahead()
+    wanted = {spec.name for spec in RAIL if spec.name in window._specs}
+    qtbot.waitUntil(lambda: set(window._pages) == wanted, timeout=20_000)
+    assert window.page_name == "cockpit"
+
+
+def test_the_monitor_knows_whether_somebody_looks(window: Window) -> None:
+    assert window.controller._attended
+    window.show_page("keys")
+    assert not window.controller._attended
+    window.show_page("cockpit")
+    window.hide()
+    assert not window.controller._attended
+    window.show()
+    assert window.controller._attended
+
+
+def test_the_command_knows_the_pages_and_languages() -> None:
+    assert [spec.name for spec in RAIL] == list(command.PAGES)
+    assert list(words.LANGUAGES) == list(command.LANGUAGES)
+
+
+def test_what_is_shortened_is_whole_in_its_tip(qtbot: QtBot) -> None:
+    label = Elided("A name that is rather long for the place that it has")
+    qtbot.addWidget(label)
+    label.resize(100, 20)
+    label.show()
+    assert label.text().endswith("…")
+    assert "rather long for the place" in label.toolTip()
+    assert label.accessibleName() == label.whole
+    label.resize(900, 20)
+    assert label.text() == label.whole

@@ -1,0 +1,112 @@
+"""The icon in the tray, and the window that goes there."""
+
+from collections.abc import Callable
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAction, QGuiApplication
+from pytestqt.qtbot import QtBot
+
+from launcher.engine.state import State
+from launcher.gui.tray import Tray, make_icon
+from launcher.gui.window import Window
+
+Wait = Callable[..., None]
+
+
+@pytest.fixture
+def tray(window: Window) -> Tray:
+    tray = Tray(window.controller, lambda: False, window)
+    window.use_tray(tray)
+    return tray
+
+
+@pytest.fixture
+def told(tray: Tray, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Notifications in the order in which they came; an offscreen system shows none."""
+    came: list[tuple[str, str]] = []
+    monkeypatch.setattr(type(tray.icon), "showMessage", lambda _self, title, text, _icon: came.append((title, text)))
+    return came
+
+
+def entry(tray: Tray, text: str) -> QAction:
+    (found,) = [each for each in tray.menu.actions() if each.text().startswith(text) and each.isVisible()]
+    return found
+
+
+def test_the_server_is_started_and_stopped_from_the_tray_and_tells_it(
+    window: Window, tray: Tray, told: list[tuple[str, str]], wait_for: Wait, qtbot: QtBot
+) -> None:
+    assert not entry(tray, "Start").isEnabled(), "there is nothing to start yet"
+    window.start_demo()
+    wait_for(State.READY)
+    assert told == [("MTP demo is ready", window.controller.view.address)]
+    entry(tray, "Copy the address").trigger()
+    assert QGuiApplication.clipboard().text() == f"http://{window.controller.view.address}/v1"
+    assert window.controller.view.address in tray.icon.toolTip()
+    entry(tray, "Stop").trigger()
+    wait_for(State.STOPPED)
+    entry(tray, "Start").trigger()
+    wait_for(State.READY)
+    assert len(told) == 2
+
+
+def test_a_failed_start_is_told_with_its_reason(
+    window: Window, tray: Tray, told: list[tuple[str, str]], wait_for: Wait, tmp_path: object, qtbot: QtBot
+) -> None:
+    window.controller.start("/nowhere/model.gguf")
+    wait_for(State.FAILED)
+    qtbot.waitUntil(lambda: bool(told))
+    ((title, text),) = told
+    assert title == "model could not be served"
+    assert "/nowhere/model.gguf" in text
+
+
+def test_nobody_is_told_what_they_see_or_do_not_want(window: Window, told: list[tuple[str, str]], tray: Tray) -> None:
+    tray.notifies = False
+    window.controller.notify("Download finished", "a.gguf")
+    assert told == []
+    tray.notifies = True
+    window.controller.notify("Download finished", "a.gguf")
+    assert told == [("Download finished", "a.gguf")]
+    tray._in_front = lambda: True
+    window.controller.notify("Download finished", "b.gguf")
+    assert len(told) == 1
+
+
+def test_closing_asks_once_keeps_the_answer_and_quitting_stops_the_server(
+    window: Window, tray: Tray, wait_for: Wait, qtbot: QtBot
+) -> None:
+    window.start_demo()
+    wait_for(State.READY)
+    window.close()
+    assert window.isVisible()
+    assert "from the tray" in window.notice.text.text()
+    qtbot.mouseClick(window.notice.buttons[0], Qt.MouseButton.LeftButton)
+    assert not window.isVisible()
+    assert window.controller.view.word == "Ready"
+    entry(tray, "Show the window").trigger()
+    assert window.isVisible()
+    window.close()
+    assert not window.isVisible(), "it was asked once, and the answer is kept"
+    with qtbot.waitSignals([window.controller.closed, window.gone], timeout=15_000):
+        entry(tray, "Quit").trigger()
+
+
+def test_closing_again_while_it_asks_means_to_quit(window: Window, tray: Tray, wait_for: Wait, qtbot: QtBot) -> None:
+    window.start_demo()
+    wait_for(State.READY)
+    window.close()
+    with qtbot.waitSignal(window.gone, timeout=15_000):
+        window.close()
+    assert window.controller.view.word == "Stopped"
+
+
+def test_without_a_server_closing_asks_nothing(window: Window, tray: Tray, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(window.gone, timeout=15_000):
+        window.close()
+
+
+def test_the_icon_is_there_in_all_sizes(qapp: object) -> None:
+    icon = make_icon()
+    assert [size.width() for size in icon.availableSizes()] == [16, 24, 32, 48, 64, 128, 256]
