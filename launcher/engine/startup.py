@@ -6,8 +6,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from launcher.base.errors import DraftsInert, EngineFailed, LauncherError, Unreachable
+from launcher.base.errors import DraftsInert, EngineFailed, LauncherError, Refused, Unreachable
 from launcher.engine.client import ChatRequest, EngineClient, Timings
+from launcher.engine.diagnosis import explain_refusal
 from launcher.engine.launch import ServeOptions
 from launcher.engine.process import EngineProcess, Exit
 
@@ -33,16 +34,21 @@ async def until_healthy(client: EngineClient, heard_s: Callable[[], float], limi
         pause_s = min(1.5 * pause_s, _LAST_POLL_S)
 
 
-async def answer_first_request(client: EngineClient, options: ServeOptions, limit_s: float, hint: str) -> None:
+async def answer_first_request(
+    client: EngineClient, options: ServeOptions, limit_s: float, hint: str, said: Callable[[], list[str]]
+) -> None:
     """Have one short request answered, and see that drafts are made when they were asked for.
 
-    Raises DraftsInert when none are, EngineFailed when there is no reply within `limit_s`.
+    Raises DraftsInert when none are, EngineFailed when there is no reply within `limit_s`, what the
+    engine's log (`said`) names when the request is refused, else Refused.
     """
     timings: Timings | None = None
     try:
         async with asyncio.timeout(limit_s), client.chat(_SELF_TEST) as deltas:
             async for delta in deltas:
                 timings = delta.timings or timings
+    except Refused as refused:
+        raise explain_refusal(refused, said()) from None
     except TimeoutError:
         raise EngineFailed(
             f"The engine says that it is ready, but its first reply of 8 tokens was not there after {limit_s:.0f} s.",

@@ -4,13 +4,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
-from launcher.base.errors import LauncherError, Refused, ServerNotFound, SettingsFailed, Superseded, Unreachable
+from launcher.base.errors import LauncherError, ServerNotFound, SettingsFailed, Superseded, Unreachable
 from launcher.base.text import one_line
 from launcher.engine.broken import explain_break
 from launcher.engine.client import ChatRequest, Delta, EngineClient
-from launcher.engine.diagnosis import explain, explain_refusal
+from launcher.engine.diagnosis import explain
 from launcher.engine.diagnosis_actions import advise
 from launcher.engine.diagnosis_log import STARTED
 from launcher.engine.drain import drain
@@ -32,16 +33,14 @@ from launcher.engine.startup import (
 from launcher.engine.state import SERVING, EngineStarted, Event, Listener, LogAdded, Notice, State, Status
 
 _LEAVE_S = 1.0
-_NAME = 200
 _HUNG_PATIENCE_S = (0.5, 0.5)
 
 
+@dataclass
 class _PlanFailed(Exception):
     """Nothing was started, because the checks before it failed."""
 
-    def __init__(self, reason: LauncherError) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: LauncherError
 
 
 class Supervisor:
@@ -106,6 +105,9 @@ class Supervisor:
     @property
     def _hint(self) -> str:
         return f"See its log: {self.log.path}"
+
+    def _said(self) -> list[str]:
+        return self.log.last(self._lines)
 
     @property
     def changing(self) -> bool:
@@ -262,7 +264,7 @@ class Supervisor:
     async def _run(self, launch: Launch) -> None:
         """Start an engine, see that it answers, and have it watched."""
         files = await asyncio.to_thread(FilesInUse.of, launch)
-        self.log.add(f"{STARTED} {one_line(f'{launch.build.name} {launch.build.version}', _NAME)}")
+        self.log.add(f"{STARTED} {one_line(f'{launch.build.name} {launch.build.version}', 200)}")
         self._process = process = await start(launch.command, self._on_line)
         self._tell(EngineStarted(*process.identity))
         self._client = client = EngineClient(self.endpoint.url, self.endpoint.api_key)
@@ -272,11 +274,8 @@ class Supervisor:
         await unless_ended(process, loaded, self._explained("loading the model"))
         await asyncio.to_thread(check_port, process.identity.pid, self.endpoint.port)
         self._show(State.WARMING_UP)
-        answered = answer_first_request(client, launch.options, limits.first_reply_s, self._hint)
-        try:
-            await unless_ended(process, answered, self._explained("answering its first request"))
-        except Refused as refused:
-            raise explain_refusal(refused, self.log.last(self._lines)) from None
+        answered = answer_first_request(client, launch.options, limits.first_reply_s, self._hint, self._said)
+        await unless_ended(process, answered, self._explained("answering its first request"))
         self._others = 0
         self._crashes.ready()
         self._show(State.READY)
@@ -295,8 +294,7 @@ class Supervisor:
     async def _advise(self, error: LauncherError) -> None:
         """Let an error carry what can be done about it; the memory formula may have to be asked many times."""
         if self.launch is not None:
-            lines = self.log.last(self._lines)
-            await asyncio.to_thread(advise, error, self.launch.options, self.launch, lines)
+            await asyncio.to_thread(advise, error, self.launch.options, self.launch, self._said())
 
     async def _drain(self, limit_s: float) -> None:
         """Let the requests that run come to their end, for up to `limit_s` seconds, and take no new ones of ours."""
@@ -306,7 +304,7 @@ class Supervisor:
 
     def _explained(self, while_doing: str) -> Callable[[Exit], LauncherError]:
         """Return what turns the engine's end into its reason."""
-        return lambda ended: explain(ended, self.log.last(self._lines), while_doing=while_doing, hint=self._hint)
+        return lambda ended: explain(ended, self._said(), while_doing=while_doing, hint=self._hint)
 
     async def _watch(self, process: EngineProcess, guard: Guard, files: FilesInUse) -> None:
         """Wait for the end of an engine that should not end, or has to be ended, and begin again."""
@@ -386,8 +384,7 @@ class Supervisor:
 
     def _show_business(self) -> None:
         if self._status.state in SERVING:
-            busy = bool(self._streams) or self._others > 0
-            self._show(State.BUSY if busy else State.READY)
+            self._show(State.BUSY if self._streams or self._others else State.READY)
 
     def _show(self, state: State, *, percent: float | None = None, error: LauncherError | None = None) -> None:
         status = Status(state, percent, error)
