@@ -204,7 +204,7 @@ class Previewer:
             estimate=after,
             difference_mib=_difference(before, after),
             largest_context=self._largest_context(setting),
-            warnings=warnings_on(setting, options, basis.trained_context),
+            warnings=warnings_on(setting, basis.trained_context, uncounted=options.extra == basis.options.extra != ()),
         )
 
     def _estimate(self, setting: Setting) -> Estimate | None:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from launcher.engine.launch import ServeOptions
 from launcher.engine.settings import Value
 from launcher.models.limits import beyond_training
 from launcher.models.memory import Setting
@@ -38,7 +37,7 @@ def signed_mib(mib: int | None) -> str:
 def consequence(name: str, old: Value, new: Value, mib: int | None) -> Told:
     """Say in one sentence what changing the setting `name` alone costs: `mib`, None where that is unknown."""
     if name == "extra":
-        return Told("the formula does not count your own arguments")
+        return Told("memory not counted for your own arguments")
     if name == "threads":
         if new is None:
             return Told("as many processor threads as the engine thinks right")
@@ -65,14 +64,14 @@ def _draft(old: int, new: int) -> str:
     return "{cost} for {step} more drafts" if new > old else "{cost} for {step} drafts fewer"
 
 
-def warnings_on(setting: Setting, options: ServeOptions, trained_context: int | None) -> tuple[Told, ...]:
-    """Return what to know of a setting beside its memory."""
+def warnings_on(setting: Setting, trained_context: int | None, *, uncounted: bool) -> tuple[Told, ...]:
+    """Return what to know of a setting beside its memory; `uncounted` when there are arguments that nobody counts."""
     told = []
     if sentence := beyond_training(trained_context, setting.context):
         told.append(Told("{sentence}", {"sentence": sentence}))
     if setting.slots > 1:
         values = {"slots": setting.slots, "each": setting.context // setting.slots}
         told.append(Told("Each of the {slots} slots has {each:,} tokens of context.", values))
-    if options.extra:
+    if uncounted:
         told.append(Told("Your own arguments are not counted: the server may take more or less."))
     return tuple(told)

@@ -93,7 +93,7 @@ def test_each_change_says_what_it_alone_costs_and_all_what_they_cost_together() 
         ({"n_cpu_moe": 10}, "with the experts of 10 layers in host memory"),
         ({"n_cpu_moe": 1}, "with the experts of one layer in host memory"),
         ({"threads": 1}, "1 processor threads, no other memory"),
-        ({"extra": "--no-warmup"}, "the formula does not count your own arguments"),
+        ({"extra": "--no-warmup"}, "memory not counted for your own arguments"),
     ],
 )
 def test_every_setting_has_a_sentence(change: dict[str, int | str], sentence: str) -> None:

@@ -84,12 +84,11 @@ def test_one_click_starts_the_demo_and_a_question_is_answered(window: Window, wa
 def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot) -> None:
     with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
         ask(demo, qtbot, "What is a draft?")
-    history = demo.page("cockpit").history
-    qtbot.waitUntil(lambda: history.last_known("tokens_per_second") is not None, timeout=5_000)
-    _, values = history.since("host_memory_used_mib", 0.0)
-    assert values
-    curve = demo.page("cockpit").plots[0]._curves["tokens_per_second"]
-    qtbot.waitUntil(lambda: len(curve.getData()[0] if curve.getData()[0] is not None else ()) > 1, timeout=5_000)
+    plots = demo.page("cockpit").plots
+    qtbot.waitUntil(lambda: plots.samples is not None, timeout=10_000)
+    qtbot.waitUntil(lambda: plots.samples.last_known("tokens_per_second") is not None, timeout=5_000)
+    assert plots.samples.last_known("host_memory_used_mib") is not None
+    qtbot.waitUntil(lambda: plots.drawings > 1, timeout=5_000)
     assert "t/s" in texts(demo)
 
 

@@ -1,46 +1,24 @@
-"""The Cockpit page: title and actions, three plots on one time axis, the chat, the log drawer."""
+"""The Cockpit: sliders left, plots in the middle, the chat right, and what must be said above them."""
 
-from typing import TYPE_CHECKING, Any
-
-from PySide6.QtCore import QEvent, Qt, QTimer, Slot
+from PySide6.QtCore import QTimer, Slot
 from PySide6.QtGui import QShortcut
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QPlainTextEdit,
-    QPushButton,
-    QScrollArea,
-    QSplitter,
-    QStackedWidget,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QPushButton, QStackedWidget, QVBoxLayout, QWidget
 
-from launcher.base.text import one_line
 from launcher.gui import theme
 from launcher.gui.chat.pane import ChatPane
+from launcher.gui.cockpit.controls import ControlsPane
+from launcher.gui.cockpit.copy_as import CopyPanel
+from launcher.gui.cockpit.log_drawer import LogDrawer
+from launcher.gui.cockpit.memory import MemoryCard
+from launcher.gui.cockpit.notices import Notices
+from launcher.gui.cockpit.panes import Panes, PaneSwitches
+from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import DEMO, Controller
 from launcher.gui.labels import Label
-from launcher.gui.plots.cards import PlotCard, Quantity
-from launcher.gui.plots.history import History
+from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.viewmodel import View
-
-if TYPE_CHECKING:
-    from launcher.monitor.monitor import Sampled
-
-_REDRAW_MS = 100
-_LOG_LINES = 5_000
-_POLLING = "update_slots: all slots are idle"
-"""What the engine prints whenever it is asked for its figures; the log file has it."""
-_MOST_LINES = 200
-"""Of the log in one batch: 6,000 a second, more than anybody can read. In a flood the widget takes no more."""
-_RATE = Quantity("tokens_per_second", "Tokens per second", "t/s", "0,000.0", 1, "rate", lasts=True)
-_ACCEPTANCE = Quantity("acceptance_percent", "Draft acceptance", "%", "100.0", 1, "acceptance", lasts=True)
-_WELCOME = (
-    "The demo runs a real llama.cpp server with MTP on a model of 9 MB that came with the program. It needs no GPU and"
-    " no network.\n\nIt shows the path, not a speed-up: this tiny model is faster without MTP, and it can talk about"
-    " nothing but this program."
-)
+from launcher.gui.widgets import EmptyState, PageHead
+from launcher.gui.words import tr
 
 
 class CockpitPage(QWidget):
@@ -49,232 +27,116 @@ class CockpitPage(QWidget):
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self._attached = False
-        self.history = History()
-        self._newest: Sampled | None = None
-        self.chat = ChatPane(controller)
-        self.plots = (
-            PlotCard([_RATE], (0.0, None)),
-            PlotCard([_ACCEPTANCE], (0.0, 100.0)),
-            PlotCard(
-                [
-                    Quantity("gpu_temperature_c", "Temperature", "°C", "000", 0, "temperature"),
-                    Quantity("gpu_power_w", "Power", "W", "000"),
-                    Quantity("gpu_clock_mhz", "Clock", "MHz", "0,000"),
-                    Quantity("host_cpu_percent", "Processor", "%", "000", 0, "clock"),
-                ],
-                (0.0, 100.0),
-            ),
-        )
-        self._redraw = QTimer(self)
-        self._redraw.setInterval(_REDRAW_MS)
-        self._redraw.setSingleShot(True)
-        self._redraw.timeout.connect(self._draw)
-        self.log = self._make_log()
-        plots = QWidget()
-        column = QVBoxLayout(plots)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.GAP_L)
-        for card in self.plots:
-            column.addWidget(card, 1)
+        self.state = SettingsState(controller, self)
+        self.chat, self.plots = ChatPane(controller), PlotPanel(controller)
+        self.controls, self.memory = ControlsPane(self.state, controller), MemoryCard(self.state)
+        self.notices, self.copy_panel = Notices(controller), CopyPanel(controller)
+        self.log = LogDrawer(controller)
+        self.copy_panel.copied.connect(self.notices.say)
+        self.welcome = self._make_welcome()
+        self.first_button = self.welcome.buttons[0]
         self._middle = QStackedWidget()
-        self._middle.addWidget(self._make_welcome())
-        area = QScrollArea()  # on a low window with the log open
-        area.setWidgetResizable(True)
-        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        plots.setObjectName("conversation")
-        area.setWidget(plots)
-        self._middle.addWidget(area)
-        panes = QSplitter(Qt.Orientation.Horizontal)
-        panes.setHandleWidth(theme.GAP_L)
-        panes.setChildrenCollapsible(False)
-        panes.addWidget(self._middle)
-        panes.addWidget(self.chat)
-        panes.setSizes([640, 400])
-        panes.setStretchFactor(0, 3)
-        panes.setStretchFactor(1, 2)
-        split = QSplitter(Qt.Orientation.Vertical)
-        split.setHandleWidth(theme.GAP_L)
-        split.addWidget(panes)
-        split.addWidget(self.log)
-        split.setStretchFactor(0, 1)
-        split.setSizes([600, 140])
-        split.setChildrenCollapsible(False)
+        self._middle.addWidget(self.welcome)
+        self._middle.addWidget(self._make_figures())
+        self.panes = Panes(
+            {
+                "sliders": (self.controls, 272, 292),
+                "plots": (self._middle, 320, 560),
+                "chat": (self.chat, 280, 360),
+            },
+            wanted=("chat", "plots", "sliders"),
+        )
+        for place, stretch in enumerate((0, 3, 2)):
+            self.panes.setStretchFactor(place, stretch)
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(theme.GAP_XL, theme.GAP_L, theme.GAP_XL, theme.GAP_XL)
-        layout.setSpacing(theme.GAP_L)
-        layout.addLayout(self._make_head())
-        layout.addWidget(self._make_problem())
-        layout.addWidget(split, 1)
+        layout.setContentsMargins(*(theme.px(gap) for gap in (theme.GAP_XL, theme.GAP_L, theme.GAP_XL, theme.GAP_XL)))
+        layout.setSpacing(theme.px(theme.GAP_M))
+        layout.addWidget(self._make_head())
+        layout.addWidget(self.notices)
+        layout.addWidget(self.copy_panel)
+        layout.addWidget(self.panes, 1)
+        layout.addWidget(self.log)
+        QShortcut("Ctrl+Return", self, self.controls.changes.apply_now)
         controller.view_changed.connect(self.show_view)
-        controller.sampled.connect(self.take_samples)
-        controller.logged.connect(self.take_log)
         controller.launched.connect(self._show_launch)
         self.show_view(controller.view)
 
     def shown(self) -> None:
-        """Put the plots into their cards, once the page has been painted: pyqtgraph takes 0.3 s to load."""
-        if not self._attached:
-            import pyqtgraph
-
-            self._attached = True
-            self.attach_plots(pyqtgraph)
-
-    def changeEvent(self, event: QEvent) -> None:  # noqa: N802 -- Qt's name
-        """Take over a change of the colour scheme."""
-        if event.type() == QEvent.Type.PaletteChange and self._attached:
-            import pyqtgraph
-
-            for card in self.plots:
-                card.recolour(pyqtgraph, theme.current())
-        super().changeEvent(event)
+        """Look at the machine's memory, now that somebody looks."""
+        self.state.refresh()
 
     @Slot(object)
     def show_view(self, view: View) -> None:
         """Show the state of the controls."""
-        self._settings.setText(view.settings)
+        self.head.show_subtitle(view.settings)
+        runs = not (view.can_start or view.offers_demo)
         self._start.setVisible(view.can_start)
-        self._stop.setVisible(not (view.can_start or view.offers_demo))
+        self._stop.setVisible(runs)
         self._stop.setEnabled(view.can_stop)
-        self._problem_text.setText(view.problem)
-        self._problem.setVisible(bool(view.problem))
-        self._without_mtp.setVisible(view.offers_without_mtp)
+        self._restart.setVisible(runs)
+        self._restart.setEnabled(self._controller.launch is not None and view.can_stop)
+        self._copy.setEnabled(bool(view.address))
         self._middle.setCurrentIndex(0 if view.offers_demo else 1)
+        self.panes.send_away({"sliders"} if view.offers_demo else set())
+        self._switches.buttons["sliders"].setEnabled(not view.offers_demo)
 
     @Slot(object)
     def _show_launch(self, launch: object) -> None:
-        """Show what must be said beside the figures, and be ready for a question."""
-        if launch is not None:
-            self.plots[0].show_aside(self._controller.note)
+        """Be ready for a question."""
+        self.show_view(self._controller.view)
+        self._note.setText(self._controller.note)
+        self._note.setVisible(launch is not None and bool(self._controller.note))
+        if launch is not None and self.isVisible() and not self.controls.isAncestorOf(self.focusWidget()):
             QTimer.singleShot(0, self.chat.prompt, self.chat.prompt.setFocus)
 
-    @Slot(object)
-    def take_samples(self, samples: "list[Sampled]") -> None:
-        """Take in new samples; drawing follows at 10 Hz at most."""
-        for sample in samples:
-            self.history.add(sample)
-        self._newest = samples[-1]
-        if not self._redraw.isActive():
-            self._redraw.start()
+    def _make_head(self) -> PageHead:
+        self.head = PageHead(tr("Cockpit"))
+        self._switches = PaneSwitches(self.panes, {"sliders": tr("Sliders"), "plots": tr("Plots"), "chat": tr("Chat")})
+        self.head.add_widget(self._switches)
+        log = self.head.add_button(tr("Log"), lambda: None)
+        log.setCheckable(True)
+        log.setToolTip(tr("Show the engine's log (Ctrl+L)"))
+        log.toggled.connect(self.log.setVisible)
+        QShortcut("Ctrl+L", self, log.toggle)  # a button's own shortcut would take the focus
+        self._restart = self.head.add_button(tr("Restart"), lambda: self.state.restart({}, 0.0))
+        self._restart.setToolTip(
+            tr("Stop the engine and start it with the same settings; replies that run are cut off")
+        )
+        self._stop = self.head.add_button(tr("Stop"), self._controller.stop)
+        self._stop.setToolTip(tr("Stop the server and free its memory"))
+        self._start = self.head.add_button(tr("Start"), lambda: self._controller.start(), primary=True)
+        self._start.setToolTip(tr("Serve the model again, as it was"))
+        self._copy = QPushButton(tr("Copy as"))
+        self._copy.setToolTip(tr("What runs as a command, a script, or an entry for other tools; its address and key"))
+        self._copy.setMenu(self.copy_panel.menu(self._copy))
+        self.head.add_widget(self._copy)
+        return self.head
 
-    @Slot(object)
-    def take_log(self, lines: list[str]) -> None:
-        """Append lines to the log, all at once."""
-        lines = [line for line in lines if _POLLING not in line]
-        if len(lines) > _MOST_LINES:
-            left_out = len(lines) - _MOST_LINES
-            lines = [f"... {left_out:,} lines are not shown here, but in the log file ...", *lines[-_MOST_LINES:]]
-        if not lines:
-            return
-        self.log.appendPlainText("\n".join(map(one_line, lines)))
+    def _make_figures(self) -> QWidget:
+        column = QVBoxLayout()
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(theme.px(theme.GAP_M))
+        self._note = Label()
+        self._note.setObjectName("secondary")
+        self._note.setFont(theme.font(theme.CAPTION_PX))
+        self._note.setWordWrap(True)
+        self._note.hide()
+        column.addWidget(self.plots, 1)
+        column.addWidget(self._note)
+        column.addWidget(self.memory)
+        figures = QWidget()
+        figures.setLayout(column)
+        return figures
 
-    def attach_plots(self, pyqtgraph: Any) -> None:  # noqa: ANN401 -- untyped library
-        """Put the plots into their cards."""
-        pyqtgraph.setConfigOptions(antialias=True)
-        for card in self.plots:
-            card.attach(pyqtgraph, theme.current())
-        self._draw()
-
-    @Slot()
-    def _draw(self) -> None:
-        newest = self._newest
-        if newest is None or not self.isVisible():
-            return
-        for card in self.plots:
-            card.show_readings(newest.readings, self.history)
-            card.draw(self.history, newest.time_s, self.history.span_s)
-        if newest.acceptance is not None and newest.acceptance.mean_length is not None:
-            shares = " · ".join(f"{share:.2f}" for share in newest.acceptance.rates_by_position)
-            self.plots[1].show_aside(f"mean length {newest.acceptance.mean_length:.2f}\n{shares} by position")
-        absent = newest.readings["gpu_temperature_c"].absent
-        self.plots[2].show_aside(absent or "")
-
-    def _make_head(self) -> QHBoxLayout:
-        title = Label("Cockpit")
-        title.setFont(theme.font(theme.TITLE_PX, bold=True))
-        self._settings = Label()
-        self._settings.setObjectName("secondary")
-        self._settings.setContentsMargins(0, 4, 0, 0)
-        self._log_button = QPushButton("Log")
-        self._log_button.setCheckable(True)
-        QShortcut("Ctrl+L", self, self._log_button.toggle)  # a button's own shortcut would take the focus
-        self._log_button.setToolTip("Show the engine's log (Ctrl+L)")
-        self._log_button.toggled.connect(self.log.setVisible)
-        self._open = QPushButton("Open a model …")
-        self._open.setToolTip("Serve a GGUF file (Ctrl+O)")
-        self._open.clicked.connect(self._controller.choose_file)
-        self._start = QPushButton("Start")
-        self._start.setObjectName("primary")
-        self._start.clicked.connect(lambda: self._controller.start())
-        self._stop = QPushButton("Stop")
-        self._stop.clicked.connect(self._controller.stop)
-        head = QHBoxLayout()
-        head.setSpacing(theme.GAP_M)
-        head.addWidget(title)
-        head.addWidget(self._settings, alignment=Qt.AlignmentFlag.AlignVCenter)
-        head.addStretch()
-        for button in (self._log_button, self._open, self._stop, self._start):
-            head.addWidget(button)
-        return head
-
-    def _make_problem(self) -> QWidget:
-        self._problem = QFrame()
-        self._problem_text = Label()
-        self._problem_text.setObjectName("problem")
-        self._problem_text.setWordWrap(True)
-        self._problem_text.setTextInteractionFlags(theme.SELECTABLE)
-        self._without_mtp = QPushButton("Start without MTP")
-        self._without_mtp.clicked.connect(lambda: self._controller.start(draft=0))
-        row = QHBoxLayout(self._problem)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.addWidget(self._problem_text, 1)
-        row.addWidget(self._without_mtp)
-        self._problem.hide()
-        return self._problem
-
-    def _make_welcome(self) -> QWidget:
-        card = QFrame()
-        card.setObjectName("card")
-        title = Label("No model yet")
-        title.setFont(theme.font(theme.TITLE_PX, bold=True))
-        text = Label(_WELCOME)
-        text.setWordWrap(True)
-        text.setMaximumWidth(520)
-        demo = QPushButton("Start the demo")
-        demo.setObjectName("primary")
-        demo.clicked.connect(lambda: self._controller.start(DEMO))
-        self.first_button = demo
-        file = QPushButton("Open a model …")
-        file.clicked.connect(self._controller.choose_file)
-        row = QHBoxLayout()
-        row.setSpacing(theme.GAP_M)
-        row.addWidget(demo)
-        row.addWidget(file)
-        row.addStretch()
-        inner = QVBoxLayout()
-        inner.setSpacing(theme.GAP_L)
-        inner.addStretch(2)
-        inner.addWidget(title)
-        inner.addWidget(text)
-        inner.addLayout(row)
-        inner.addStretch(3)
-        outer = QHBoxLayout(card)
-        outer.setContentsMargins(theme.GAP_XL * 2, theme.GAP_XL, theme.GAP_XL * 2, theme.GAP_XL)
-        outer.addStretch()
-        outer.addLayout(inner)
-        outer.addStretch()
-        return card
-
-    @staticmethod
-    def _make_log() -> QPlainTextEdit:
-        log = QPlainTextEdit()
-        log.setObjectName("log")
-        log.setAccessibleName("The engine's log")
-        log.setReadOnly(True)
-        log.setUndoRedoEnabled(False)
-        log.setMaximumBlockCount(_LOG_LINES)
-        log.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
-        log.setFont(theme.monospace())
-        log.setMinimumHeight(96)
-        log.hide()
-        return log
+    def _make_welcome(self) -> EmptyState:
+        text = tr(
+            "The demo runs a real llama.cpp server with MTP on a model of 9 MB that came with the program. It needs no"
+            " GPU and no network.\n\nIt shows the path, not a speed-up: this tiny model is faster without MTP, and it"
+            " can talk about nothing but this program."
+        )
+        controller = self._controller
+        buttons = (
+            (tr("Start the demo"), lambda: controller.start(DEMO)),
+            (tr("Open a model ..."), controller.choose_file),
+        )
+        return EmptyState(tr("No model yet"), text, buttons)

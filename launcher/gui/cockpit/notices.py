@@ -1,0 +1,125 @@
+"""What must be said above the panes: why something failed, and what a detector found; each with its button."""
+
+import webbrowser
+from functools import partial
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import Slot
+from PySide6.QtWidgets import QVBoxLayout, QWidget
+
+from launcher.base.errors import LauncherError
+from launcher.gui import theme
+from launcher.gui.controller import Controller
+from launcher.gui.viewmodel import View
+from launcher.gui.widgets import Banner
+from launcher.gui.words import tr
+
+if TYPE_CHECKING:
+    from launcher.base.action import Action
+    from launcher.gui.widgets.blocks import Button
+    from launcher.monitor.health_event import Code, Finding
+
+_MEANINGS = {"warning": "attention", "information": "information"}
+
+
+class Notices(QWidget):
+    """A line for what failed, one for each finding that stands, one for what was done."""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__()
+        self._controller = controller
+        self.problem, self.done = Banner(), Banner()
+        self.findings: dict[Code, Banner] = {}
+        self._dismissed: set[Code] = set()
+        self._failed: LauncherError | None = None
+        self._column = QVBoxLayout(self)
+        self._column.setContentsMargins(0, 0, 0, 0)
+        self._column.setSpacing(theme.px(theme.GAP))
+        self._column.addWidget(self.problem)
+        self._column.addWidget(self.done)
+        self.problem.closed.connect(self._forget)
+        controller.view_changed.connect(self.show_view)
+        controller.applied.connect(self.show_applied)
+        controller.health_changed.connect(self.show_health)
+        self.show_view(controller.view)
+        self.show_health(controller.health)
+
+    @Slot(object)
+    def show_view(self, view: View) -> None:
+        """Show why the server failed or is being restarted."""
+        if view.problem:
+            inputs = self._controller.inputs
+            self._tell(view.problem, inputs.problem or inputs.status.error, without_mtp=view.offers_without_mtp)
+        elif self._failed is not None:
+            self._tell(str(self._failed), self._failed, without_mtp=False)
+        else:
+            self.problem.clear()
+        self._fit()
+
+    @Slot(object)
+    def show_applied(self, error: LauncherError | None) -> None:
+        """Say why new settings were not taken over; what ran before runs again if it can."""
+        self._failed = error
+        self.show_view(self._controller.view)
+
+    def say(self, text: str) -> None:
+        """Say that something was done."""
+        self.done.tell(text, "good")
+        self._fit()
+
+    @Slot(object)
+    def show_health(self, standing: "tuple[Finding, ...]") -> None:
+        """Show what stands against the server's health; what was dismissed comes back when it is found anew."""
+        codes = {finding.code for finding in standing}
+        self._dismissed &= codes
+        for code in [each for each in self.findings if each not in codes]:
+            banner = self.findings.pop(code)
+            self._column.removeWidget(banner)
+            banner.deleteLater()
+        for finding in standing:
+            if finding.code in self._dismissed:
+                continue
+            banner = self.findings.get(finding.code) or self._add(finding.code)
+            buttons = [self._button(finding.action)] if finding.action else []
+            banner.tell(finding.sentence, _MEANINGS[finding.level.value], [each for each in buttons if each])
+        self._fit()
+
+    def _add(self, code: "Code") -> Banner:
+        banner = self.findings[code] = Banner()
+        banner.closed.connect(partial(self._dismiss, code))
+        self._column.addWidget(banner)
+        return banner
+
+    def _dismiss(self, code: "Code") -> None:
+        self._dismissed.add(code)
+        self._fit()
+
+    def _forget(self) -> None:
+        self._failed = None
+        self._fit()
+
+    def _tell(self, text: str, error: LauncherError | None, *, without_mtp: bool) -> None:
+        offered = [self._button(action) for action in (error.actions if error else ())]
+        buttons = [each for each in offered if each]
+        if without_mtp:
+            buttons.insert(0, (tr("Start without MTP"), lambda: self._controller.start(draft=0)))
+        self.problem.tell(text, "bad", buttons[:1], closes=error is self._failed)
+
+    def _button(self, action: "Action | None") -> "Button | None":
+        """Return the button that does what is proposed; None where only the user can."""
+        if action is None:
+            return None
+        link = str(action.parameters.get("link", ""))
+        if link.startswith("https://"):
+            return action.label, lambda: webbrowser.open(link)
+        from launcher.engine.action import starts_again
+
+        return (action.label, lambda: self._fix(action)) if starts_again(action) else None
+
+    def _fix(self, action: "Action") -> None:
+        self._failed = None
+        self._controller.fix(action)
+
+    def _fit(self) -> None:
+        """Take no room while there is nothing to say."""
+        self.setVisible(any(not each.isHidden() for each in (self.problem, self.done, *self.findings.values())))

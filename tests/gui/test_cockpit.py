@@ -1,0 +1,258 @@
+"""The cockpit's sliders: what they show, cost and apply, on the real engine."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QPushButton
+from pytestqt.qtbot import QtBot
+
+from launcher.base.errors import EngineFailed
+from launcher.engine.action import Action, ActionKind
+from launcher.engine.state import State
+from launcher.gui.cockpit.page import CockpitPage
+from launcher.gui.window import Window
+from launcher.monitor.health_event import Code, Finding
+from tests.test_preview import described
+
+Wait = Callable[..., None]
+
+
+@pytest.fixture
+def page(demo: Window, qtbot: QtBot) -> CockpitPage:
+    """The cockpit over the running demo, its sliders ready."""
+    page: CockpitPage = demo.page("cockpit")
+    qtbot.waitUntil(lambda: page.state.previewer is not None, timeout=10_000)
+    return page
+
+
+def shown(page: CockpitPage, text: str) -> QPushButton:
+    (found,) = [each for each in page.findChildren(QPushButton) if each.text() == text and each.isVisible()]
+    return found
+
+
+def test_the_sliders_stand_where_the_server_is(page: CockpitPage) -> None:
+    fields = page.controls.restart.fields
+    values = {name: field.value for name, field in fields.items()}
+    assert values == {"ctx": 8_192, "draft": 2, "kv": "f16", "ubatch": 512, "n_cpu_moe": 0, "slots": 1}
+    assert not fields["n_cpu_moe"].isVisible()  # on the processor all experts are in host memory already
+    assert fields["ctx"].slider.mark == fields["ctx"].slider.maximum()
+    assert not page.controls.changes.isVisible()
+    assert page.controls.sampling.fields["temperature"].value == 0.8
+    assert "MiB" in page.memory.bar.accessibleName()
+
+
+def test_a_slider_changes_nothing_but_what_it_shows(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+    session = demo.controller.session
+    assert session is not None
+    engine = session.supervisor.engine_pid
+    bar = page.memory.bar.accessibleName()
+    draft = page.controls.restart.fields["draft"]
+    draft.slider.setFocus()
+    qtbot.keyClick(draft.slider, Qt.Key.Key_Right)
+    page.controls.restart.fields["ctx"].slider.setValue(12)
+    qtbot.waitUntil(page.controls.changes.isVisible, timeout=2_000)
+    assert draft.value == 3
+    assert "was 2" in draft.slider.accessibleDescription()
+    preview = page.state.preview
+    assert preview is not None
+    assert [change.name for change in preview.changes] == ["draft", "ctx"]
+    assert page.memory.bar.accessibleName() != bar
+    assert session.supervisor.engine_pid == engine
+    qtbot.mouseClick(page.controls.changes.revert, Qt.MouseButton.LeftButton)
+    assert not page.controls.changes.isVisible()
+    assert (draft.value, page.controls.restart.fields["ctx"].value) == (2, 8_192)
+
+
+def test_a_move_is_shown_in_less_than_a_frame(page: CockpitPage, qtbot: QtBot) -> None:
+    previewer = page.state.previewer
+    assert previewer is not None
+    for _ in previewer.warm():
+        pass
+    times = []
+    for step in range(60):
+        begun_s = time.perf_counter()
+        page.state.wish("draft", step % 9)
+        page.state._look()
+        times.append(time.perf_counter() - begun_s)
+    assert sorted(times)[len(times) // 2] < 0.016
+
+
+def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait) -> None:
+    page.controls.restart.fields["draft"].slider.setValue(3)
+    qtbot.waitUntil(page.controls.changes.isVisible, timeout=2_000)
+    with qtbot.waitSignal(demo.controller.applied, timeout=20_000) as told:
+        qtbot.mouseClick(page.controls.changes.apply, Qt.MouseButton.LeftButton)
+        assert page.state.applying
+        assert not page.controls.restart.isEnabled()
+    assert told.args == [None]
+    wait_for(State.READY)
+    qtbot.waitUntil(lambda: page.state.changes == 0, timeout=5_000)
+    assert "draft 3" in demo.controller.view.settings
+    assert page.controls.restart.fields["draft"].value == 3
+    assert page.controls.restart.isEnabled()
+    previewer = page.state.previewer
+    assert previewer is not None
+    assert previewer.basis.load is not None
+    assert previewer.basis.load.measured == 2
+
+
+def test_settings_that_fail_come_back_with_the_reason(
+    page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
+) -> None:
+    page.state.wish("extra", "--no-such-flag")
+    with qtbot.waitSignal(demo.controller.applied, timeout=30_000) as told:
+        qtbot.waitUntil(lambda: page.state.changes == 1, timeout=2_000)
+        page.state.apply(0.0)
+    assert told.args is not None
+    assert "--no-such-flag" in str(told.args[0])
+    wait_for(State.READY)
+    assert page.notices.problem.isVisible()
+    assert "--no-such-flag" in page.notices.problem.text.text()
+    assert demo.controller.view.can_ask
+    assert page.state.wishes["extra"] == "--no-such-flag"  # to be mended
+    page.notices.problem._close.click()
+    assert not page.notices.isVisible()
+
+
+def test_a_start_that_fails_is_mended_by_its_button(
+    window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path
+) -> None:
+    from launcher.engine.launch import ServeOptions
+
+    options = ServeOptions(model=demo_model, built_in=True, context=1_024, threads=1, extra=("--no-such-flag",))
+    window.controller.start(str(demo_model), options=options)
+    wait_for(State.FAILED)
+    page = window.page("cockpit")
+    (button,) = page.notices.problem.buttons
+    assert "--no-such-flag" in button.text()
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    wait_for(State.READY)
+    assert not page.notices.isVisible()
+
+
+def test_sampling_applies_to_the_next_reply_without_a_restart(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+    session = demo.controller.session
+    assert session is not None
+    engine = session.supervisor.engine_pid
+    assert demo.controller.sampling == {}
+    page.controls.sampling.fields["max_tokens"].slider.setValue(0)
+    page.controls.sampling.fields["temperature"].slider.setValue(0)
+    assert demo.controller.sampling == {"max_tokens": 64, "temperature": 0.0}
+    with qtbot.waitSignal(demo.controller.replied, timeout=20_000) as told:
+        demo.controller.ask([{"role": "user", "content": "What is a draft?"}])
+    assert told.args is not None
+    reply = told.args[0]
+    assert reply.timings.predicted_n == 64
+    assert session.supervisor.engine_pid == engine
+    assert page.state.changes == 0
+
+
+def test_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: CockpitPage, qtbot: QtBot) -> None:
+    page.controls.mode.button("advanced").click()
+    advanced = page.controls.advanced
+    qtbot.waitUntil(lambda: advanced.list.count() > 20, timeout=20_000)
+    advanced.search.setText("prompt cache")
+    assert [advanced.list.item(row).text() for row in range(advanced.list.count())] == ["--cache-ram"]
+    advanced.list.setCurrentRow(0)
+    assert "host memory" in advanced._description.text()
+    advanced.text.setText("64")
+    advanced.text.editingFinished.emit()
+    qtbot.waitUntil(lambda: page.state.changes == 1, timeout=2_000)
+    assert advanced.raw.text() == "--cache-ram 64"
+    assert advanced.list.item(0).text() == "--cache-ram 64"
+    advanced.raw.setText("--port 1")
+    advanced.raw.textEdited.emit("--port 1")
+    qtbot.waitUntil(lambda: page.state.problem is not None, timeout=2_000)
+    assert "the launcher sets it" in advanced._raw_line.text()
+    assert not page.controls.changes.apply.isEnabled()
+    page.controls.mode.button("simple").click()
+    assert not advanced.isVisible()
+    assert page.state.wishes["extra"] == "--port 1"
+    page.state.revert()
+    page.controls.mode.button("advanced").click()
+    assert advanced.raw.text() == ""
+
+
+def test_on_a_small_gpu_the_box_says_what_is_missing(page: CockpitPage, qtbot: QtBot) -> None:
+    from launcher.preview import Previewer
+
+    page.state.previewer = Previewer(replace(described(free_mib=18_000), total_mib=19_000, others_mib=1_000))
+    page.state.based.emit()
+    page.state.wish("kv", "f16")
+    page.state._look()
+    assert page.memory.badge.text() == "TOO BIG"
+    assert "MiB more than there are" in page.controls.changes._problem.text()
+    assert page.controls.restart.fields["n_cpu_moe"].isVisible()
+    assert "restart about 9 s" in page.controls.changes._title.text()
+
+
+def test_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+    clipboard = QGuiApplication.clipboard()
+    panel = page.copy_panel
+    panel.show_kind("curl")
+    qtbot.waitUntil(panel.copy.isEnabled, timeout=10_000)
+    text = panel.text.toPlainText()
+    assert demo.controller.view.address in text
+    session = demo.controller.session
+    assert session is not None
+    key = session.supervisor.endpoint.api_key
+    assert key not in text
+    panel.with_key.setChecked(True)
+    qtbot.waitUntil(lambda: key in panel.text.toPlainText(), timeout=10_000)
+    qtbot.mouseClick(panel.copy, Qt.MouseButton.LeftButton)
+    assert clipboard.text() == panel.text.toPlainText()
+    panel.copy_address()
+    assert clipboard.text() == f"http://{demo.controller.view.address}/v1"
+    panel.copy_key()
+    qtbot.waitUntil(lambda: clipboard.text() == key, timeout=5_000)
+    assert key not in page.notices.done.text.text()
+
+
+def test_a_finding_stands_in_a_line_with_its_button_until_it_is_over(
+    page: CockpitPage, qtbot: QtBot, demo: Window
+) -> None:
+    action = Action(ActionKind.SHORTER_DRAFT, "Draft 1 token", {"draft": 1})
+    finding = Finding(Code.ACCEPTANCE_LOW, "Few drafts are accepted.", {"share": 0.2}, action)
+    demo.controller.health_changed.emit((finding,))
+    (banner,) = page.notices.findings.values()
+    assert banner.isVisible()
+    (button,) = banner.buttons
+    assert button.text() == "Draft 1 token"
+    demo.controller.health_changed.emit(())
+    assert not page.notices.isVisible()
+    demo.controller.health_changed.emit((finding,))
+    next(iter(page.notices.findings.values()))._close.click()
+    demo.controller.health_changed.emit((finding,))
+    assert not page.notices.isVisible()
+
+
+def test_panes_are_hidden_widened_and_remembered(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+    demo.resize(1400, 800)
+    assert [page.panes.shows(name) for name in ("sliders", "plots", "chat")] == [True, True, True]
+    qtbot.mouseClick(shown(page, "Plots"), Qt.MouseButton.LeftButton)
+    assert not page.plots.isVisible()
+    again = CockpitPage(demo.controller)
+    again.setParent(demo)
+    assert not again.panes.shows("plots")
+    qtbot.mouseClick(shown(page, "Plots"), Qt.MouseButton.LeftButton)
+    demo.resize(940, 560)
+    assert [page.panes.shows(name) for name in ("sliders", "plots", "chat")].count(True) == 2
+    qtbot.mouseClick(page._switches.buttons["sliders"], Qt.MouseButton.LeftButton)
+    assert page.panes.shows("sliders")
+    demo.resize(1400, 800)
+    assert [page.panes.shows(name) for name in ("sliders", "plots", "chat")] == [True, True, True]
+
+
+def test_without_a_server_there_is_nothing_to_change(window: Window) -> None:
+    page = window.page("cockpit")
+    page.state.wish("draft", 3)
+    page.state.apply(0.0)
+    assert (page.state.wishes, page.state.preview, page.state.applying) == ({}, None, False)
+    assert not page.panes.shows("sliders")
+    page.notices.show_applied(EngineFailed("It did not start.", ""))
+    assert "It did not start." in page.notices.problem.text.text()
