@@ -223,7 +223,8 @@ class Attached:
     @asynccontextmanager
     async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
         """Stream a reply, asked for in the way that this server knows. See EngineClient.chat."""
-        asked = request if self.offer.is_llama_server else PlainRequest.of(request)
+        plain = isinstance(request, PlainRequest)
+        asked = request if self.offer.is_llama_server or plain else PlainRequest.of(request)
         if self.offer.model:
             asked = replace(asked, extra={"model": self.offer.model, **asked.extra})
         try:

@@ -1,6 +1,8 @@
 """Servers that run already, asked from elsewhere, on the real engine."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import running
+from launcher import app, running
 from launcher.base.control import ask
-from launcher.base.errors import BadOption, LauncherError, ServerNotFound, SettingsFailed
+from launcher.base.errors import BadOption, LauncherError, ServerNotFound, SettingsFailed, Unreachable
 from launcher.engine import registry
 from launcher.engine.client import ChatRequest
 from launcher.engine.launch import ServeOptions
@@ -174,3 +176,16 @@ async def test_a_state_folder_that_cannot_be_written_is_said_and_it_serves(
         assert (await session.ask(ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=8))).reasoning
         assert "The server runs all the same" in caplog.text
         assert session.supervisor.log.last()
+
+
+async def test_a_reply_whose_engine_was_killed_says_so_to_another_program(options: ServeOptions) -> None:
+    async with served(options) as session:
+        victims = [session.supervisor.engine_pid]
+
+        def kill(_: object) -> None:
+            if victims:
+                os.kill(victims.pop() or 0, signal.SIGKILL)
+
+        question = ChatRequest([{"role": "user", "content": "Hello"}], max_tokens=900, extra={"ignore_eos": True})
+        with pytest.raises(Unreachable, match=r"ended in the middle of the reply\. The engine was killed from outside"):
+            await app.chat(question, url=None, on_delta=kill)

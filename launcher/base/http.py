@@ -5,7 +5,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 from weakref import WeakSet
@@ -19,7 +19,7 @@ from launcher.base.net import host_of, origin, redirected, tls_context, unreacha
 from launcher.base.refusal import refusal_in
 
 _CONNECT_S, _REMOTE_CONNECT_S = 2.0, 10.0
-_ANSWER_S = 10.0
+_ANSWER_S, _PINGS_S = 10.0, 75.0
 _MOST_BYTES, _MOST_EVENT_BYTES, _MOST_ERROR_BYTES = 2**23, 2**22, 2**16
 """Of an answer, an event and an error. A llama-server's largest are its metrics and slots, some 100 KB."""
 _FIRST_RANGE, _LARGEST_RANGE = 2**18, 2**22
@@ -92,16 +92,16 @@ class LoopbackClient:
         """POST `body` and yield the parsed JSON of each server-sent event, up to `[DONE]`.
 
         Leaving the block closes the connection, which makes llama-server cancel the request.
-        The server sends a ping every 30 s; two missed pings count as a hang.
+        The server sends a ping every 30 s; two missed pings count as a hang. Its headers may take as long in all.
         """
-        timeout = httpx.Timeout(_ANSWER_S, connect=self._connect_s, read=75.0)
+        timeout = httpx.Timeout(_ANSWER_S, connect=self._connect_s, read=_PINGS_S)
         headers = {**self._key, "Accept": "text/event-stream", "Cache-Control": "no-store"}
         with self._translated():
-            async with (  # a pool would keep a connection in fifty of those whose stream is cancelled (httpcore 1.0.9)
-                self._opened() as client,
-                client.stream("POST", path, json=body, headers=headers, timeout=timeout) as response,
-            ):
-                await self._check(response)
+            async with self._opened() as client, AsyncExitStack() as stack:  # a pool keeps cancelled ones in httpcore
+                async with asyncio.timeout(_PINGS_S):
+                    asked = client.stream("POST", path, json=body, headers=headers, timeout=timeout)
+                    response = await stack.enter_async_context(asked)
+                    await self._check(response)
                 if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
                     raise Refused(f"{self.url}{path} sent something that is no stream.", "Is it a llama-server?")
                 with self._translated("in the middle of the reply"):

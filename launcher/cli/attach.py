@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from launcher.cli.output import finite, print_json, rounded
 
 if TYPE_CHECKING:
     from launcher.attach import Attached, Offer
+    from launcher.attach_bench import Figure
     from launcher.monitor.monitor import Sampled
 
 _PERIOD_S = 2.0
@@ -22,16 +24,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("url", metavar="URL", help="its address, such as http://192.168.1.20:8080")
     add_key_options(parser)
-    parser.add_argument("--once", action="store_true", help="only look, do not watch")
-    parser.add_argument("--seconds", type=finite, metavar="N", help="watch for N seconds (default: until Ctrl-C)")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="only look, do not watch")
+    how.add_argument("--seconds", type=finite, metavar="N", help="watch for N seconds (default: until Ctrl-C)")
+    how.add_argument("--bench", action="store_true", help="measure how fast it is with a few fixed prompts")
+    parser.add_argument("--runs", type=_runs, metavar="N", help="with --bench: ask each prompt N times (default 3)")
+
+
+def _runs(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 100:
+        raise argparse.ArgumentTypeError("it is a number from 1 to 100")
+    return int(text)
 
 
 async def run(options: argparse.Namespace) -> int:
     """Tell what the server offers, then what it does; exit code 1 when it stops answering."""
     from launcher.attach import address_of, attached
+    from launcher.base.errors import BadOption
     from launcher.engine import registry
     from launcher.engine.listener import key_of
 
+    if options.runs is not None and not options.bench:
+        raise BadOption("--runs says how often --bench measures.", "Add --bench.")
     address = address_of(options.url)
     key = key_for(options.url, options)
     if key is None:  # one of ours needs no key to be given
@@ -41,6 +55,8 @@ async def run(options: argparse.Namespace) -> int:
         )
         key = await asyncio.to_thread(key_of, entry) if entry else None
     async with attached(address, key) as server:
+        if options.bench:
+            return await _bench(server, runs=options.runs or 3, as_json=options.json)
         _tell(server.offer, as_json=options.json)
         if options.once:
             return 0
@@ -48,6 +64,46 @@ async def run(options: argparse.Namespace) -> int:
             return await _watch(server, seconds=options.seconds, as_json=options.json)
         except asyncio.CancelledError:
             return 0  # Ctrl-C is the ordinary end
+
+
+async def _bench(server: Attached, *, runs: int, as_json: bool) -> int:
+    """Measure, and print what came of it: with --json one object at the end."""
+    from launcher.attach_bench import measure
+
+    def show(done: int, of: int) -> None:
+        if sys.stderr.isatty() and not as_json:
+            print(f"\r{done} of {of}", end="\n" if done == of else "", file=sys.stderr, flush=True)
+
+    def figure(found: Figure | None) -> dict[str, float | int | None] | None:
+        return (
+            None if found is None else {"mean": rounded(found.mean), "stdev": rounded(found.stdev), "runs": found.runs}
+        )
+
+    if not as_json:
+        _tell(server.offer, as_json=False)
+    told = await measure(server, runs=runs, on_run=show)
+    if as_json:
+        rates = {"prefill_per_second": figure(told.prefill), "decode_per_second": figure(told.decode)}
+        about = {"url": server.offer.url, "model": server.offer.model, "clock": told.clock}
+        first = {"first_token_s": told.first_token and {"mean": rounded(told.first_token.mean, 4)}}
+        drafts = {"draft_n": told.drafted, "draft_n_accepted": told.accepted, "acceptance": rounded(told.acceptance, 4)}
+        print_json({**about, **rates, **first, **drafts, "unknown": dict(told.unknown)})
+        return 0
+    whose = "the server's own timings" if told.clock == "engine" else "the clock on the wall here: the way there counts"
+    print(f"\nBy {whose}; the first round is thrown away.")
+    for name, key, found in (("prefill", "prefill", told.prefill), ("decode", "decode", told.decode)):
+        print(f"  {name:<12} {_rate(found) if found else told.unknown[key]}")
+    print(
+        f"  {'first token':<12} {f'{told.first_token.mean:.3f} s' if told.first_token else told.unknown['first_token']}"
+    )
+    share = told.acceptance
+    print(f"  {'drafts':<12} {told.unknown['acceptance'] if share is None else f'{100 * share:.1f} % accepted'}")
+    return 0
+
+
+def _rate(found: Figure) -> str:
+    spread = "" if found.stdev is None else f" ± {found.stdev:.1f}"
+    return f"{found.mean:.1f}{spread} tokens/s ({found.runs} runs)"
 
 
 async def _watch(server: Attached, *, seconds: float | None, as_json: bool) -> int:

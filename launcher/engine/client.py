@@ -58,12 +58,17 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One event of a streamed reply. An event is not a token: count by `timings`."""
+    """One event of a streamed reply. An event is not a token: count by `timings`.
+
+    `prompt_tokens` and `completion_tokens` are OpenAI's `usage`, which comes once, at the end, if it was asked for.
+    """
 
     content: str = ""
     reasoning: str = ""
     timings: Timings | None = None
     finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +176,12 @@ def _delta(event: Mapping[str, Any]) -> Delta:
     delta = choices[0].get("delta") or {}
     timings = event.get("timings")
     finish_reason = choices[0].get("finish_reason")
+    usage = event.get("usage") or {}
     return Delta(
         content=_text(delta.get("content")),
         reasoning=_text(delta.get("reasoning_content")),
         timings=Timings.parse(timings) if timings else None,
         finish_reason=one_line(str(finish_reason), 40) if finish_reason else None,
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        completion_tokens=_count(usage.get("completion_tokens")),
     )

@@ -152,7 +152,7 @@ def keep_start(start: Started, log: Path, error: LauncherError | None = None) ->
         private_folder(state_dir())
         write_atomically(_path(), kept.model_dump_json().encode("utf-8", "surrogateescape"))
     except (OSError, ValueError) as failed:
-        _log.warning("What was started cannot be kept (%s): %s.", _path(), failed)
+        _log.warning("What was started cannot be kept (%s): %s.", _path(), getattr(failed, "strerror", None) or failed)
 
 
 def last_start() -> LastStart | None:

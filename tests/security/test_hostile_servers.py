@@ -23,7 +23,7 @@ ANSWERS = [
 ]  # fmt: skip
 STREAMS = [
     "one event without end", "one comment without end", "wrong events", "wrong timings", "infinite timings",
-    "endless headers", "no http", "no json", "nothing", "redirect", "acting error", "zip bomb",
+    "endless headers", "no http", "no json", "nothing", "redirect", "acting error", "zip bomb", "slow headers",
 ]  # fmt: skip
 
 
@@ -46,6 +46,7 @@ def hostile() -> Iterator[Callable[[str], str]]:
 def at_little_cost(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Within 8 s (patience is 1 s here) and 200 MiB more than before."""
     monkeypatch.setattr(http, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(http, "_PINGS_S", 1.0)
     began_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
     assert time.monotonic() - began_s < 8

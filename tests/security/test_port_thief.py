@@ -101,13 +101,14 @@ def command(*arguments: str) -> tuple[int, Any]:
     return told.returncode, json.loads(told.stdout)
 
 
-@pytest.mark.parametrize("verb", ["chat", "attach", "attach by name"])
+@pytest.mark.parametrize("verb", ["chat", "attach", "attach by name", "bench"])
 def test_a_thief_of_the_port_gets_no_key(registered: Endpoint, verb: str) -> None:
     by_name = registered.url.replace("127.0.0.1", "localhost")
     arguments = {
         "chat": ["chat", "Hello"],
         "attach": ["attach", f"{registered.url}/v1", "--once"],
         "attach by name": ["attach", by_name, "--once"],
+        "bench": ["attach", registered.url, "--bench", "--runs", "1"],
     }
     with stealing(registered.port) as thief:
         code, told = command(*arguments[verb])

@@ -1,0 +1,141 @@
+"""How fast attached servers are: the real engine by its own clock, others by the wall's, and what is not told."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.attach import Attached, address_of, attached
+from launcher.attach_bench import PROMPTS, Benchmark, Figure, measure
+from launcher.base.errors import Refused
+from launcher.engine.launch import ServeOptions
+from launcher.session import Session
+from tests.test_attach import KEY, MODELS, Answer, reply, serving
+
+COMMAND = [sys.executable, "-m", "launcher", "attach"]
+
+
+def event(data: object) -> bytes:
+    return f"data: {json.dumps(data)}\n\n".encode()
+
+
+def streaming(*, usage: bool, pause_s: float = 0.005) -> Answer:
+    """A reply of ten words, 20 tokens by its own count."""
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        for _ in range(10):
+            await asyncio.sleep(pause_s)
+            writer.write(event({"choices": [{"delta": {"content": "word "}}]}))
+            await writer.drain()
+        if usage:
+            writer.write(event({"choices": [], "usage": {"prompt_tokens": 50, "completion_tokens": 20}}))
+        writer.write(b"data: [DONE]\n\n")
+        await writer.drain()
+
+    return answer
+
+
+async def measured(answer: Answer, runs: int = 2) -> tuple[Benchmark, list[bytes]]:
+    routes: dict[str, Answer] = {"/v1/models": MODELS, "/v1/chat/completions": answer}
+    async with serving(routes) as (url, asked), attached(address_of(url), KEY) as server:
+        told = await measure(server, runs=runs)
+    return told, [each for each in asked if each.startswith(b"POST")]
+
+
+async def test_another_server_is_measured_by_the_wall_and_its_token_counts() -> None:
+    told, asked = await measured(streaming(usage=True))
+    assert told.clock == "wall"
+    assert told.decode
+    assert told.prefill
+    assert told.first_token
+    assert told.decode.runs == told.prefill.runs == 2 * len(PROMPTS)  # of three rounds the first was thrown away
+    assert 0 < told.decode.mean <= 19 / (9 * 0.005)  # it cannot be quicker than it was sent
+    assert 0 < told.prefill.mean <= 50 / 0.005
+    assert told.first_token.mean >= 0.005
+    assert (told.drafted, told.acceptance) == (None, None)
+    assert "nothing of drafts" in told.unknown["acceptance"]
+    assert len(asked) == 3 * len(PROMPTS)
+    bodies = [json.loads(each.partition(b"\r\n\r\n")[2]) for each in asked]
+    assert all(body["stream_options"] == {"include_usage": True} for body in bodies)
+    assert len({body["messages"][0]["content"][:12] for body in bodies}) >= 3, "no round begins as another"
+
+
+async def test_events_are_not_taken_for_tokens() -> None:
+    told, _ = await measured(streaming(usage=False), runs=1)
+    assert (told.prefill, told.decode) == (None, None)
+    assert "no token counts" in told.unknown["decode"]
+    assert told.first_token
+
+
+async def test_a_server_that_refuses_to_count_is_asked_without() -> None:
+    plain = streaming(usage=False)
+    asked: list[int] = []
+
+    async def strict(writer: asyncio.StreamWriter) -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            writer.write(reply({"error": {"message": "unknown field stream_options"}}, "400 Bad Request"))
+            await writer.drain()
+        else:
+            assert not isinstance(plain, bytes)
+            await plain(writer)
+
+    told, bodies = await measured(strict, runs=1)
+    assert told.decode is None
+    assert b"stream_options" in bodies[0]
+    assert not [each for each in bodies[1:] if b"stream_options" in each]
+
+
+async def test_what_it_refuses_otherwise_is_told() -> None:
+    with pytest.raises(Refused, match="too long"):
+        await measured(reply({"error": {"message": "the prompt is too long"}}, "413 Too Large"))
+
+
+async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) -> None:
+    session = Session()
+    try:
+        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096))
+        endpoint = session.supervisor.endpoint
+        server = Attached(address_of(endpoint.url), endpoint.api_key)
+        await server.look()
+        seen: list[tuple[int, int]] = []
+        told = await measure(server, runs=1, on_run=lambda done, of: seen.append((done, of)))
+        await server.close()
+        command = await asyncio.create_subprocess_exec(
+            *COMMAND, f"{endpoint.url}/v1", "--bench", "--runs", "1", stdout=subprocess.PIPE
+        )
+        text, _ = await command.communicate()
+    finally:
+        await session.stop()
+    assert told.clock == "engine"
+    assert told.decode
+    assert told.prefill
+    assert told.decode.mean > 0
+    assert told.prefill.mean > told.decode.mean, "a prompt is read in batches"
+    assert told.acceptance is not None
+    assert 0 < told.acceptance <= 1
+    assert told.unknown == {}
+    assert seen[-1] == (2 * len(PROMPTS), 2 * len(PROMPTS))
+    words = text.decode()
+    assert "By the server's own timings" in words
+    assert "% accepted" in words
+    assert command.returncode == 0
+
+
+def test_a_figure_of_one_run_has_no_spread() -> None:
+    assert Figure.of([2.0]) == Figure(2.0, None, 1)
+    assert Figure.of([1.0, None, 3.0]) == Figure(2.0, pytest.approx(1.41421, abs=1e-4), 2)
+    assert Figure.of([None]) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--runs", "3"], 1), (["--bench", "--runs", "0"], 2), (["--bench", "--once"], 2)]
+)
+def test_options_that_mean_nothing_together(arguments: list[str], code: int) -> None:
+    told = subprocess.run([*COMMAND, "http://127.0.0.1:9", *arguments], capture_output=True, text=True, check=False)
+    assert told.returncode == code
+    assert "Traceback" not in told.stderr
