@@ -47,7 +47,7 @@ class LogAdded:
 
 @dataclass(frozen=True, slots=True)
 class EngineStarted:
-    """An engine's process runs. `created_s` is when it was created (seconds since the epoch)."""
+    """An engine's process runs. `created_s` is when it was created, as ProcessId has it."""
 
     pid: int
     created_s: float
