@@ -61,7 +61,8 @@ def steps_of(found: Survey) -> tuple[StepTold, ...]:
         steps[Step.ENGINE] = StepTold(Step.ENGINE, Stage.DONE, engine.name, _how(engine))
     if model.path is not None:
         steps[Step.MODEL] = StepTold(Step.MODEL, Stage.DONE, model.name, How.HERE, bytes=model.bytes)
-        steps[Step.VERIFY] = StepTold(Step.VERIFY, Stage.DONE if model.verified else Stage.WAITING)
+        if model.verified:
+            steps[Step.VERIFY] = StepTold(Step.VERIFY, Stage.DONE, how=How.VERIFIED)
     else:
         stage = Stage.PAUSED if model.done_bytes else Stage.WAITING
         steps[Step.MODEL] = StepTold(

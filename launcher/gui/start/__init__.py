@@ -1,0 +1,1 @@
+"""The Start page: what this computer can run, and from nothing to the first token."""

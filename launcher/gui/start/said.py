@@ -1,0 +1,229 @@
+"""What the page says, made of the core's figures: pure functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.first_steps import How, Stage, Step, StepTold
+from launcher.gui.words import tr
+
+if TYPE_CHECKING:
+    from launcher.gui.start.looking import Answer, Found
+    from launcher.models.plan import Plan
+
+_MIB, _GIB, _GB = 2**20, 2**30, 10**9
+
+
+def tokens(count: int) -> str:
+    """Return a context as people say it: 256K, 49,152."""
+    return f"{count // 1024}K" if count % 1024 == 0 else f"{count:,}"
+
+
+def drafts_of(plan: Plan) -> str:
+    """Return a plan's draft length."""
+    return tr("draft {length}", length=plan.setting.draft) if plan.setting.draft else tr("MTP off")
+
+
+def name_of(plan: Plan) -> str:
+    """Return a model's name without what the card says besides."""
+    name = plan.entry.name
+    for ending in (" with MTP head", " without MTP head", " with draft file"):
+        name = name.removesuffix(ending)
+    return name
+
+
+def plan_title(plan: Plan) -> str:
+    """Return a plan in one line."""
+    context = tr("{tokens} context", tokens=tokens(plan.setting.context))
+    parts = [name_of(plan), plan.file.quant, context, drafts_of(plan)]
+    if plan.setting.n_cpu_moe:
+        parts.append(tr("experts of {count} layers on the CPU", count=plan.setting.n_cpu_moe))
+    if plan.setting.gpus > 1:
+        parts.append(tr("over {count} GPUs", count=plan.setting.gpus))
+    return ", ".join(parts)
+
+
+def needs_of(plan: Plan, answer: Answer | None) -> str:
+    """Return what a plan needs and who says so."""
+    need, free = plan.required_mib / 1024, plan.free_mib / 1024
+    where = tr("host memory") if plan.setting.backend == "cpu" else tr("GPU memory")
+    told = tr("Needs {need:.1f} of {free:.1f} GiB of {where} that are free now.", need=need, free=free, where=where)
+    if answer is not None and answer.plan == plan:
+        return f"{told} {_engines_word(answer)}"
+    if plan.estimate.exact:
+        return f"{told} {tr('By the formula, from the header of the file.')}"
+    return f"{told} {tr('By the formula, from the size of the file: its header is not read yet.')}"
+
+
+def _engines_word(answer: Answer) -> str:
+    verdict = answer.verdict
+    said = tr(
+        "The engine itself says {need:,.0f} MiB beside the driver's part, asked in {seconds:.1f} s.",
+        need=verdict.engine.total_mib,
+        seconds=answer.seconds,
+    )
+    percent = verdict.difference_percent
+    if percent is None:
+        return said
+    if verdict.flagged:
+        return f"{said} {tr('The formula is {percent:+.1f} % off: believe the engine.', percent=percent)}"
+    return f"{said} {tr('The formula is {percent:+.1f} % off.', percent=percent)}"
+
+
+def parts_of(plan: Plan) -> list[tuple[str, str, int]]:
+    """Return the parts of a plan's memory as the memory bar takes them: key, label, bytes."""
+    parts = plan.estimate.parts
+    return [
+        ("weights", tr("weights"), parts.weights + parts.mmproj),
+        ("kv", tr("KV"), parts.kv),
+        ("state", tr("state"), parts.recurrent),
+        ("draft", tr("draft"), parts.draft_kv + parts.draft_compute),
+        ("compute", tr("compute"), parts.compute + parts.staging),
+        ("driver", tr("driver"), parts.overhead),
+    ]
+
+
+def memory_of(found: Found) -> tuple[int, int]:
+    """Return the bytes of the memory that plans go into, and how many of them others use."""
+    situation = found.situation
+    if situation is None:
+        return 0, 0
+    free = situation.free_mib * _MIB
+    total = max(round(situation.nominal_gb * _GIB), free)
+    return total, total - free
+
+
+def step_name(step: Step) -> str:
+    """Return a step's name."""
+    return {
+        Step.ENGINE: tr("Engine"),
+        Step.MODEL: tr("Model"),
+        Step.VERIFY: tr("Verify"),
+        Step.LOAD: tr("Load"),
+        Step.WARM_UP: tr("Warm up"),
+        Step.SELF_TEST: tr("Self-test"),
+    }[step]
+
+
+def step_subject(told: StepTold) -> str:
+    """Return what a step is about."""
+    size = tr("{size:.1f} GB", size=told.bytes / _GB) if told.bytes and told.bytes >= 10**8 else ""
+    if told.bytes and not size:
+        size = tr("{size:.1f} MB", size=told.bytes / 10**6)
+    match told.step:
+        case Step.ENGINE if told.how is How.BUILT_IN:
+            return tr("built-in engine")
+        case Step.ENGINE if told.stage is Stage.DONE:
+            return told.subject
+        case Step.ENGINE:
+            return ", ".join(filter(None, (told.subject or tr("llama.cpp, the stable build"), size)))
+        case Step.MODEL if told.subject == "demo":
+            return tr("built-in demo model")
+        case Step.MODEL:
+            return ", ".join(filter(None, (told.subject, size)))
+        case Step.VERIFY:
+            return tr("SHA-256 and MTP head")
+        case Step.LOAD:
+            return tr("into memory")
+        case Step.WARM_UP:
+            return tr("first request")
+        case Step.SELF_TEST:
+            return tr("drafts accepted")
+
+
+def step_state(told: StepTold) -> str:
+    """Return how far a step is, and what is left of it."""
+    if told.stage is Stage.FAILED:
+        return tr("failed")
+    how = _how(told.how)
+    if told.stage is Stage.DONE:
+        return _done(told, how)
+    moved = _moved(told)
+    if told.stage is Stage.PAUSED:
+        return tr("paused, {moved} kept", moved=moved) if moved else tr("paused")
+    if told.stage is Stage.WAITING:
+        return {
+            Step.VERIFY: tr("after the download"),
+            Step.ENGINE: tr("to be installed"),
+            Step.MODEL: tr("to be downloaded"),
+        }.get(told.step, "")
+    if told.percent is not None:
+        return tr("{percent:.0f} %", percent=told.percent)
+    parts = [
+        moved,
+        how,
+        tr("{speed:,.0f} MB/s", speed=told.bytes_per_second / 10**6) if told.bytes_per_second else "",
+        tr("{left} left", left=time_left(told.seconds_left)) if told.seconds_left is not None else "",
+        told.note,
+    ]
+    return " · ".join(filter(None, parts)) or tr("begun")
+
+
+def _done(told: StepTold, how: str) -> str:
+    if told.drafted:
+        said = tr("{accepted} of {drafted} drafted tokens accepted", accepted=told.accepted, drafted=told.drafted)
+        speed = told.tokens_per_second
+        return f"{said} · {tr('{speed:,.0f} t/s', speed=speed)}" if speed else said
+    return how or tr("done")
+
+
+def _how(how: How | None) -> str:
+    if how is None:
+        return ""
+    return {
+        How.TESTED: tr("installed, self-test passed"),
+        How.FOUND: tr("installed"),
+        How.BUILT_IN: tr("part of this program"),
+        How.ASKING: tr("asking for its size, and whether it may be had"),
+        How.HERE: tr("here already"),
+        How.RECEIVED: tr("received"),
+        How.VERIFIED: tr("as they should be"),
+        How.WITHOUT_SUM: tr("header as it should be; nobody names a checksum"),
+        How.SERVED: tr("runs already"),
+        How.ANSWERED: tr("it answered; MTP is off"),
+        How.ELSEWHERE: tr("another program downloads it"),
+    }[how]
+
+
+def _moved(told: StepTold) -> str:
+    if told.done_bytes is None:
+        return ""
+    unit, factor = ("GB", 10**9) if (told.bytes or told.done_bytes) >= 10**8 else ("MB", 10**6)
+    done = f"{told.done_bytes / factor:.1f}"
+    return (
+        tr("{done} of {all:.1f} {unit}", done=done, all=told.bytes / factor, unit=unit)
+        if told.bytes
+        else f"{done} {unit}"
+    )
+
+
+def time_left(seconds: float) -> str:
+    """Return a time that is left: 45 s, 1 min 2 s, 2 h 5 min."""
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return tr("{seconds} s", seconds=whole)
+    if whole < 3_600:
+        return tr("{minutes} min {seconds} s", minutes=whole // 60, seconds=whole % 60)
+    return tr("{hours} h {minutes} min", hours=whole // 3_600, minutes=whole % 3_600 // 60)
+
+
+def evidence_of(plan: Plan) -> str:
+    """Return the nearest published result in a few words."""
+    from launcher.models.speed import rate
+
+    for result in plan.evidence[:1]:
+        speed, high = rate(result, plan.setting), result.tokens_per_second_high
+        if speed is not None and high and speed == result.tokens_per_second:
+            return tr("{low:,.0f} to {high:,.0f} t/s, {gpu}", low=speed, high=high, gpu=result.gpu)
+        if speed is not None:
+            return tr("{speed:,.0f} t/s, {gpu}", speed=speed, gpu=result.gpu)
+    return "–"  # noqa: RUF001 -- the sign for an unknown value
+
+
+def evidence_tip(plan: Plan) -> str:
+    """Return all published results near a plan, with their sources."""
+    from launcher.models.speed import describe
+
+    return "\n".join(describe(plan.entry, result) for result in plan.evidence) or tr(
+        "Nobody published a run near this one: its speed is not known."
+    )

@@ -1,0 +1,130 @@
+"""Between the core's first start and the window's own server: who serves is the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QObject, Signal, Slot
+
+from launcher.engine.state import State
+
+if TYPE_CHECKING:
+    from launcher.app import Reply
+    from launcher.base.errors import LauncherError
+    from launcher.engine.client import ChatRequest
+    from launcher.engine.launch import Launch, ServeOptions
+    from launcher.engine.state import Status
+    from launcher.first_checks import Aim
+    from launcher.first_start import Ask, Hear
+    from launcher.gui.controller import Controller
+    from launcher.gui.viewmodel import View
+
+
+@dataclass(frozen=True, slots=True)
+class ServeAsked:
+    """The core asks for a server: `hear` each status, then `ready` with its address or `failed`; from any thread."""
+
+    model: str
+    options: ServeOptions
+    hear: Callable[[Status], object]
+    ready: Callable[[str], object]
+    failed: Callable[[LauncherError], object]
+
+
+async def run_first_start(aim: Aim, tell: Callable[[object], object]) -> Reply:
+    """Do all steps of a first start on the core's thread; tells StepTold, and ServeAsked when it is time to serve."""
+    from launcher import app
+    from launcher.engine.settings import remember
+    from launcher.first_start import chosen_by, first_start, options_of
+
+    loop = asyncio.get_running_loop()
+
+    async def serve(options: ServeOptions, hear: Hear) -> Ask:
+        ready: asyncio.Future[str] = loop.create_future()
+
+        def settle(settling: Callable[[], object]) -> None:
+            loop.call_soon_threadsafe(lambda: None if ready.done() else settling())
+
+        tell(
+            ServeAsked(
+                aim.model,
+                options,
+                lambda status: loop.call_soon_threadsafe(hear, status),
+                lambda url: settle(lambda: ready.set_result(url)),
+                lambda error: settle(lambda: ready.set_exception(error)),
+            )
+        )
+        url = await ready
+
+        async def ask(request: ChatRequest) -> Reply:
+            return await app.chat(request, url=url)
+
+        return ask
+
+    reply = await first_start(aim, serve, tell)
+    chosen = chosen_by(aim)
+    if chosen is not None:
+        await asyncio.to_thread(lambda: remember(options_of(aim).model, chosen))
+    return reply
+
+
+class Server(QObject):
+    """Serves what is asked by the controller, and passes on what becomes of it; one at a time."""
+
+    stopped = Signal()
+    """The server was stopped before it was ready."""
+
+    def __init__(self, controller: Controller, parent: QObject) -> None:
+        super().__init__(parent)
+        self._controller = controller
+        self._asked: ServeAsked | None = None
+        self._last: Status | None = None
+        self._unwanted: Path | None = None
+        controller.view_changed.connect(self._follow)
+        controller.launched.connect(self._launched)
+
+    def serve(self, asked: ServeAsked) -> None:
+        """Begin to serve."""
+        self._asked, self._last, self._unwanted = asked, None, None
+        self._controller.start(asked.model, options=asked.options)
+
+    def give_up(self) -> None:
+        """Stop what is being started, also when it has hardly begun; nothing happens when nothing is."""
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            self._unwanted = asked.options.model
+            self._controller.stop()
+
+    @Slot(object)
+    def _follow(self, _view: View) -> None:
+        asked, inputs = self._asked, self._controller.inputs
+        if inputs.status.state in (State.STOPPED, State.FAILED):
+            self._unwanted = None
+        if asked is None:
+            return
+        status = inputs.status
+        if status != self._last:
+            begun, self._last = self._last is not None, status
+            if begun and status.state is State.STOPPED:
+                self._asked = None
+                self.stopped.emit()
+                return
+            asked.hear(status)
+        error = inputs.problem or (status.error if status.state is State.FAILED else None)
+        if error is not None:
+            self._asked = None
+            asked.failed(error)
+
+    @Slot(object)
+    def _launched(self, launch: Launch | None) -> None:
+        asked, unwanted = self._asked, self._unwanted
+        if launch is not None and unwanted is not None and launch.options.model == unwanted:
+            self._unwanted = None
+            self._controller.stop()  # the first wish came before there was anything to stop
+        elif asked is not None and launch is not None:
+            self._asked = None
+            asked.ready(f"http://{self._controller.inputs.address}")

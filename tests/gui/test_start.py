@@ -1,0 +1,251 @@
+"""The Start page as a person uses it: real widgets, real engines, and a hub on this computer."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QPushButton, QWidget
+from pytestqt.qtbot import QtBot
+
+from launcher.first_steps import Stage, Step
+from launcher.gui import theme
+from launcher.gui.labels import Label
+from launcher.gui.start.looking import Question
+from launcher.gui.start.page import StartPage
+from launcher.gui.window import Window
+from launcher.planner import MachineWish
+from tests.conftest import Hub
+from tests.models.pulling import FILE
+from tests.test_first_start import REPO, catalogue_with
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No driver and no llama-server of this computer's own."""
+    folder = tmp_path / "no-driver"
+    folder.mkdir()
+    (folder / "libnvidia-ml.so.1").touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+
+
+@pytest.fixture
+def page(bare: None, window: Window) -> StartPage:
+    """The page, shown for the first time."""
+    window.resize(1440, 1200)
+    window.show_page("start")
+    page: StartPage = window.page("start")
+    return page
+
+
+@pytest.fixture
+def looked(page: StartPage, qtbot: QtBot) -> StartPage:
+    """The page when it has looked at this computer and at what is here of the first plan."""
+    settle(page, qtbot)
+    return page
+
+
+@pytest.fixture
+def mine(home: Path, hub: Hub, demo_model: Path) -> Iterator[None]:
+    """A model of the user's own catalogue, on the hub."""
+    folder = hub.folder / REPO
+    folder.mkdir(parents=True)
+    shutil.copy(demo_model, folder / FILE)
+    catalogue_with(home)
+    yield
+    shutil.rmtree(folder)
+
+
+def settle(page: StartPage, qtbot: QtBot) -> None:
+    qtbot.waitUntil(
+        lambda: page.found is not None and page.flow._looking is None and page.flow._surveying is None, timeout=20_000
+    )
+
+
+def choose(page: StartPage, qtbot: QtBot, model: str) -> None:
+    """Choose a model by the family, and its first row by the keyboard."""
+    page.family.setCurrentIndex(page.family.findData(model))
+    with qtbot.waitSignal(page.flow.found, timeout=20_000):
+        page.family.activated.emit(page.family.currentIndex())
+    settle(page, qtbot)
+
+
+def click(page: StartPage, qtbot: QtBot, text: str) -> None:
+    assert page.card.primary.text() == text
+    qtbot.mouseClick(page.card.primary, Qt.MouseButton.LeftButton)
+
+
+def stage(page: StartPage, step: Step) -> Stage:
+    return page.steps.told[step].stage
+
+
+def done(page: StartPage) -> bool:
+    return page.card.primary.text() == "Open the chat"
+
+
+def test_it_says_what_it_looks_at_and_then_what_it_found(page: StartPage, qtbot: QtBot) -> None:
+    seen: list[str] = []
+    page.flow.looked_at.connect(lambda _what: seen.append(page.card.accessibleName()))
+    assert not page.card.primary.isEnabled()
+    settle(page, qtbot)
+    assert "Reading the GPUs and their drivers" in seen[0]
+    names = [each.accessibleName() for each in page.machine.findChildren(QWidget) if each.accessibleName()]
+    assert any(name.startswith("GPU. None that can be used") for name in names)
+    assert any(name.startswith("Disk for models. ") for name in names)
+    assert any("cores" in name for name in names)
+
+
+def test_three_clicks_from_an_empty_folder_to_a_streamed_reply(window: Window, looked: StartPage, qtbot: QtBot) -> None:
+    assert "There is no GPU that can be used" in looked.card.accessibleName()
+    assert "not what MTP gains on a GPU" in looked.card.accessibleName()
+    click(looked, qtbot, "Start the demo")
+    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    assert {stage(looked, step) for step in Step} == {Stage.DONE}
+    click(looked, qtbot, "Open the chat")
+    assert window.page_name == "cockpit"
+    qtbot.waitUntil(lambda: window.controller.view.can_ask, timeout=10_000)
+    with qtbot.waitSignals([window.controller.deltas, window.controller.replied], timeout=20_000):
+        window.controller.ask([{"role": "user", "content": "What is a draft?"}])
+
+
+def test_a_plan_is_downloaded_and_served_as_it_says(
+    mine: None, looked: StartPage, window: Window, qtbot: QtBot
+) -> None:
+    choose(looked, qtbot, "mine")
+    assert "Recommended · balanced. FITS. Mine, F16, 4K context, draft 2" in looked.card.accessibleName()
+    assert looked.card.bar.accessibleName().startswith("Memory: weights ")
+    click(looked, qtbot, "Download and start")
+    assert looked.card.pause.isVisible()
+    assert not looked.card.primary.isVisible()
+    assert not looked.table.isEnabled()
+    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    launch = window.controller.launch
+    assert launch is not None
+    assert (launch.context, launch.options.kv, launch.options.draft) == (4096, "f16", 2)
+    assert looked.steps.told[Step.SELF_TEST].accepted
+    assert looked.banner.isVisible()
+    looked._choose(looked.plan)
+    settle(looked, qtbot)
+    assert looked.card.primary.text() == "Start"
+
+
+def test_pause_keeps_what_arrived_and_resume_goes_on(
+    mine: None, looked: StartPage, qtbot: QtBot, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(looked, qtbot, "mine")
+    monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
+    click(looked, qtbot, "Download and start")
+    qtbot.waitUntil(lambda: bool(looked.steps.told[Step.MODEL].done_bytes), timeout=10_000)
+    with qtbot.waitSignal(looked.flow.paused, timeout=10_000):
+        qtbot.mouseClick(looked.card.pause, Qt.MouseButton.LeftButton)
+    assert stage(looked, Step.MODEL) is Stage.PAUSED
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    hub.requests()
+    click(looked, qtbot, "Resume")
+    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    (asked,) = [each for each in hub.requests() if each["server"] == "store"]
+    assert int(asked["Range"].removeprefix("bytes=").split("-")[0]) > 0
+
+
+def test_a_step_that_fails_is_told_and_tried_again(
+    mine: None, looked: StartPage, qtbot: QtBot, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(looked, qtbot, "mine")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with qtbot.waitSignal(looked.flow.failed, timeout=20_000):
+        click(looked, qtbot, "Download and start")
+    assert stage(looked, Step.MODEL) is Stage.FAILED
+    assert looked.banner.isVisible()
+    assert looked.card.demo.isVisible()
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    click(looked, qtbot, "Retry")
+    assert not looked.banner.isVisible()
+    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+
+
+def test_stopped_from_outside_while_it_loads_it_is_paused(looked: StartPage, window: Window, qtbot: QtBot) -> None:
+    click(looked, qtbot, "Start the demo")
+    qtbot.waitUntil(lambda: window.controller.view.word.startswith(("Loading", "Warming")), timeout=10_000)
+    with qtbot.waitSignal(looked.flow.paused, timeout=10_000):
+        window.controller.stop()
+    qtbot.waitUntil(lambda: looked.card.primary.text() == "Resume", timeout=5_000)
+    click(looked, qtbot, "Resume")
+    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+
+
+def test_paused_before_anything_runs_nothing_comes_of_it(looked: StartPage, window: Window, qtbot: QtBot) -> None:
+    click(looked, qtbot, "Start the demo")
+    qtbot.waitUntil(lambda: window.controller.view.word != "Stopped", timeout=10_000)
+    with qtbot.waitSignal(looked.flow.paused, timeout=10_000):
+        qtbot.mouseClick(looked.card.pause, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: window.controller.view.word == "Stopped", timeout=15_000)
+    click(looked, qtbot, "Resume")
+    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+
+
+def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(looked: StartPage, qtbot: QtBot) -> None:
+    looked.look(Question("qwen3.6-35b-a3b-mtp", described=MachineWish(gpu_memory_gib=24, host_memory_gib=64)))
+    qtbot.waitUntil(lambda: looked.found is not None and looked.found.question.described is not None, timeout=20_000)
+    settle(looked, qtbot)
+    assert looked.plan is not None
+    first = looked.card.accessibleName()
+    assert first.startswith("Recommended · balanced. FITS. Qwen3.6-35B-A3B, UD-Q3_K_XL, 256K context, draft 2")
+    assert looked.card.primary.text() == "Download and start"
+    assert looked.table.model().rowCount() > 3
+    looked.table.setFocus()
+    qtbot.keyClick(looked.table, Qt.Key.Key_Down)
+    assert looked.plan is looked.found.plans[1]
+    assert looked.card.accessibleName().startswith("Chosen by you · balanced")
+    with qtbot.waitSignal(looked.flow.found, timeout=20_000):
+        looked.goal.setCurrentIndex(looked.goal.findData("long-context"))
+        looked.goal.activated.emit(looked.goal.currentIndex())
+    settle(looked, qtbot)
+    assert "long context" in looked.card.accessibleName()
+
+
+def test_the_report_is_copied(looked: StartPage, qtbot: QtBot) -> None:
+    qtbot.mouseClick(looked.machine.copy_button, Qt.MouseButton.LeftButton)
+    assert "GPU: None that can be used" in QGuiApplication.clipboard().text()
+
+
+def test_without_the_network_the_demo_is_offered(
+    page: StartPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    page.look(Question(described=MachineWish(gpu_memory_gib=24)))
+    qtbot.waitUntil(lambda: page.found is not None and page.found.question.described is not None, timeout=20_000)
+    settle(page, qtbot)
+    assert "There is no network" in page.card.accessibleName()
+    assert page.card.primary.text() == "Start the demo"
+
+
+def test_every_control_has_a_name_and_a_tip(looked: StartPage) -> None:
+    for each in looked.findChildren(QPushButton):
+        assert each.text(), each
+        assert each.accessibleName() or each.text()
+    for each in (looked.card.primary, looked.card.pause, looked.card.demo, looked.card.ask, looked.family, looked.goal):
+        assert each.toolTip(), each.accessibleName()
+
+
+@pytest.fixture(params=[80, 200])
+def scaled(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A text scale in per cent, taken before the window is built."""
+    theme.set_scale(request.param)
+    yield
+    theme.set_scale(100)
+
+
+def test_no_text_is_clipped_at_any_text_scale(scaled: None, looked: StartPage, window: Window) -> None:
+    window.resize(1000, 640)
+    for button in looked.findChildren(QPushButton):
+        if button.isVisible():
+            assert button.fontMetrics().horizontalAdvance(button.text()) <= button.width(), button.text()
+    for label in looked.findChildren(Label):
+        if label.isVisible() and label.wordWrap():
+            assert label.heightForWidth(label.width()) <= label.height(), label.text()
+    assert looked._content.width() <= looked.width()
