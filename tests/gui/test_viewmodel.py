@@ -1,16 +1,10 @@
 """What the cockpit shows is derived by pure functions."""
 
-from math import isnan
-
 import pytest
 
 from launcher.base.errors import EngineFailed, ModelHasNoHead
 from launcher.engine.state import State, Status
-from launcher.gui.plots.cards import _dotted, _nice, _step
-from launcher.gui.plots.history import SPANS_S, History
 from launcher.gui.viewmodel import Inputs, View, ViewModel, derive
-from launcher.machine.reading import Reading
-from launcher.monitor.monitor import Sampled
 
 
 @pytest.mark.parametrize("state", list(State))
@@ -58,44 +52,3 @@ def test_only_what_changed_is_told() -> None:
     assert told == []
     model.update(status=Status(State.READY), model="m")
     assert [view.address for view in told] == ["127.0.0.1:1"]
-
-
-def sample(time_s: float, **values: float | None) -> Sampled:
-    readings = {name: Reading(value) if value is not None else Reading.unknown("why") for name, value in values.items()}
-    return Sampled(time_s, readings, None)
-
-
-def test_the_axis_grows_with_what_there_is_to_show() -> None:
-    history = History()
-    assert history.span_s == SPANS_S[0]
-    for second in range(400):
-        history.add(sample(float(second), a=1.0))
-    assert history.span_s == SPANS_S[-1]
-
-
-def test_a_value_that_is_unknown_leaves_a_gap_and_its_last_one_has_an_age() -> None:
-    history = History()
-    history.add(sample(0.0, a=1.0))
-    history.add(sample(1.0, a=None, b=2.0))
-    history.add(sample(2.0, a=None, b=3.0))
-    times, values = history.since("a", 0.5)
-    assert times == [1.0, 2.0]
-    assert all(map(isnan, values))
-    assert history.since("b", 0.0)[1][1:] == [2.0, 3.0]
-    assert history.last_known("a") == (1.0, 2.0)
-    assert history.last_known("c") is None
-
-
-def test_a_sample_between_two_gaps_is_drawn_as_a_dot() -> None:
-    gap = float("nan")
-    assert _dotted([gap, 5.0, gap, 1.0, 2.0]) == [1, 4]
-    assert _dotted([1.0, 2.0]) == [1]
-    assert _dotted([gap]) == []
-    assert _dotted([gap, 3.0]) == [1]
-
-
-@pytest.mark.parametrize("value", [0.0, 0.4, 1.0, 7.3, 96.0, 214.6, 999.9, 2_480.0, 123_456.0])
-def test_the_axis_of_values_has_a_few_round_ticks(value: float) -> None:
-    top = _nice(value)
-    assert top >= value
-    assert 2 <= top / _step(top) <= 4.01

@@ -29,7 +29,7 @@ def nice(value: float, least: float) -> float:
 def tick_step(top: float, most: int) -> float:
     """Return the distance of ticks that gives at most `most` of them above 0."""
     power = 10.0 ** floor(log10(top))
-    steps = (factor * power for factor in (0.1, 0.2, 0.25, 0.5, 1, 2, 2.5, 5))
+    steps = (factor * power for factor in (0.1, 0.2, 0.25, 0.5, 1, 2, 2.5, 5, 10))
     return next(step for step in steps if top / step <= most + 0.01)
 
 

@@ -125,7 +125,7 @@ class PlotCard(QFrame):
 
     def show_tip(self, samples: Samples) -> None:
         """Say against what the curves are drawn that have no axis of their own unit."""
-        shares = [curve for curve in self.plot.read_outs if curve.against == "share" and curve.name in self._factors]
+        shares = [curve for curve in self.plot.read_outs if curve.against == "share" and curve.name in samples.names]
         if self.chart is not None and shares:
             wholes = [(curve, curve.text(self._whole(curve, samples))) for curve in shares]
             lines = [tr("{title}: 100 % is {whole} {unit}", title=tr(c.title), whole=w, unit=c.unit) for c, w in wholes]
@@ -140,6 +140,7 @@ class PlotCard(QFrame):
         import numpy as np
 
         from launcher.gui.plots.axes import nice
+        from launcher.gui.plots.overlay import Dot
 
         part = samples.between(span.start_s, span.end_s)
         divided = columns(chart.columns)
@@ -158,7 +159,14 @@ class PlotCard(QFrame):
         chart.draw(divided.times - span.end_s, [(name, drawn[name] * by) for name, by in self._factors.items()])
         chart.overlay.levels = tuple(map(self._level, self.references))
         chart.overlay.marks = [(span.share(mark.time_s), mark.kind) for mark in marks]
-        chart.overlay.dots = self._newest(samples, span) if span.live else ()
+        dots = self._newest(samples, span) if span.live else []
+        colours = chart.colours
+        for name, by in self._factors.items():
+            for at in divided.alone(drawn[name]):
+                dots.append(
+                    Dot(span.share(float(divided.times[at])), float(drawn[name][at]) * by / self._top, colours[name])
+                )
+        chart.overlay.dots = dots
 
     def _level(self, reference: Reference) -> Level:
         from launcher.gui.plots.overlay import Level

@@ -106,6 +106,11 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
             self.setYRange(0.0, top, padding=PADDING)
 
     @property
+    def colours(self) -> dict[str, str]:
+        """The colours of the curves by name."""
+        return {curve.name: colour_of(curve).name() for curve in self._plot.curves}
+
+    @property
     def columns(self) -> int:
         """How many pixels there are for the span."""
         return max(1, int(self.area().width() * self.devicePixelRatioF()))

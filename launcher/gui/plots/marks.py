@@ -5,10 +5,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPointF, QRectF, Qt
-from PySide6.QtGui import QColor, QPainter, QPen, QPolygonF
+from PySide6.QtGui import QColor, QPainter, QPen, QPixmap, QPolygonF
 
 from launcher.engine.state import Notice, State
 from launcher.gui import theme
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from launcher.monitor.health_event import Finding
 
 _MOST = 4_000
+GLYPH_PX = 11
 
 
 class MarkKind(StrEnum):
@@ -68,7 +70,11 @@ class MarkLog:
 
     def add(self, kind: MarkKind, text: str) -> None:
         """Note that something happened now."""
-        self._marks.append(Mark(self._clock(), kind, text))
+        self.put(Mark(self._clock(), kind, text))
+
+    def put(self, mark: Mark) -> None:
+        """Keep a mark that is not older than the last."""
+        self._marks.append(mark)
         self._added()
 
     def between(self, from_s: float, to_s: float) -> list[Mark]:
@@ -141,7 +147,20 @@ def colour_of(kind: MarkKind, colours: theme.Theme) -> str:
     return colours.attention if kind is MarkKind.THROTTLING else colours.secondary
 
 
-def paint_glyph(painter: QPainter, kind: MarkKind, centre: QPointF, size: float, colours: theme.Theme) -> None:
+@lru_cache(maxsize=64)
+def glyph_pixmap(kind: MarkKind, ratio: float, colours: theme.Theme) -> QPixmap:
+    """Return a mark's glyph as a picture of GLYPH_PX, for a screen with `ratio` device pixels to one."""
+    picture = QPixmap(round(GLYPH_PX * ratio), round(GLYPH_PX * ratio))
+    picture.setDevicePixelRatio(ratio)
+    picture.fill(Qt.GlobalColor.transparent)
+    painter = QPainter(picture)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    _paint_glyph(painter, kind, QPointF(GLYPH_PX / 2, GLYPH_PX / 2), 7.0, colours)
+    painter.end()
+    return picture
+
+
+def _paint_glyph(painter: QPainter, kind: MarkKind, centre: QPointF, size: float, colours: theme.Theme) -> None:
     """Paint a mark's glyph: told apart by its shape, not only by colour."""
     colour, half = QColor(colour_of(kind, colours)), size / 2
     box = QRectF(centre.x() - half, centre.y() - half, size, size)

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from PySide6.QtCore import QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import QColor, QFontMetrics, QMouseEvent, QPainter, QPaintEvent, QPen, QWheelEvent
 from PySide6.QtWidgets import QWidget
 
 from launcher.gui import theme
-from launcher.gui.plots.marks import MarkKind, colour_of, paint_glyph
+from launcher.gui.plots.marks import GLYPH_PX, MarkKind, colour_of, glyph_pixmap
 
-_GLYPH = 7.0
 _LEAST_LINE, _LEAST_GLYPH = 3.0, 11.0
 """Pixels between two marks' lines, and glyphs: of those that are closer the first is painted."""
 _WIDEST = 260
@@ -104,19 +104,21 @@ class Overlay(QWidget):
 
     def _paint_marks(self, painter: QPainter, colours: theme.Theme) -> None:
         last_line = last_glyph = float("-inf")
-        top = self.area.top() - _GLYPH / 2 - 2
+        left, width, top, height = (
+            self.area.left(),
+            self.area.width(),
+            round(self.area.top()),
+            round(self.area.height()),
+        )
+        lines = {kind: _faint(colour_of(kind, colours), colours.card) for kind in MarkKind}
+        glyphs = {kind: glyph_pixmap(kind, self.devicePixelRatioF(), colours) for kind in MarkKind}
         for share, kind in self.marks:
-            x = round(self._x(share))
+            x = round(left + share * width)
             if x - last_line >= _LEAST_LINE:
-                line = QColor(colour_of(kind, colours))
-                line.setAlphaF(0.55)
-                painter.setPen(QPen(line, 1))
-                painter.drawLine(QPointF(x, self.area.top()), QPointF(x, self.area.bottom()))
+                painter.fillRect(x, top, 1, height, lines[kind])
                 last_line = x
             if x - last_glyph >= _LEAST_GLYPH:
-                painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-                paint_glyph(painter, kind, QPointF(x + 0.5, top), _GLYPH, colours)
-                painter.setRenderHint(QPainter.RenderHint.Antialiasing, on=False)
+                painter.drawPixmap(x - GLYPH_PX // 2, top - GLYPH_PX, glyphs[kind])
                 last_glyph = x
 
     def _paint_levels(self, painter: QPainter, colours: theme.Theme) -> None:
@@ -230,3 +232,15 @@ class Overlay(QWidget):
         else:
             self.zoomed.emit(along, self.share_at(event.position().x()))
         event.accept()
+
+
+@lru_cache(maxsize=64)
+def _faint(colour: str, surface: str) -> QColor:
+    """Return a colour a little over half-way from the surface: opaque, because blending each line takes ten times as
+    long."""
+    over, under = QColor(colour), QColor(surface)
+    mixed = (
+        round(0.55 * a + 0.45 * b)
+        for a, b in ((over.red(), under.red()), (over.green(), under.green()), (over.blue(), under.blue()))
+    )
+    return QColor(*mixed)

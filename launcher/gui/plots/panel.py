@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, Qt, QTimer, Signal
-from PySide6.QtGui import QKeyEvent, QPaintEvent, QShowEvent
+from PySide6.QtGui import QHideEvent, QKeyEvent, QPaintEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 from launcher.gui import theme
@@ -212,8 +212,8 @@ class PlotPanel(QWidget):
         for card in self.cards:
             chart = Chart(card.plot)
             card.attach(chart)
-            chart.overlay.hovered.connect(lambda share, card=card: self._point(card, share))
-            chart.overlay.left.connect(lambda: self._point(None, 0.0))
+            chart.overlay.hovered.connect(lambda share, card=card: self.point(card, share))
+            chart.overlay.left.connect(lambda: self.point(None))
             chart.overlay.zoomed.connect(self.zoom)
             chart.overlay.dragged.connect(self.pan)
             chart.overlay.homed.connect(self.home)
@@ -226,6 +226,11 @@ class PlotPanel(QWidget):
         super().showEvent(event)
         self._said_s = float("-inf")
         self.redraw()
+
+    def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
+        """Draw nothing that nobody sees."""
+        super().hideEvent(event)
+        self._timer.stop()
 
     def changeEvent(self, event: QEvent) -> None:  # noqa: N802
         """Take the colours of another theme."""
@@ -269,7 +274,8 @@ class PlotPanel(QWidget):
 
     # the read-out
 
-    def _point(self, card: PlotCard | None, share: float) -> None:
+    def point(self, card: PlotCard | None, share: float = 0.0) -> None:
+        """Read values at a share of the width, as the pointer over a card does; None when it is gone."""
         self.cursor_line.point(card, share)
         self._show_cursor()
 

@@ -155,9 +155,16 @@ class Columns:
             return cls(times, None)
         numbers = np.floor(times / width_s).astype(np.int64)
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
-        edges = np.repeat(numbers[starts] * width_s, 2)
-        edges[1::2] += width_s
-        return cls(edges, starts)
+        edges = np.repeat(numbers[starts], 2)
+        edges[1::2] += 1
+        return cls(edges * width_s, starts)
+
+    def alone(self, values: Floats) -> NDArray[np.intp]:
+        """Return which of `values`, as `decimate` gave them, lie between two gaps, so that no line would show them."""
+        if self.starts is not None:
+            return np.empty(0, np.intp)  # a column is as wide as a pixel
+        known = np.concatenate(([False], ~np.isnan(values), [False]))
+        return np.flatnonzero(known[1:-1] & ~known[:-2] & ~known[2:])
 
     def decimate(self, values: Floats) -> Floats:
         """Return the values that belong to `times`: of each column the lowest and the highest, in the way it goes.

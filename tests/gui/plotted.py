@@ -1,0 +1,105 @@
+"""Plots with samples of a machine that works, for the tests of them."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from launcher.gui import theme
+from launcher.gui.controller import Controller
+from launcher.gui.plots.card import PlotCard
+from launcher.gui.plots.chart import Chart
+from launcher.gui.plots.panel import PlotPanel
+from launcher.gui.plots.samples import Samples
+from launcher.machine.gpu import Activity, unknown_readings
+from launcher.machine.reading import Reading
+from launcher.monitor.gpu_memory import NAMES
+from launcher.monitor.meter import Acceptance
+from launcher.monitor.monitor import Sampled
+
+NO_GPU = "No NVIDIA driver was found."
+SILENT = Reading.unknown("No reply is being generated.")
+DRAFTS = Acceptance(200, 158, (100, 100), (86, 72))
+
+
+@contextmanager
+def made_controller() -> Iterator[Controller]:
+    """A controller that serves nothing."""
+    controller = Controller()
+    yield controller
+    assert controller.bridge.close()
+
+
+@contextmanager
+def made_panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iterator[PlotPanel]:
+    """The plots in the dark theme, with their library loaded."""
+    theme.choose("dark")
+    theme.apply(qapp, theme.current())
+    panel = PlotPanel(controller)
+    panel.resize(640, 860)
+    qtbot.addWidget(panel)
+    panel.show()
+    qtbot.waitExposed(panel)
+    panel.attach()
+    yield panel
+    theme.choose(None)
+
+
+def sampled(time_s: float, *, gpu: bool = True, **values: float | None) -> Sampled:
+    """A sample of a machine that works; `values` are other ones."""
+    if gpu:
+        named = {
+            "gpu_temperature_c": 71.0, "gpu_power_w": 300.0, "gpu_power_limit_w": 450.0, "gpu_clock_mhz": 2_640.0,
+            "vram_used_mib": 21_504.0, "gpu_use_percent": 97.0, "engine_vram_mib": 20_480.0, "others_vram_mib": 1_024.0,
+            "vram_total_mib": 24_576.0,
+        }  # fmt: skip
+        readings = {name: Reading(value) for name, value in named.items()}
+    else:
+        readings = unknown_readings(NO_GPU) | dict.fromkeys(NAMES, Reading.unknown(NO_GPU))
+    readings |= {
+        "tokens_per_second": Reading(200.0), "acceptance_percent": Reading(79.0), "host_cpu_percent": Reading(50.0),
+        "host_memory_used_mib": Reading(4_096.0), "host_memory_total_mib": Reading(16_384.0),
+        "engine_memory_mib": Reading(1_024.0),
+    }  # fmt: skip
+    for name, value in values.items():
+        readings[name] = SILENT if value is None else Reading(value)
+    return Sampled(time_s, readings, DRAFTS, Activity((), (), {}) if gpu else Activity.unknown(NO_GPU))
+
+
+def fill(panel: PlotPanel, seconds: float = 300.0, *, gpu: bool = True) -> float:
+    """Give it samples up to now, 10 a second; return when the first was."""
+    start_s = time.monotonic() - seconds
+    usual = sampled(start_s, gpu=gpu)
+    panel.take_samples([replace(usual, time_s=start_s + i / 10) for i in range(int(seconds * 10))])
+    drawn(panel)
+    return start_s
+
+
+def drawn(panel: PlotPanel) -> None:
+    """Let it show all that came."""
+    panel._said_s = float("-inf")
+    panel._stale = True
+    panel._tick()
+
+
+def chart_of(card: PlotCard) -> Chart:
+    assert card.chart is not None
+    return card.chart
+
+
+def kept(panel: PlotPanel) -> Samples:
+    assert panel.samples is not None
+    return panel.samples
+
+
+def said(card: PlotCard) -> list[str]:
+    return [read_out.value.accessibleName() for read_out in card.read_outs.values()]
+
+
+def hover_rows(card: PlotCard) -> dict[str, str]:
+    hover = chart_of(card).overlay.hover
+    assert hover is not None
+    return {row.name: row.value for row in hover.rows}

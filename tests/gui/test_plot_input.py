@@ -1,0 +1,277 @@
+"""The plots as a person works with them: marks, the pointer, the keys, the axis of time, and exports."""
+
+import csv
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QColor, QImage, QWheelEvent
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from launcher.engine.client import Delta
+from launcher.engine.state import Notice, State, Status
+from launcher.gui import theme
+from launcher.gui.controller import Controller
+from launcher.gui.plots.card import PlotCard
+from launcher.gui.plots.marks import Mark, MarkKind
+from launcher.gui.plots.panel import PlotPanel
+from launcher.gui.plots.quantities import PLOTS, exported
+from launcher.monitor.health_event import Code, Finding
+from tests.gui.plotted import (
+    chart_of,
+    drawn,
+    fill,
+    hover_rows,
+    kept,
+    made_controller,
+    made_panel,
+    sampled,
+)
+
+
+@pytest.fixture
+def controller(qapp: QApplication, home: Path) -> Iterator[Controller]:
+    with made_controller() as controller:
+        yield controller
+
+
+@pytest.fixture
+def panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iterator[PlotPanel]:
+    with made_panel(controller, qtbot, qapp) as panel:
+        yield panel
+
+
+class TestMarks:
+    def test_what_the_controller_tells_becomes_marks(self, panel: PlotPanel, controller: Controller) -> None:
+        model, marks = controller._model, panel.marks
+        controller.inputs  # noqa: B018 -- nothing ran yet
+        for state in (State.PREPARING, State.LOADING, State.WARMING_UP, State.READY):
+            model.update(status=Status(state), settings="8K context · draft 2")
+        model.update(replying=True)
+        model.update(status=Status(State.BUSY))
+        controller.deltas.emit([Delta("", "", None, None)])
+        controller.deltas.emit([Delta("Hello", "", None, None)])
+        controller.deltas.emit([Delta(" world", "", None, None)])
+        model.update(replying=False)
+        model.update(status=Status(State.READY))
+        model.update(status=Status(State.BUSY))
+        hot = Finding(Code.THROTTLED_HOT, "The GPU is too hot.", {})
+        spill = Finding(Code.SPILL, "Weights are in system memory.", {})
+        controller.health_changed.emit((hot,))
+        controller.health_changed.emit((hot, spill))
+        controller.health_changed.emit(())
+        controller.noticed.emit(Notice("a", "A setting was left out."))
+        model.update(status=Status(State.RESTARTING))
+        model.update(status=Status(State.STOPPED))
+        told = marks.between(0, time.monotonic())
+        assert [(mark.kind, mark.text.split(" after")[0]) for mark in told] == [
+            (MarkKind.READY, "Ready: 8K context · draft 2"),
+            (MarkKind.REQUEST, "Request sent"),
+            (MarkKind.FIRST_TOKEN, "First token"),
+            (MarkKind.REQUEST, "Request of another program"),
+            (MarkKind.THROTTLING, "The GPU is too hot."),
+            (MarkKind.SPILL, "Weights are in system memory."),
+            (MarkKind.NOTICE, "A setting was left out."),
+            (MarkKind.RESTART, "Restart"),
+            (MarkKind.STOPPED, "Stopped"),
+        ]
+
+    def test_each_kind_is_painted_and_told_apart(self, panel: PlotPanel) -> None:
+        fill(panel)
+        pictures = set()
+        for kind in MarkKind:
+            panel.marks._marks.clear()
+            panel.marks.put(Mark(kept(panel).newest_s, kind, "x"))
+            panel.take_samples([sampled(kept(panel).newest_s + 1)])
+            drawn(panel)
+            overlay = chart_of(panel.cards[0]).overlay
+            ((share, _),) = overlay.marks
+            image = overlay.grab().toImage()
+            x = round(overlay.area.left() + share * overlay.area.width())
+            strip = image.copy(x - 6, 0, 12, int(overlay.area.top()))
+            pictures.add(bytes(strip.convertToFormat(QImage.Format.Format_RGB32).constBits()))
+        assert len(pictures) == len(MarkKind)
+
+    def test_words_come_by_keyboard_from_mark_to_mark(self, panel: PlotPanel) -> None:
+        fill(panel)
+        panel.marks.put(Mark(kept(panel).newest_s, MarkKind.SPILL, "Weights are in system memory."))
+        panel.take_samples([sampled(kept(panel).newest_s + 20)])
+        drawn(panel)
+        QTest.keyClick(panel, Qt.Key.Key_Left, Qt.KeyboardModifier.ControlModifier)
+        drawn(panel)
+        hover = chart_of(panel.cards[0]).overlay.hover
+        assert hover is not None
+        assert "Weights are in system memory." in hover.words
+        assert "Weights are in system memory." in panel._board.accessibleDescription()
+        QTest.keyClick(panel, Qt.Key.Key_Escape)
+        drawn(panel)
+        assert chart_of(panel.cards[0]).overlay.hover is None
+
+
+class TestPointer:
+    def move(self, card: PlotCard, share: float) -> None:
+        overlay = chart_of(card).overlay
+        x = overlay.area.left() + share * overlay.area.width()
+        QTest.mouseMove(overlay, QPoint(round(x), round(overlay.area.center().y())))
+
+    def test_a_line_and_a_value_per_series_in_all_plots(self, panel: PlotPanel) -> None:
+        start_s = time.monotonic() - 300
+        steps = [sampled(start_s + i / 10, tokens_per_second=100.0 if i < 1_500 else 300.0) for i in range(3_000)]
+        panel.take_samples(steps)
+        drawn(panel)
+        rate, drafts, gpu, vram, _ = panel.cards
+        chart_of(gpu).overlay.hovered.emit(0.25)
+        assert hover_rows(rate) == {"Tokens per second": "100.0 t/s"}
+        assert hover_rows(drafts) == {
+            "Draft acceptance": "79.0 %",
+            "Mean accepted length": "2.58 tokens",
+            "By position": "86 · 72 %",
+        }
+        assert hover_rows(gpu) == {"Temperature": "71 °C", "Power": "300 W", "Clock": "2,640 MHz"}
+        assert hover_rows(vram)["VRAM, this server"] == "20.0 GiB"
+        assert hover_rows(vram)["VRAM in total"] == "24.0 GiB"
+        xs = {chart_of(card).overlay.hover.x for card in (rate, drafts, gpu, vram)}  # type: ignore[union-attr]
+        assert max(xs) - min(xs) < 1e-9
+        chart_of(gpu).overlay.hovered.emit(0.75)
+        assert hover_rows(rate) == {"Tokens per second": "300.0 t/s"}
+        chart_of(gpu).overlay.left.emit()
+        assert chart_of(rate).overlay.hover is None
+
+    def test_the_real_pointer_does_it(self, panel: PlotPanel, qtbot: QtBot) -> None:
+        fill(panel)
+        with qtbot.waitSignal(chart_of(panel.cards[0]).overlay.hovered):
+            self.move(panel.cards[0], 0.5)
+        assert hover_rows(panel.cards[1])["Draft acceptance"] == "79.0 %"
+
+    def test_arrow_keys_read_values_too(self, panel: PlotPanel) -> None:
+        fill(panel)
+        QTest.keyClick(panel, Qt.Key.Key_Left)
+        drawn(panel)
+        first = chart_of(panel.cards[0]).overlay.hover
+        QTest.keyClick(panel, Qt.Key.Key_Left)
+        drawn(panel)
+        second = chart_of(panel.cards[0]).overlay.hover
+        assert first is not None
+        assert second is not None
+        assert second.x < first.x
+        assert "Tokens per second 200.0 t/s" in panel._board.accessibleDescription()
+
+    def test_the_wheel_zooms_all_plots_and_home_goes_back(self, panel: PlotPanel) -> None:
+        fill(panel)
+        overlay = chart_of(panel.cards[2]).overlay
+        place = overlay.area.center()
+        wheel = QWheelEvent(
+            place, QPointF(overlay.mapToGlobal(place.toPoint())), QPoint(), QPoint(0, 240), Qt.MouseButton.NoButton,
+            Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase, False,
+        )  # fmt: skip
+        QApplication.sendEvent(overlay, wheel)
+        drawn(panel)
+        expected = 300 / 1.25**2
+        assert panel.span.length_s == pytest.approx(expected)
+        ranges = {tuple(chart_of(card).viewRange()[0]) for card in panel.cards if card.isVisible()}
+        assert len(ranges) == 1
+        assert ranges.pop()[0] == pytest.approx(-expected)
+        QTest.keyClick(panel, Qt.Key.Key_Home)
+        assert panel.span.length_s == 300
+
+    def test_dragging_pans_and_holds_and_a_double_click_is_live_again(self, panel: PlotPanel) -> None:
+        fill(panel, 1_200)
+        overlay = chart_of(panel.cards[0]).overlay
+        middle = overlay.area.center().toPoint()
+        QTest.mousePress(overlay, Qt.MouseButton.LeftButton, pos=middle)
+        QTest.mouseMove(overlay, middle + QPoint(100, 0))
+        QTest.mouseRelease(overlay, Qt.MouseButton.LeftButton, pos=middle + QPoint(100, 0))
+        moved_s = 100 / overlay.area.width() * 300
+        assert not panel.span.live
+        assert panel.span.end_s == pytest.approx(kept(panel).newest_s - moved_s, abs=1)
+        drawn(panel)
+        assert chart_of(panel.cards[0]).time_axis.end_wall_s == pytest.approx(time.time() - moved_s, abs=60)
+        end_s = panel.span.end_s
+        panel.take_samples([sampled(kept(panel).newest_s + 5)])
+        drawn(panel)
+        assert panel.span.end_s == end_s
+        QTest.mouseDClick(overlay, Qt.MouseButton.LeftButton, pos=middle)
+        assert panel.span.live
+        assert panel.span.end_s == kept(panel).newest_s
+
+    def test_the_button_holds_and_goes_live(self, panel: PlotPanel, qtbot: QtBot) -> None:
+        fill(panel)
+        button = panel.head._pause
+        qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+        drawn(panel)
+        assert not panel.span.live
+        assert button.text() == "Go live"
+        QTest.keyClick(panel, Qt.Key.Key_Space)
+        drawn(panel)
+        assert panel.span.live
+        assert button.text() == "Pause"
+
+
+class TestExport:
+    def rows(self, path: Path) -> list[dict[str, str]]:
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def test_the_table_is_what_is_shown_with_units_and_both_times(
+        self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path
+    ) -> None:
+        fill(panel, 600)
+        end_s = kept(panel).newest_s + 0.1
+        panel.marks.put(Mark(end_s - 0.05, MarkKind.NOTICE, "=a notice, with a comma"))
+        panel.take_samples([sampled(end_s, tokens_per_second=None)])
+        panel.choose_length(60)
+        drawn(panel)
+        with qtbot.waitSignal(panel.exported, timeout=10_000) as caught:
+            panel.export_csv(tmp_path)
+        rows = self.rows(Path(caught.args[0]))
+        assert 600 <= len(rows) <= 602
+        first, last = rows[0], rows[-1]
+        assert float(first["time before the last row [s]"]) == pytest.approx(-60, abs=0.2)
+        assert float(last["time before the last row [s]"]) == 0
+        stamp = datetime.fromisoformat(last["time (UTC)"])
+        assert stamp.timestamp() == pytest.approx(time.time(), abs=30)
+        assert first["Tokens per second [t/s]"] == "200.000"
+        assert last["Tokens per second [t/s]"] == ""
+        assert first["Power [W]"] == "300.00"
+        assert first["VRAM, this server [GiB]"] == "20.000"
+        assert first["Position 2 [%]"] == "72.00"
+        assert last["marks"] == "'=a notice, with a comma"
+        assert "Saved: " in panel.head._words.text()
+
+    def test_the_picture_is_of_the_plots(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
+        fill(panel)
+        with qtbot.waitSignal(panel.exported, timeout=10_000) as caught:
+            panel.export_png(tmp_path)
+        picture = QImage(caught.args[0])
+        assert picture.width() == panel._board.width()
+        blue = QColor(theme.DARK.rate)
+        colours = {
+            picture.pixelColor(x, y).rgb() for x in range(0, picture.width(), 2) for y in range(picture.height())
+        }
+        assert blue.rgb() in colours
+
+    def test_a_folder_that_is_not_there_is_said_in_place(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
+        fill(panel)
+        panel.export_csv(tmp_path / "missing")
+        qtbot.waitUntil(lambda: "could not be written" in panel.head._words.text(), timeout=10_000)
+
+    def test_two_exports_in_one_second_have_two_names(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
+        fill(panel)
+        for count in (1, 2):
+            with qtbot.waitSignal(panel.exported, timeout=10_000):
+                panel.export_csv(tmp_path)
+            assert len(list(tmp_path.iterdir())) == count
+
+    def test_without_samples_there_is_nothing(self, panel: PlotPanel, tmp_path: Path) -> None:
+        panel.export_csv(tmp_path)
+        assert panel.head._words.text() == "There is nothing to export yet."
+
+    def test_every_name_is_exported_once(self) -> None:
+        titles = [(quantity.title.format(n=quantity.step), quantity.unit) for quantity in exported()]
+        assert len(set(titles)) == len(titles)
+        assert {quantity.name for plot in PLOTS for quantity in plot.curves} <= {each.name for each in exported()}

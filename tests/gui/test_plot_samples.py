@@ -1,0 +1,238 @@
+"""What is kept for the plots, what of it can be seen, and which stretch of time that is."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.gui.plots.axes import before, by_clock, nice, tick_step, ticks_before, ticks_by_clock
+from launcher.gui.plots.samples import Columns, Samples
+from launcher.gui.plots.span import LONGEST_S, SHORTEST_S, Span
+
+
+def filled(count: int, capacity: int = 36_600, period_s: float = 0.1) -> Samples:
+    """`x` counts the samples."""
+    samples = Samples(capacity)
+    for i in range(count):
+        samples.add(100 + i * period_s, 5_000 + i * period_s, {"x": float(i)})
+    return samples
+
+
+class TestSamples:
+    def test_an_hour_at_10_hz_is_kept_and_no_more(self) -> None:
+        samples = filled(80_000)
+        assert samples.newest_s == pytest.approx(100 + 7_999.9)
+        assert samples.oldest_s == pytest.approx(samples.newest_s - 3_600)
+        part = samples.between(samples.oldest_s, samples.newest_s)
+        values = samples.values("x", part)
+        assert values[-1] == 79_999
+        assert np.all(np.diff(values) == 1)
+        assert 36_000 <= len(values) <= 36_002
+
+    @pytest.mark.parametrize("count", [1, 7, 50, 51, 99, 100, 101, 149, 150, 151, 1_000])
+    def test_any_stretch_is_right_however_often_the_ring_went_round(self, count: int) -> None:
+        samples = filled(count, capacity=50)
+        first = max(0, count - 50)
+        part = samples.between(0, 10_000)
+        assert list(samples.values("x", part)) == list(range(first, count))
+        assert samples.times(part) == pytest.approx([100 + i * 0.1 for i in range(first, count)])
+        assert samples.wall(part) == pytest.approx([5_000 + i * 0.1 for i in range(first, count)])
+
+    def test_a_stretch_takes_one_more_on_either_side_so_that_lines_reach_the_edges(self) -> None:
+        samples = filled(100)
+        assert list(samples.values("x", samples.between(102.05, 102.25))) == [20, 21, 22, 23]
+
+    def test_what_is_unknown_is_a_gap_also_in_a_series_that_comes_later(self) -> None:
+        samples = Samples()
+        samples.add(1.0, 1.0, {"a": 1.0})
+        samples.add(1.1, 1.1, {"a": None, "b": 2.0})
+        samples.add(1.2, 1.2, {"b": 3.0})
+        part = samples.between(0, 2)
+        assert [*map(str, samples.values("a", part))] == ["1.0", "nan", "nan"]
+        assert [*map(str, samples.values("b", part))] == ["nan", "2.0", "3.0"]
+        assert np.isnan(samples.values("never", part)).all()
+        assert samples.last_known("a") == (1.0, pytest.approx(0.2))
+        assert samples.last_known("never") is None
+        assert samples.at("a", 1) is None
+        assert samples.at("never", 1) is None
+
+    def test_samples_far_apart_are_not_joined(self) -> None:
+        samples = Samples()
+        for time_s in (1.0, 2.0, 9.0):
+            samples.add(time_s, time_s, {"a": time_s})
+        assert [*map(str, samples.values("a", samples.between(0, 10)))] == ["1.0", "2.0", "nan", "9.0"]
+
+    def test_a_clock_that_stands_still_or_goes_back_adds_nothing(self) -> None:
+        samples = filled(3)
+        samples.add(100.0, 1.0, {"x": 9.0})
+        samples.add(samples.newest_s, 1.0, {"x": 9.0})
+        assert len(samples) == 3
+
+    def test_means_and_the_nearest_sample(self) -> None:
+        samples = filled(100)
+        assert samples.mean("x", 101.0, 102.0) == pytest.approx(15.0, abs=0.51)
+        assert samples.mean("x", 0, 50) is None
+        assert samples.mean("never", 0, 1_000) is None
+        assert samples.highest("x") == 99
+        for time_s, expected in ((0.0, 0), (100.04, 0), (100.06, 1), (104.0, 40), (999.0, 99)):
+            index = samples.nearest(time_s)
+            assert index is not None
+            assert samples.at("x", index) == expected
+        assert Samples().nearest(1.0) is None
+
+
+class TestDecimation:
+    @pytest.mark.parametrize("at", [0, 1, 4_999, 17_777, 35_998, 35_999])
+    @pytest.mark.parametrize("peak", [1e4, -1e4])
+    def test_one_peak_of_an_hour_is_seen_in_500_pixels(self, at: int, peak: float) -> None:
+        times = 1_000 + np.arange(36_000) * 0.1
+        values = np.random.default_rng(at).normal(100, 5, 36_000)
+        values[at] = peak
+        columns = Columns.of(times, 3_600 / 500)
+        drawn = columns.decimate(values)
+        assert len(drawn) == len(columns.times) <= 2 * 502
+        where = int(np.flatnonzero(drawn == peak)[0])
+        assert abs(columns.times[where] - times[at]) <= 3_600 / 500
+
+    @settings(deadline=None)  # the machine may be busy
+    @given(
+        st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(math.nan)), min_size=2, max_size=400),
+        st.floats(0.05, 60.0),
+        st.floats(0.0, 1e6),
+    )
+    def test_highest_and_lowest_are_always_there_and_only_real_values_are(
+        self, values: list[float], width_s: float, start_s: float
+    ) -> None:
+        data = np.array(values)
+        columns = Columns.of(start_s + np.arange(len(values)) * 0.1, width_s)
+        drawn = columns.decimate(data)
+        assert len(drawn) == len(columns.times)
+        known, shown = data[~np.isnan(data)], drawn[~np.isnan(drawn)]
+        assert set(shown) <= set(known)
+        assert len(known) == 0 or (shown.max() == known.max() and shown.min() == known.min())
+        assert np.all(np.diff(columns.times) >= 0)
+
+    def test_a_column_without_a_value_is_a_gap(self) -> None:
+        values = np.ones(1_000)
+        values[300:600] = np.nan
+        columns = Columns.of(np.arange(1_000) * 0.1, 1.0)
+        empty = np.isnan(columns.decimate(values))
+        assert columns.times[empty].min() == pytest.approx(30.0)
+        assert columns.times[empty].max() == pytest.approx(60.0)
+
+    def test_columns_keep_their_samples_while_time_goes_on(self) -> None:
+        """Else the curve would flicker while it moves."""
+        samples = filled(3_100)
+        shown = []
+        for end_s in (400.0, 400.1, 403.7):
+            part = samples.between(end_s - 300, end_s)
+            columns = Columns.of(samples.times(part), 0.6)
+            drawn = columns.decimate(samples.values("x", part))
+            pairs = zip(columns.times[4:-4:2], drawn[4:-4].reshape(-1, 2), strict=True)
+            shown.append({round(float(time_s), 6): tuple(pair) for time_s, pair in pairs})
+        common = shown[0].keys() & shown[1].keys() & shown[2].keys()
+        assert len(common) > 450
+        assert all(shown[0][time_s] == shown[1][time_s] == shown[2][time_s] for time_s in common)
+
+    def test_few_samples_are_drawn_as_they_are(self) -> None:
+        times, values = np.arange(50) * 0.1, np.arange(50.0)
+        columns = Columns.of(times, 0.01)
+        assert columns.times is times
+        assert columns.decimate(values) is values
+
+
+class TestSpan:
+    def live(self, there_s: float = 4_000.0) -> Span:
+        span = Span()
+        span.follow(1_000.0, 1_000.0 + there_s)
+        return span
+
+    def test_it_shows_the_last_five_minutes_and_less_while_there_is_less(self) -> None:
+        for there_s, length_s in ((0, 60), (59, 60), (61, 120), (130, 300), (4_000, 300)):
+            assert self.live(there_s).length_s == length_s
+
+    def test_live_goes_along_and_held_stands(self) -> None:
+        span = self.live()
+        span.hold()
+        span.follow(1_000.0, 6_000.0)
+        assert (span.end_s, span.live) == (5_000.0, False)
+        span.go_live()
+        assert (span.end_s, span.live) == (6_000.0, True)
+
+    def test_a_wheel_over_a_moment_leaves_it_where_it_is(self) -> None:
+        span = self.live()
+        span.pan(1_000)
+        at_s = span.start_s + 100
+        share = span.share(at_s)
+        span.zoom(2, at_s)
+        assert span.length_s == pytest.approx(300 / 1.25**2)
+        assert span.share(at_s) == pytest.approx(share)
+
+    def test_zoom_of_live_keeps_now_at_the_edge_and_has_ends(self) -> None:
+        span = self.live()
+        span.zoom(3, 4_800.0)
+        assert span.live
+        assert span.end_s == 5_000.0
+        span.zoom(100, 5_000.0)
+        assert span.length_s == SHORTEST_S
+        span.zoom(-100, 5_000.0)
+        assert span.length_s == LONGEST_S
+
+    def test_panning_stops_at_both_ends_and_is_live_again_at_the_newest(self) -> None:
+        span = self.live()
+        span.pan(-50)
+        assert span.live
+        span.pan(1e6)
+        assert span.end_s == pytest.approx(1_150)  # the oldest sample stays in sight
+        assert not span.live
+        span.pan(-1e6)
+        assert span.live
+        assert span.end_s == 5_000.0
+
+    def test_home_is_live_and_as_long_as_usual(self) -> None:
+        span = self.live()
+        span.zoom(5, 5_000.0)
+        span.pan(500)
+        span.home()
+        assert (span.live, span.length_s, span.end_s) == (True, 300.0, 5_000.0)
+
+    def test_a_moment_is_brought_into_sight(self) -> None:
+        span = self.live()
+        span.show(4_900.0)
+        assert span.live
+        span.show(2_000.0)
+        assert span.start_s <= 2_000.0 <= span.end_s
+
+
+class TestTicks:
+    @settings(deadline=None)  # the machine may be busy
+    @given(st.floats(0.001, 1e7), st.integers(1, 5))
+    def test_values_get_round_ticks_no_more_than_asked(self, top: float, most: int) -> None:
+        step = tick_step(top, most)
+        assert top / step <= most + 0.02
+        digits = step / 10 ** math.floor(math.log10(step) + 1e-9)
+        assert any(digits == pytest.approx(each) for each in (1, 2, 2.5, 5, 10))
+
+    @settings(deadline=None)  # the machine may be busy
+    @given(st.floats(0.0, 1e7))
+    def test_the_axis_ends_at_a_round_value_a_little_above(self, value: float) -> None:
+        top = nice(value, 10.0)
+        assert max(value, 10.0) <= top <= max(1.8 * value, 10.0)
+
+    def test_time_before_now(self) -> None:
+        step_s, places = ticks_before(300, 6)
+        assert [before(-place, step_s) for place in places] == ["now", "-1 min", "-2 min", "-3 min", "-4 min", "-5 min"]
+        step_s, places = ticks_before(60, 6)
+        assert [before(-place, step_s) for place in places][1] == "-10 s"
+
+    def test_time_by_the_clock_is_round(self) -> None:
+        end_s = 1_700_000_012.3
+        step_s, places = ticks_by_clock(end_s, 300, 6)
+        assert step_s == 60
+        assert len(places) == 5
+        for place in places:
+            assert (end_s + place) % 60 == pytest.approx(0, abs=1e-3) or (end_s + place) % 60 == pytest.approx(60)
+            assert by_clock(end_s + place, step_s).count(":") == 1
+        assert by_clock(end_s, 10).count(":") == 2

@@ -1,0 +1,242 @@
+"""What the plots show of samples, and when they draw."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PySide6.QtGui import QColor
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from launcher.gui import theme
+from launcher.gui.controller import Controller
+from launcher.gui.plots.chart import colour_of
+from launcher.gui.plots.panel import PlotPanel
+from launcher.gui.plots.quantities import ACCEPTANCE
+from launcher.machine.gpu import Activity
+from launcher.machine.reading import Reading
+from launcher.monitor.monitor import Sampled
+from tests.gui.colour import contrast
+from tests.gui.plotted import (
+    NO_GPU,
+    chart_of,
+    drawn,
+    fill,
+    kept,
+    made_controller,
+    made_panel,
+    said,
+    sampled,
+)
+
+
+@pytest.fixture
+def controller(qapp: QApplication, home: Path) -> Iterator[Controller]:
+    with made_controller() as controller:
+        yield controller
+
+
+@pytest.fixture
+def panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iterator[PlotPanel]:
+    with made_panel(controller, qtbot, qapp) as panel:
+        yield panel
+
+
+def test_numbers_come_with_their_unit_and_their_change_in_a_minute(panel: PlotPanel) -> None:
+    fill(panel)
+    panel.take_samples([sampled(kept(panel).newest_s + 0.1, tokens_per_second=212.5, gpu_power_w=290.0)])
+    drawn(panel)
+    rate, drafts, gpu, vram, _ = panel.cards
+    assert said(rate) == ["Tokens per second: 212.5 t/s +12.5 in 1 min"]
+    assert said(drafts) == ["Draft acceptance: 79.0 % ±0.0 in 1 min"]
+    assert said(gpu)[1] == "Power: 290 of 450 W −10 in 1 min"  # noqa: RUF001 -- a minus sign
+    assert said(vram)[0].startswith("VRAM, this server: 20.0 GiB")
+    assert drafts.aside == "mean length 2.58\n0.86 · 0.72 by position"
+    assert gpu.aside == "no throttling\nin 5 min"
+    assert vram.aside == "of 24.0 GiB\n3.0 free"
+
+
+def test_what_ended_keeps_its_last_value_with_its_age_and_the_plot_has_a_gap(panel: PlotPanel) -> None:
+    start_s = fill(panel, 60)
+    panel.take_samples([sampled(start_s + 60 + i / 10, tokens_per_second=None) for i in range(50)])
+    drawn(panel)
+    assert said(panel.cards[0]) == ["Tokens per second: 200.0 t/s 5 s ago"]
+    curve = chart_of(panel.cards[0])._curves["tokens_per_second"]
+    assert curve.yData[-1] != curve.yData[-1]
+    assert curve.yData[0] == 200.0
+
+
+def test_a_sample_between_two_gaps_is_a_dot(panel: PlotPanel) -> None:
+    start_s = time.monotonic() - 10
+    rates = [None, 150.0, None, 200.0, 210.0, None]
+    panel.take_samples([sampled(start_s + i / 10, tokens_per_second=rate) for i, rate in enumerate(rates)])
+    panel.choose_length(10)
+    drawn(panel)
+    card = panel.cards[0]
+    shown = [(round(dot.y * card._top), dot.colour) for dot in chart_of(card).overlay.dots]
+    assert shown == [(210, theme.DARK.rate.lower()), (150, theme.DARK.rate.lower())]
+
+
+def test_before_anything_runs_a_dash_says_why(panel: PlotPanel) -> None:
+    assert said(panel.cards[0]) == ["Tokens per second: – Nothing runs."]  # noqa: RUF001 -- an en dash
+    panel.take_samples([sampled(time.monotonic(), tokens_per_second=None)])
+    drawn(panel)
+    assert said(panel.cards[0]) == ["Tokens per second: – No reply is being generated."]  # noqa: RUF001
+
+
+def test_nothing_moves_while_numbers_change(panel: PlotPanel) -> None:
+    fill(panel, 130)
+    read_out = panel.cards[0].read_outs["tokens_per_second"]
+
+    def places() -> list[tuple[int, ...]]:
+        QApplication.processEvents()
+        return [each.geometry().getRect() for each in (read_out, read_out._unit, read_out.change, panel.cards[1])]
+
+    panel.take_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=999.9)])
+    drawn(panel)
+    before = places()
+    for rate in (100.0, 88.8, 7.1, 999.9):
+        panel.take_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=rate)])
+        drawn(panel)
+        assert places() == before
+
+
+def test_without_a_gpu_its_plots_are_absent_for_one_reason_and_the_host_is_shown(panel: PlotPanel) -> None:
+    fill(panel, gpu=False)
+    _, _, gpu, vram, host = panel.cards
+    assert gpu.absent == NO_GPU
+    assert gpu.aside == NO_GPU
+    assert not chart_of(gpu).isVisible()
+    assert vram.isHidden()
+    assert said(host)[2] == "Processor: 50 % ±0 in 1 min"
+    assert host.aside == "of 16.0 GiB\n12.0 free"
+    assert set(chart_of(host)._curves) > {"host_cpu_percent"}
+    panel.take_samples([sampled(kept(panel).newest_s + 1)])
+    drawn(panel)
+    assert gpu.absent is None
+    assert vram.isVisible()
+    assert host.isHidden()
+
+
+def test_curves_are_drawn_to_their_own_scales(panel: PlotPanel) -> None:
+    fill(panel)
+    gpu, vram = panel.cards[2], panel.cards[3]
+    drawn_at = {name: curve.yData[-1] for name, curve in chart_of(gpu)._curves.items()}
+    assert drawn_at["gpu_temperature_c"] == pytest.approx(71)
+    assert drawn_at["gpu_power_w"] == pytest.approx(100 * 300 / 450)
+    assert drawn_at["gpu_clock_mhz"] == pytest.approx(100)
+    assert "Power: 100 % is 450 W" in gpu.toolTip()
+    drawn_at = {name: curve.yData for name, curve in chart_of(vram)._curves.items()}
+    assert drawn_at["engine_vram_mib"][-1] == pytest.approx(20.0)
+    assert drawn_at["gpu_use_percent"][-1] == pytest.approx(0.97 * vram._top)
+    assert drawn_at["vram_used_mib"] is None or not len(drawn_at["vram_used_mib"])  # it is said by its parts
+
+
+def test_where_the_driver_does_not_tell_whose_memory_it_is_all_that_is_used_is_drawn(panel: PlotPanel) -> None:
+    start_s = time.monotonic() - 10
+    panel.take_samples([sampled(start_s + i / 10, engine_vram_mib=None, others_vram_mib=None) for i in range(100)])
+    drawn(panel)
+    assert chart_of(panel.cards[3])._curves["vram_used_mib"].yData[-1] == pytest.approx(21.0)
+
+
+def test_a_peak_of_one_sample_is_seen_in_an_hour(panel: PlotPanel) -> None:
+    start_s = time.monotonic() - 3_600
+    usual, peak = sampled(start_s), sampled(start_s, tokens_per_second=900.0)
+    batch = [replace(peak if i == 17_777 else usual, time_s=start_s + i / 10) for i in range(36_000)]
+    panel.take_samples(batch)
+    panel.choose_length(3_600)
+    drawn(panel)
+    curve = chart_of(panel.cards[0])._curves["tokens_per_second"]
+    assert len(curve.yData) <= 2 * (chart_of(panel.cards[0]).columns + 2)
+    assert max(curve.yData) == 900.0
+
+
+def test_the_limit_and_the_rate_without_mtp_are_lines_and_the_mean_is_a_share_of_the_limit(panel: PlotPanel) -> None:
+    fill(panel)
+    panel.set_limit(Reading(250.0))
+    panel.set_baseline(171.2)
+    drawn(panel)
+    levels = chart_of(panel.cards[0]).overlay.levels
+    assert [(level.text, level.dotted) for level in levels] == [("limit 250", False), ("without MTP 171", True)]
+    assert panel.cards[0].aside == "mean of 5 min 200.0\n80 % of the limit"
+    panel.set_limit(Reading(5_000.0))
+    drawn(panel)
+    assert chart_of(panel.cards[0]).overlay.levels[0].text == "limit 5,000, above"
+    assert panel.cards[0]._top < 1_000
+    panel.set_limit(Reading.unknown("Nobody tells the bandwidth."))
+    panel.set_baseline(None)
+    drawn(panel)
+    assert chart_of(panel.cards[0]).overlay.levels == ()
+    assert panel.cards[0].aside.endswith("limit not known")
+    assert "Nobody tells the bandwidth." in panel.cards[0]._aside.toolTip()
+
+
+def test_throttling_is_said_with_its_reason_and_for_five_minutes_after(panel: PlotPanel) -> None:
+    start_s = fill(panel, 60)
+    hot = sampled(start_s + 61)
+    panel.take_samples([Sampled(hot.time_s, hot.readings, None, Activity((), ("power limit",), {}))])
+    drawn(panel)
+    assert panel.cards[2].aside == "throttled by\npower limit"
+    panel.take_samples([sampled(start_s + 61 + 125)])
+    drawn(panel)
+    assert panel.cards[2].aside == "power limit\n2 min ago"
+    panel.take_samples([sampled(start_s + 61 + 301)])
+    drawn(panel)
+    assert panel.cards[2].aside == "no throttling\nin 5 min"
+
+
+def test_samples_that_came_before_the_plots_are_kept(controller: Controller, qtbot: QtBot) -> None:
+    panel = PlotPanel(controller)
+    qtbot.addWidget(panel)
+    controller.sampled.emit([sampled(1.0), sampled(1.1)])
+    assert panel.samples is None
+    panel.attach()
+    assert len(kept(panel)) == 2
+
+
+def test_the_plots_load_by_themselves_after_the_first_paint(controller: Controller, qtbot: QtBot) -> None:
+    panel = PlotPanel(controller)
+    qtbot.addWidget(panel)
+    assert panel.samples is None
+    panel.show()
+    qtbot.waitUntil(lambda: panel.samples is not None, timeout=10_000)
+
+
+def test_hidden_nothing_is_drawn_and_shown_again_all_that_came_is_there(panel: PlotPanel, qtbot: QtBot) -> None:
+    fill(panel)
+    panel.hide()
+    before = panel.drawings
+    panel.take_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=432.1)])
+    panel._tick()
+    assert panel.drawings == before
+    assert not panel._timer.isActive()
+    panel.show()
+    qtbot.waitUntil(lambda: panel.drawings > before)
+    assert said(panel.cards[0])[0].startswith("Tokens per second: 432.1 t/s")
+
+
+def test_without_samples_no_timer_runs(panel: PlotPanel, qtbot: QtBot) -> None:
+    fill(panel)
+    qtbot.waitUntil(lambda: not panel._timer.isActive())
+
+
+def test_another_theme_recolours_the_plots(panel: PlotPanel, qapp: QApplication) -> None:
+    fill(panel)
+    theme.choose("light")
+    theme.apply(qapp, theme.current())
+    QApplication.processEvents()
+    chart = chart_of(panel.cards[0])
+    assert chart._curves["tokens_per_second"].opts["pen"].color() == QColor(theme.LIGHT.rate)
+    assert chart.backgroundBrush().color() == QColor(theme.LIGHT.card)
+
+
+@pytest.mark.parametrize("name", ["light", "dark"])
+def test_steps_of_a_hue_are_told_apart_from_the_card(name: str, qapp: QApplication) -> None:
+    theme.choose(name)
+    colours = [colour_of(curve).name() for curve in ACCEPTANCE.curves]
+    card = theme.current().card
+    theme.choose(None)
+    assert len(set(colours)) == len(colours)
+    assert all(contrast(colour, card) >= 3 for colour in colours)
