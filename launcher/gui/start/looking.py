@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from launcher.models.situation import Situation
     from launcher.planner import MachineWish, Verdict
 
-_ROWS = 8
+_ROWS, _OTHERWISE = 8, 3
 _ON = {"1", "on", "yes", "true"}
 
 
@@ -88,9 +88,10 @@ async def look(question: Question, tell: Callable[[Looking], object], known: Com
     from launcher.models.catalogue_load import load_catalogue
     from launcher.planner import MachineWish, situation
 
-    if known is None:
+    computer = known
+    if computer is None:
         tell(Looking.COMPUTER)
-    computer = known or await asyncio.to_thread(_read_computer, wake=question.wake)
+        computer = await asyncio.to_thread(_read_computer, wake=question.wake)
     tell(Looking.PLANS)
     catalogue = await asyncio.to_thread(load_catalogue)
     families = tuple((entry.id, entry.name) for entry in catalogue.models if entry.id != "demo")
@@ -123,7 +124,7 @@ def _read_computer(*, wake: bool) -> Computer:
 def _plans(
     catalogue: Catalogue, situation: Situation, question: Question
 ) -> tuple[tuple[Plan, ...], tuple[Unplanned, ...]]:
-    """Plan; of one family every file of about the recommended one's size, too."""
+    """Plan; of one family the files of about the recommended one's size, too, also some that fit otherwise."""
     from launcher.models.plan import Wish, make_plans, unplanned
 
     wish = Wish(question.family, question.intent)
@@ -138,7 +139,10 @@ def _plans(
     def distance(plan: Plan) -> int:
         return abs((plan.file.size_bytes or 0) - (first.file.size_bytes or 0))
 
-    near = [*plans[1:], *sorted(more, key=distance)][: _ROWS - 1]
+    more.sort(key=distance)
+    alike = [plan for plan in more if plan.status is first.status]
+    other = [plan for plan in more if plan.status is not first.status]
+    near = [*plans[1:], *other[:_OTHERWISE], *alike][: _ROWS - 1]
     near.sort(key=lambda plan: (plan.group, plan.setting.n_cpu_moe > 0, distance(plan)))
     return (first, *near), unplanned(catalogue, situation, wish)
 
