@@ -1,6 +1,6 @@
 """What other settings of a server would cost and do, before they are applied: pure, and quick enough for a slider."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from launcher.base.errors import ModelHasNoHead
@@ -20,6 +20,7 @@ LEAST_CONTEXT = 1_024
 LONGEST_DRAFT = 8
 """More drafts than this paid in no published measurement."""
 UBATCHES = (64, 128, 256, 512, 1_024, 2_048, 4_096)
+SLOTS = (1, 2, 3, 4, 6, 8, 12, 16)
 APPLIES_NOW = ("temperature", "top_k", "top_p", "min_p", "max_tokens", "thinking")
 """What goes with each request: it holds from the next reply on. All else is read by the engine when it starts."""
 
@@ -169,14 +170,28 @@ class Previewer:
         self._known: dict[Setting, Estimate] = {}
         self._largest: dict[Setting, int | None] = {}
 
-    def warm(self) -> Iterator[Setting]:
-        """Estimate what sliders reach first, a setting at a step: a graph that was never seen takes 10 ms."""
-        running = self.basis.setting
-        drafts = range(LONGEST_DRAFT + 1) if self.basis.can_draft else (0,)
-        for kv in dict.fromkeys((running.kv, "f16", "q8_0")):
-            for draft in drafts:
-                self._estimate(setting := replace(running, kv=kv, draft=draft))
-                yield setting
+    def moved_to(self, basis: Basis) -> "Previewer":
+        """Return a previewer for another look at the machine's memory; of the same server the estimates are kept."""
+        moved = Previewer(basis)
+        mine = self.basis
+        if (mine.geometry, mine.weights, mine.draft_model) == (basis.geometry, basis.weights, basis.draft_model):
+            moved._known = self._known
+        return moved
+
+    def warm(self) -> Iterator[Preview]:
+        """Preview what each slider alone can reach, one at a step: a graph that was never seen takes 10 ms."""
+        basis = self.basis
+        reach: dict[str, Iterable[Value]] = {
+            "draft": range(LONGEST_DRAFT + 1) if basis.can_draft else (),
+            "kv": basis.kv_types,
+            "ubatch": UBATCHES,
+            "slots": SLOTS,
+            "n_cpu_moe": range(basis.expert_layers + 1),
+            "ctx": basis.contexts,
+        }
+        for name, values in reach.items():
+            for value in values:
+                yield self.preview({name: value})
 
     def preview(self, changes: Mapping[str, Value]) -> Preview:
         """Return what `changes` would make of the server; those that change nothing are left out.
@@ -227,6 +242,9 @@ class Previewer:
         room = (self.basis.available_mib - self.basis.margin_mib) * _MIB
         steps = self.basis.contexts
         low, high = 0, len(steps)
+        longest = self._estimate(replace(setting, context=steps[-1]))
+        if longest is not None and longest.needed <= room:
+            return steps[-1]
         while low < high:
             middle = (low + high) // 2
             found = self._estimate(replace(setting, context=steps[middle]))

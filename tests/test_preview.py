@@ -166,6 +166,17 @@ def test_a_slider_move_takes_less_than_5_ms() -> None:
     assert sorted(times)[len(times) // 2] < 0.005
 
 
+def test_another_look_at_the_memory_keeps_the_estimates() -> None:
+    previewer = Previewer(described())
+    first = previewer.preview({"draft": 3})
+    moved = previewer.moved_to(replace(described(), available_mib=20_000, others_mib=4_564))
+    again = moved.preview({"draft": 3})
+    assert again.estimate is first.estimate
+    assert (again.basis.available_mib, first.basis.available_mib) == (20_000, 23_400)
+    other = previewer.moved_to(described(quant="UD-Q4_K_XL"))
+    assert other.preview({"draft": 3}).estimate != first.estimate
+
+
 async def test_a_command_that_does_not_run_yet_is_previewed_too(demo_model: Path) -> None:
     launch = await plan(ServeOptions(model=demo_model, built_in=True), Endpoint("127.0.0.1", 1, "key"))
     basis = await basis_of(launch)

@@ -152,6 +152,19 @@ def test_sampling_applies_to_the_next_reply_without_a_restart(page: CockpitPage,
     assert page.state.changes == 0
 
 
+def test_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: CockpitPage) -> None:
+    from launcher.engine.sampling import SamplingDefaults
+
+    page.state.defaults = SamplingDefaults({"temperature": 0.63, "max_tokens": -1}, thinks=False)
+    page.state.sampling_told.emit()
+    fields = page.controls.sampling.fields
+    assert (fields["temperature"].value, fields["max_tokens"].value) == (0.63, -1)
+    assert fields["temperature"].slider.accessibleDescription().startswith("0.63")
+    assert not page.controls.sampling.thinking.isEnabled()
+    page.controls.sampling.fields["temperature"].slider.setValue(0)
+    assert "the server's own: 0.63" in fields["temperature"].slider.accessibleDescription()
+
+
 def test_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: CockpitPage, qtbot: QtBot) -> None:
     page.controls.mode.button("advanced").click()
     advanced = page.controls.advanced

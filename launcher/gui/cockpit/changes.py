@@ -67,10 +67,15 @@ class ChangesBox(QFrame):
         state.applying_changed.connect(lambda _applying: self.show_state())
         self.show_state()
 
+    @property
+    def drain_s(self) -> float:
+        """So long may replies that run go on, in seconds."""
+        return float(self.drain.currentData())
+
     @Slot()
     def apply_now(self) -> None:
         """Apply as the user chose."""
-        self._state.apply(float(self.drain.currentData()))
+        self._state.apply(self.drain_s)
 
     @Slot()
     def show_state(self) -> None:

@@ -15,8 +15,6 @@ from launcher.gui.words import tr
 if TYPE_CHECKING:
     from launcher.preview import Preview
 
-_MOST_SLOTS = (1, 2, 3, 4, 6, 8, 12, 16)
-
 
 class RestartFields(QWidget):
     """One slider for each setting that the engine reads when it starts. They show the state, and tell it wishes."""
@@ -92,7 +90,7 @@ class RestartFields(QWidget):
         self.setEnabled(previewer is not None and not self._state.applying)
         if previewer is None:
             return
-        from launcher.preview import LONGEST_DRAFT, UBATCHES
+        from launcher.preview import LONGEST_DRAFT, SLOTS, UBATCHES
 
         basis = previewer.basis
         running = basis.setting
@@ -102,7 +100,7 @@ class RestartFields(QWidget):
             "kv": basis.kv_types,
             "ubatch": sorted({*UBATCHES, running.ubatch}),
             "n_cpu_moe": range(basis.expert_layers + 1),
-            "slots": sorted({*_MOST_SLOTS, running.slots}),
+            "slots": sorted({*SLOTS, running.slots}),
         }
         for name, values in steps.items():
             self.fields[name].set_values(tuple(values))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import Slot
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
-from launcher.base.errors import LauncherError
+from launcher.base.errors import LauncherError, Superseded
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.viewmodel import View
@@ -59,7 +59,7 @@ class Notices(QWidget):
     @Slot(object)
     def show_applied(self, error: LauncherError | None) -> None:
         """Say why new settings were not taken over; what ran before runs again if it can."""
-        self._failed = error
+        self._failed = None if isinstance(error, Superseded) else error
         self.show_view(self._controller.view)
 
     def say(self, text: str) -> None:

@@ -1,8 +1,8 @@
 """The Cockpit: sliders left, plots in the middle, the chat right, and what must be said above them."""
 
 from PySide6.QtCore import QTimer, Slot
-from PySide6.QtGui import QShortcut
-from PySide6.QtWidgets import QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtGui import QResizeEvent, QShortcut
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QStackedWidget, QVBoxLayout, QWidget
 
 from launcher.gui import theme
 from launcher.gui.chat.pane import ChatPane
@@ -19,6 +19,9 @@ from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets import EmptyState, PageHead
 from launcher.gui.words import tr
+
+_WORDS_WIDTH = 200
+"""What the title and the line under it need beside the buttons, in pixels."""
 
 
 class CockpitPage(QWidget):
@@ -52,6 +55,9 @@ class CockpitPage(QWidget):
         layout.setContentsMargins(*(theme.px(gap) for gap in (theme.GAP_XL, theme.GAP_L, theme.GAP_XL, theme.GAP_XL)))
         layout.setSpacing(theme.px(theme.GAP_M))
         layout.addWidget(self._make_head())
+        self._below = QHBoxLayout()
+        self._below.addStretch()
+        layout.addLayout(self._below)
         layout.addWidget(self.notices)
         layout.addWidget(self.copy_panel)
         layout.addWidget(self.panes, 1)
@@ -64,6 +70,17 @@ class CockpitPage(QWidget):
     def shown(self) -> None:
         """Look at the machine's memory, now that somebody looks."""
         self.state.refresh()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Put the switches under the head where it has no room for them."""
+        super().resizeEvent(event)
+        buttons = (self._switches, self._restart, self._stop, self._copy)
+        needed = sum(each.sizeHint().width() + theme.px(theme.GAP_M) for each in buttons) + theme.px(_WORDS_WIDTH)
+        below = needed > self.width() - 2 * theme.px(theme.GAP_XL)
+        if below and self._below.count() == 1:
+            self._below.addWidget(self._switches)
+        elif not below and self._below.count() > 1:
+            self._beside.addWidget(self._switches)
 
     @Slot(object)
     def show_view(self, view: View) -> None:
@@ -92,15 +109,19 @@ class CockpitPage(QWidget):
     def _make_head(self) -> PageHead:
         self.head = PageHead(tr("Cockpit"))
         self._switches = PaneSwitches(self.panes, {"sliders": tr("Sliders"), "plots": tr("Plots"), "chat": tr("Chat")})
-        self.head.add_widget(self._switches)
+        place = QWidget()
+        self._beside = QHBoxLayout(place)
+        self._beside.setContentsMargins(0, 0, 0, 0)
+        self._beside.addWidget(self._switches)
+        self.head.add_widget(place)
         log = self.head.add_button(tr("Log"), lambda: None)
         log.setCheckable(True)
         log.setToolTip(tr("Show the engine's log (Ctrl+L)"))
         log.toggled.connect(self.log.setVisible)
         QShortcut("Ctrl+L", self, log.toggle)  # a button's own shortcut would take the focus
-        self._restart = self.head.add_button(tr("Restart"), lambda: self.state.restart({}, 0.0))
+        self._restart = self.head.add_button(tr("Restart"), self._restart_now)
         self._restart.setToolTip(
-            tr("Stop the engine and start it with the same settings; replies that run are cut off")
+            tr("Stop the engine and start it with the same settings. Replies that run end first, if so chosen")
         )
         self._stop = self.head.add_button(tr("Stop"), self._controller.stop)
         self._stop.setToolTip(tr("Stop the server and free its memory"))
@@ -111,6 +132,9 @@ class CockpitPage(QWidget):
         self._copy.setMenu(self.copy_panel.menu(self._copy))
         self.head.add_widget(self._copy)
         return self.head
+
+    def _restart_now(self) -> None:
+        self.state.restart({}, self.controls.changes.drain_s)
 
     def _make_figures(self) -> QWidget:
         column = QVBoxLayout()

@@ -29,6 +29,7 @@ class SamplingFields(QWidget):
         self._column.setContentsMargins(0, 0, 0, 0)
         self._column.setSpacing(theme.px(theme.GAP))
         self.fields: dict[str, SliderField] = {}
+        self._steps: dict[str, Sequence[float]] = {}
         self._add(
             "temperature",
             tr("Temperature"),
@@ -90,6 +91,7 @@ class SamplingFields(QWidget):
         self.show_state()
 
     def _add(self, name: str, label: str, values: Sequence[float], words: Callable[[object], str], tip: str) -> None:
+        self._steps[name] = values
         field = self.fields[name] = SliderField(label, values, words=words, tip=tip)
         field.value_changed.connect(partial(self._state.sample_with, name))
         self._column.addWidget(field)
@@ -101,6 +103,9 @@ class SamplingFields(QWidget):
         for name, field in self.fields.items():
             value = self._state.sampled_with(name)
             if value is not None and field.value != value:
+                if value not in self._steps[name]:  # what the server has between two steps is one, too
+                    steps: list[float] = sorted({*self._steps[name], value}, key=_unlimited_last)
+                    field.set_values(steps)
                 field.set_value(value)
             field.show_hint(self._hint(name))
         self.thinking.set_value(self._state.sampled_with("thinking"))
@@ -125,6 +130,10 @@ def _meaning(name: str) -> str:
         "min_p": tr("at least so likely, beside the likeliest"),
         "max_tokens": tr("a reply ends there"),
     }[name]
+
+
+def _unlimited_last(value: float) -> tuple[bool, float]:
+    return value < 0, value
 
 
 def _two(value: object) -> str:

@@ -161,7 +161,9 @@ class SettingsState(QObject):
         if launch is not self._launch:
             return
         self._read_s = time.monotonic()
-        self.previewer = previewer
+        before = self.previewer
+        known = before is not None and before.basis.options == previewer.basis.options
+        self.previewer = previewer = before.moved_to(previewer.basis) if before and known else previewer
         if defaults is not None:
             self.defaults = defaults
         self.based.emit()
@@ -169,7 +171,8 @@ class SettingsState(QObject):
         self._look()
         if self.preview is not None and self.problem is None:  # what is so already is no wish any more
             self.wishes = {change.name: change.new for change in self.preview.changes}
-        self._controller.bridge.run(lambda _tell: _warm(previewer))
+        if not known:
+            self._controller.bridge.run(lambda _tell: _warm(previewer))
 
     def _fail(self, launch: "Launch", error: LauncherError) -> None:
         self._reading = None
