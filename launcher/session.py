@@ -14,6 +14,7 @@ from launcher.engine.action import apply, starts_again
 from launcher.engine.build import BUILT_IN
 from launcher.engine.client import ChatRequest, Delta, Timings
 from launcher.engine.diagnosis_actions import advise
+from launcher.engine.last import keep_used
 from launcher.engine.launch import ServeOptions, check_model, check_options, name_of
 from launcher.engine.left_over import command_hash
 from launcher.engine.load_times import LoadClock, keep_load_time
@@ -224,6 +225,8 @@ class Session:
         launch, pid = supervisor.launch, supervisor.engine_pid
         if launch is not None and (seconds := self._load_clock.take()) is not None:
             await asyncio.to_thread(keep_load_time, launch, seconds)
+        if launch is not None:
+            await asyncio.to_thread(keep_used, launch.options.model)
         if launch is None or pid is None or launch.build.name == BUILT_IN:
             return
         with suppress(Exception):

@@ -31,11 +31,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         nargs="?",
-        metavar="ID | list | verify | remove",
+        metavar="ID | list | verify | remove | folders",
         help="a model's id: its files, presets and measurements; or what to do with the models on this machine",
     )
     parser.add_argument(
-        "which", nargs="*", metavar="MODEL", help="what to list, verify or remove: ID[:QUANT], REPO:FILE, a path, all"
+        "which",
+        nargs="*",
+        metavar="MODEL",
+        help="what to list, verify or remove: ID[:QUANT], REPO:FILE, a path, all; add or remove, and folders",
     )
     parser.add_argument("--yes", action="store_true", help="remove without asking")
     parser.add_argument("--refresh", action="store_true", help="ask the hub for sizes and checksums, and keep them")

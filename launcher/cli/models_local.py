@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.text import one_line
 from launcher.cli.bar import Bar, size
 from launcher.cli.layout import filled, print_table
+from launcher.cli.models_folders import leftover_json, tell_leftovers
 from launcher.cli.output import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
+    from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel, Verified
 
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
@@ -28,7 +31,8 @@ _PART = re.compile(r"-\d{5}-of-\d{5}$")
 VERBS = {
     "list": "show the model files on this machine",
     "verify": "read model files again, and compare them with what they should be",
-    "remove": "delete models of this machine, after asking",
+    "remove": "delete models of this machine, or what downloads have left, after asking",
+    "folders": "list the folders that models are looked for in; with add or remove and a folder, change that",
 }
 
 
@@ -57,6 +61,12 @@ def take_any_order(parser: argparse.ArgumentParser) -> None:
 def _helping(prog: str, verb: str) -> argparse.ArgumentParser:
     summary = VERBS[verb]
     helping = argparse.ArgumentParser(prog=f"{prog} {verb}", description=f"{summary[0].upper()}{summary[1:]}.")
+    if verb == "folders":
+        helping.add_argument(
+            "which", nargs="*", metavar="add | remove DIR", help="a folder or a GGUF file (default: list)"
+        )
+        helping.add_argument("--json", action="store_true", help="print JSON for programs")
+        return helping
     few = "+" if verb == "remove" else "*"
     default = "" if verb == "remove" else " (default: all)"
     helping.add_argument("which", nargs=few, metavar="MODEL", help=f"ID[:QUANT], REPO:FILE, a path, or all{default}")
@@ -70,26 +80,37 @@ async def run(options: argparse.Namespace) -> int:
     """Do what `options.model` names with the models that `options.which` name."""
     from launcher.base.errors import BadOption
     from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.leftovers import leftovers, named_leftovers
     from launcher.models.library import library, named
 
     verb, which = options.model, options.which
+    if verb == "folders":
+        from launcher.cli.models_folders import run as run_folders
+
+        return await run_folders(options)
     if verb == "remove" and not which:
         raise BadOption("Which model is to be removed?", "`mtp-launcher models list` names them: ID:QUANT, or a path.")
     found = await asyncio.to_thread(library, load_catalogue())
     if found.notice:
         print(f"Note: {found.notice}", file=sys.stderr)
+    left = await asyncio.to_thread(leftovers) if verb != "verify" else ()
+    meant = {text: named_leftovers(left, text) for text in which}
     chosen = [
-        each for text in which or ["all"] for each in (named(found.models, text) if which or found.models else [])
+        each
+        for text in which or ["all"]
+        if not meant.get(text) and text != "leftovers"
+        for each in (named(found.models, text) if which or found.models else [])
     ]
     chosen = list(dict.fromkeys(chosen))
+    its = list(dict.fromkeys(each for text in which for each in meant[text])) if which else list(left)
     if verb == "list":
-        return _list(chosen, as_json=options.json)
+        return _list(chosen, its, as_json=options.json)
     if verb == "verify":
         return await _verify(chosen, as_json=options.json)
-    return await _remove(chosen, yes=options.yes, as_json=options.json)
+    return await _remove(chosen, its, yes=options.yes, as_json=options.json)
 
 
-def _as_json(local: LocalModel) -> dict[str, Any]:
+def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
     record = local.record
     return {
         "name": record.words,
@@ -102,6 +123,7 @@ def _as_json(local: LocalModel) -> dict[str, Any]:
         "mtp_head": record.head,
         "state": local.state.value,
         "verified_s": local.verified_s,
+        "used_s": used.get(str(local.path)),
         "place": local.place.value,
         "repo": record.repo,
         "revision": record.revision,
@@ -111,9 +133,16 @@ def _as_json(local: LocalModel) -> dict[str, Any]:
     }
 
 
-def _list(models: Sequence[LocalModel], *, as_json: bool) -> int:
+def _list(models: Sequence[LocalModel], left: Sequence[Leftover], *, as_json: bool) -> int:
     if as_json:
-        print_json({"models": [_as_json(local) for local in models]})
+        from launcher.engine.last import last_used
+
+        used = last_used()
+        told = [_as_json(local, used) for local in models]
+        print_json({"models": told, "leftovers": [leftover_json(each) for each in left]})
+        return 0
+    if not models and left:
+        tell_leftovers(left)
         return 0
     if not models:
         print("No models are on this machine. `mtp-launcher plan` says what fits, `mtp-launcher pull ID` gets it.")
@@ -135,6 +164,7 @@ def _list(models: Sequence[LocalModel], *, as_json: bool) -> int:
     for local in models:
         if local.record.problem:
             print("\n" + filled(f"{local.record.words}: {local.record.problem}"))
+    tell_leftovers(left)
     total = size(sum(map(_bytes_here, models)))
     print(f"\n{total} in all. `mtp-launcher serve` starts one by its id, as REPO:FILE, or by its path.")
     return 0
@@ -252,10 +282,11 @@ def _tell_verified(local: LocalModel, each: Verified) -> None:
         print(filled(words[each.outcome], " " * 9))
 
 
-async def _remove(models: Sequence[LocalModel], *, yes: bool, as_json: bool) -> int:
-    """Delete models after asking. Exit code 1 when the user says no."""
+async def _remove(models: Sequence[LocalModel], left: Sequence[Leftover], *, yes: bool, as_json: bool) -> int:
+    """Delete models and leftovers after asking. Exit code 1 when the user says no."""
     from launcher.base.errors import BadOption, ModelInUse
     from launcher.engine.in_use import server_using
+    from launcher.models.leftovers import remove_leftover
     from launcher.models.library import Place, remove
 
     for local in models:
@@ -271,34 +302,44 @@ async def _remove(models: Sequence[LocalModel], *, yes: bool, as_json: bool) -> 
                 f"Stop it first: `mtp-launcher stop --url {user.url}`.",
                 path=str(local.path),
             )
-    if not yes and not await _agreed(models, as_json=as_json):
+    if not models and not left:
+        if as_json:
+            print_json({"removed": [], "freed_bytes": 0})
+        else:
+            print("There is nothing to remove.")
+        return 0
+    paths = [*(path for local in models for path in local.record.paths), *(each.path for each in left)]
+    if not yes and not await _agreed(paths, sum(map(_bytes_here, models)) + sum(each.bytes for each in left), as_json):
         return 1
     freed = {local: await asyncio.to_thread(remove, local) for local in models}
+    cleared = {each: await asyncio.to_thread(remove_leftover, each) for each in left}
     if as_json:
         told = [
             {"name": each.record.words, "paths": [str(path) for path in each.record.paths], "freed_bytes": count}
             for each, count in freed.items()
         ]
-        print_json({"removed": told, "freed_bytes": sum(freed.values())})
+        told += [{"name": each.path.name, "paths": [str(each.path)], "freed_bytes": n} for each, n in cleared.items()]
+        print_json({"removed": told, "freed_bytes": sum(freed.values()) + sum(cleared.values())})
         return 0
     for local in models:
         outside = "" if local.place is Place.OURS else f" from {local.path.parent}"
         print(f"Removed {local.record.words}{outside}.")
-    print(f"{size(sum(freed.values()))} are free now.")
+    for each in left:
+        print(f"Removed {each.path}.")
+    print(f"{size(sum(freed.values()) + sum(cleared.values()))} are free now.")
     return 0
 
 
-async def _agreed(models: Sequence[LocalModel], *, as_json: bool) -> bool:
+async def _agreed(paths: Sequence[Path], n_bytes: int, as_json: bool) -> bool:
     """Ask the user. Raises BadOption when there is nobody to ask."""
     from launcher.base.errors import BadOption
 
     if as_json or sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise BadOption("Removing is asked about on a terminal, and this is none.", "Add --yes.")
-    for local in models:
-        for path in local.record.paths:
-            print(one_line(str(path), 4_096), file=sys.stderr)
-    freed = size(sum(map(_bytes_here, models)))
-    print(f"Delete {'these files' if len(models) > 1 else 'it'}? {freed} become free. [y/N] ", end="", file=sys.stderr)
+    for path in paths:
+        print(one_line(str(path), 4_096), file=sys.stderr)
+    which = "these files" if len(paths) > 1 else "it"
+    print(f"Delete {which}? {size(n_bytes)} become free. [y/N] ", end="", file=sys.stderr)
     sys.stderr.flush()
     return (await _line()).strip().lower() in (b"y", b"yes")
 

@@ -1,6 +1,8 @@
-"""The model that was served last, as its user named it."""
+"""The model that was served last, as its user named it, and when each file was."""
 
+import json
 import logging
+import time
 from pathlib import Path
 
 from launcher.base.errors import ModelMissing
@@ -8,6 +10,7 @@ from launcher.base.files import write_atomically
 from launcher.base.paths import expanded, state_dir
 
 _MOST_BYTES = 16_384
+_MOST_USED = 500
 _log = logging.getLogger(__name__)
 
 
@@ -40,5 +43,32 @@ def last() -> str:
     return name
 
 
+def keep_used(model: Path) -> None:
+    """Keep that a file is served now. Where it cannot be written, a warning says so."""
+    key = str(model.absolute())
+    used = last_used()
+    used.pop(key, None)
+    kept = dict(list(used.items())[1 - _MOST_USED :]) | {key: round(time.time(), 3)}
+    try:
+        write_atomically(_used_file(), json.dumps(kept, indent=1).encode())
+    except OSError as error:
+        _log.warning("When models were used cannot be kept (%s): %s.", _used_file(), error.strerror or error)
+
+
+def last_used() -> dict[str, float]:
+    """Return when files were served last, by their path, in seconds since the epoch; {} where nothing was kept."""
+    try:
+        kept = json.loads(_used_file().read_bytes())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(kept, dict):
+        return {}
+    return {path: float(time_s) for path, time_s in kept.items() if isinstance(time_s, int | float)}
+
+
 def _file() -> Path:
     return state_dir() / "last-model"
+
+
+def _used_file() -> Path:
+    return state_dir() / "last-used.json"

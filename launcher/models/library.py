@@ -1,4 +1,5 @@
-"""The model files on this machine: those we have downloaded, others in our folder, and those in the hub's caches."""
+"""The model files on this machine: those we have downloaded, others in our folder or in folders that the user has
+added, and those in the hub's caches."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,6 +12,7 @@ from launcher.base.paths import models_dir
 from launcher.fetch.digest import sha256_of
 from launcher.fetch.hub_cache import cached_models, claimed_sha256, find_cached, is_cached
 from launcher.fetch.names import local_path
+from launcher.models.added_places import added_places, place_of
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.gguf import read_model
 from launcher.models.gguf_header import part_names
@@ -81,7 +83,9 @@ def library(catalogue: Catalogue) -> Library:
 
 
 def _is_gone(record: Record) -> bool:
-    """Whether there is nothing to tell of files any more: others deleted what was theirs."""
+    """Whether there is nothing to tell of files any more: others deleted what was theirs, or nobody looks there now."""
+    if record.received_s is None and _place(record.path) is Place.ELSEWHERE and place_of(record.path) is None:
+        return True
     return not record.path.exists() and (record.received_s is None or is_cached(record.path))
 
 
@@ -216,6 +220,13 @@ def expect(record: Record, sha256: tuple[str | None, ...]) -> None:
         ]
 
 
+def hashes(local: LocalModel) -> tuple[str | None, ...]:
+    """Return the SHA-256 that was computed of each of a model's files and still holds, None where there is none."""
+    index, _ = read_index()
+    kept = (hash_kept(index, path) for path in local.record.paths)
+    return tuple(each.sha256 if each else None for each in kept)
+
+
 def remove(local: LocalModel) -> int:
     """Delete a model's files, and folders of ours that are empty then; return the bytes that are free now.
 
@@ -327,6 +338,10 @@ def _all_files() -> Iterator[tuple[Path, str | None, str | None]]:
             yield path, "/".join(parts[:2]) if len(parts) > 2 else None, "/".join(parts[2:]) or None
     for cached in cached_models():
         yield cached.path, cached.repo, cached.file
+    for place in added_places():
+        for path in sorted(place.rglob("*.gguf")) if place.is_dir() else (place,) if place.is_file() else ():
+            if path.is_file():
+                yield path, None, None
 
 
 def _record(

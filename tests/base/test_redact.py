@@ -1,0 +1,69 @@
+"""What a bug report must not hold, and what it must keep."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.base.redact import HIDDEN, redacted
+
+HOME = Path("/home/ada")
+
+
+def told(text: str, *secrets: str) -> str:
+    return redacted(text, secrets, home=HOME, user="ada")
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "hf_AbCdEfGhIjKlMnOpQrSt",
+        "sk-proj-abc123def456ghi",
+        "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
+    ],
+)
+def test_what_looks_like_a_key_goes(secret: str) -> None:
+    assert told(f"got {secret}, then") == f"got {HIDDEN}, then"
+
+
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [
+        ("llama-server --api-key abc,def --port 1", f"llama-server --api-key {HIDDEN},def --port 1"),
+        ("--api-key=9f8e7d6c", f"--api-key={HIDDEN}"),
+        ('{"api_key": "q1w2e3r4t5"}', f'{{"api_key": "{HIDDEN}"}}'),
+        ("Authorization: Bearer aa.bb-cc_dd", f"Authorization: Bearer {HIDDEN}"),
+        ("MY_TOKEN=abcdef123", f"MY_TOKEN={HIDDEN}"),
+        ("password: hunter22", f"password: {HIDDEN}"),
+        ("GET https://ada:pw@host.example/x", f"GET https://{HIDDEN}@host.example/x"),
+        ("https://cdn.example/f?X-Amz-Signature=abc&y=1 done", f"https://cdn.example/f?{HIDDEN} done"),
+        ("from 192.168.1.20 port 80", "from [address] port 80"),
+        ("ada@example.org wrote", f"{HIDDEN} wrote"),
+        ("/home/ada/models/m.gguf", "~/models/m.gguf"),
+        ("C:\\Users\\ada\\m.gguf", "C:\\Users\\[user]\\m.gguf"),
+    ],
+)
+def test_what_it_is_assigned_to_tells_it(line: str, left: str) -> None:
+    assert told(line) == left
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print_info: n_vocab = 151936, EOS token = 151645 '<|im_end|>'",
+        "slot update_slots: new prompt, n_ctx_slot = 4096, n_prompt_tokens = 23",
+        "load_tensors: CUDA0 model buffer size = 14210.23 MiB",
+        "main: server is listening on http://127.0.0.1:8080",
+        "generated token after token",
+        "/home/adamant/x",
+        "version 0.1.2.3 of it, b11669",
+        "draft acceptance rate = 0.81",
+    ],
+)
+def test_all_else_stays(line: str) -> None:
+    assert told(line) == line
+
+
+def test_what_is_known_goes_wherever_it_stands() -> None:
+    assert told("x=Zm9vYmFyYmF6;", "Zm9vYmFyYmF6") == f"x={HIDDEN};"
+    assert told("the word", "the") == "the word"

@@ -1,0 +1,83 @@
+"""`models folders`, what downloads have left, and `logs --report` as a user types them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.base.paths import models_dir
+from launcher.engine.logs import LogBook
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "launcher", *arguments]
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False, env=environment
+    )
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    told = run(*arguments, "--json")
+    assert told.returncode == 0, told.stderr
+    value: dict[str, Any] = json.loads(told.stdout)
+    return value
+
+
+@pytest.fixture(autouse=True)
+def _no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_a_folder_is_added_listed_and_taken_out(tmp_path: Path, demo_model: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    shutil.copy(demo_model, folder / "mine-F16.gguf")
+    assert "added." in run("models", "folders", "add", str(folder)).stdout
+    assert "looked at already" in run("models", "folders", "add", str(folder)).stdout
+    folders = answer("models", "folders")["folders"]
+    assert {"path": str(folder), "kind": "added", "there": True} in folders
+    (model,) = answer("models", "list")["models"]
+    assert (model["quant"], model["place"], model["used_s"]) == ("F16", "elsewhere", None)
+    assert "stay" in run("models", "folders", "remove", str(folder)).stdout
+    assert answer("models", "list")["models"] == []
+    assert run("models", "folders", "remove", str(folder)).returncode == 1
+    assert run("models", "folders", "add").returncode == 1
+
+
+def test_what_downloads_left_is_listed_and_removed() -> None:
+    bad = models_dir() / "m.gguf.bad"
+    bad.parent.mkdir(parents=True)
+    bad.write_bytes(b"x" * 5_000)
+    bad.with_name("m.gguf.bad.txt").write_text("It is another file.\n")
+    told = run("models", "list").stdout
+    assert "not what it should be" in told
+    assert "It is another file." in told
+    (left,) = answer("models", "list")["leftovers"]
+    assert (left["path"], left["kind"]) == (str(bad), "bad")
+    assert run("models", "remove", "leftovers").returncode != 0
+    assert bad.exists()
+    assert answer("models", "remove", "leftovers", "--yes")["freed_bytes"] > 0
+    assert list(models_dir().iterdir()) == []
+    assert "nothing to remove" in run("models", "remove", "leftovers", "--yes").stdout
+
+
+def test_a_log_becomes_a_report() -> None:
+    book = LogBook.for_port(9_100)
+    book.add("srv load_model: --api-key abcdef0123 was given")
+    book.close()
+    told = run("logs", "--report")
+    assert told.returncode == 0, told.stderr
+    assert "### Versions" in told.stdout
+    assert "abcdef0123" not in told.stdout
+    (file,) = answer("logs", "--files")["files"]
+    assert (file["port"], file["age"]) == (9_100, 0)
+    assert "abcdef0123" in run("logs", "--file", file["path"]).stdout
+    assert "abcdef0123" not in run("logs", "--file", file["path"], "--report").stdout
+    assert run("logs", "--report", "--follow").returncode == 1
