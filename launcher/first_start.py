@@ -46,7 +46,7 @@ _PROMPT = "Count from one to thirty in words."
 _DEMO_PROMPT = "What is MTP, and what does this demo show?"
 
 
-Tell = Callable[[StepTold], None]
+Tell = Callable[[StepTold], object]
 Hear = Callable[[Status], None]
 Ask = Callable[[ChatRequest], Awaitable[Reply]]
 Serve = Callable[[ServeOptions, Hear], Awaitable[Ask]]
@@ -71,12 +71,12 @@ def steps_of(found: Survey) -> tuple[StepTold, ...]:
     return tuple(steps.values())
 
 
-def serve_by(session: Session, chosen: dict[str, Value] | None = None) -> Serve:
-    """Return how a session serves. `chosen` are settings to keep for the model's next start: see Session.start."""
+def serve_by(session: Session, aim: Aim) -> Serve:
+    """Return how a session serves an aim; the settings of its plan are kept for the model's next start."""
 
     async def serve(options: ServeOptions, hear: Hear) -> Ask:
         with session.listening(lambda event: hear(event) if isinstance(event, Status) else None):
-            await session.start(options, chosen=chosen)
+            await session.start(options, chosen=chosen_by(aim), named=aim.model)
         return session.ask
 
     return serve

@@ -19,7 +19,7 @@ from launcher.engine.settings import remembered
 from launcher.fetch.jobs import Wish
 from launcher.fetch.queue_runner import Runner
 from launcher.first_checks import Aim, aim_of, survey
-from launcher.first_start import chosen_by, first_start, serve_by, steps_of
+from launcher.first_start import first_start, serve_by, steps_of
 from launcher.first_steps import How, Stage, Step, StepTold
 from launcher.machine.disks import Disk
 from launcher.models.catalogue_load import load_catalogue
@@ -105,7 +105,7 @@ def mine(home: Path, repository: Path) -> Aim:
 
 
 async def start(aim: Aim, session: Session, told: Told) -> Reply:
-    return await first_start(aim, serve_by(session, chosen_by(aim)), told)
+    return await first_start(aim, serve_by(session, aim), told)
 
 
 async def test_the_demo_needs_nothing(session: Session, told: Told) -> None:

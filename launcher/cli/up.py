@@ -53,7 +53,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher import app
     from launcher.base.errors import LauncherError
     from launcher.engine.last import keep_last
-    from launcher.first_start import chosen_by, first_start, serve_by
+    from launcher.first_start import first_start, serve_by
 
     show: _Lines | _JsonLines = _JsonLines() if options.json else _Lines()
     aim, plan = await _aim(options)
@@ -61,7 +61,7 @@ async def run(options: argparse.Namespace) -> int:
     session = app.Session(port=options.port)
     ready = False
     try:
-        reply = await first_start(aim, serve_by(session, chosen_by(aim)), show.step)
+        reply = await first_start(aim, serve_by(session, aim), show.step)
         ready = True
         await asyncio.to_thread(keep_last, aim.model)
         show.ready(session, reply)
