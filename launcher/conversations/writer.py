@@ -94,6 +94,9 @@ class Writer:
             work(self._open)
         except LauncherError as error:
             self._failed(error)
+        except Exception as error:  # noqa: BLE001 -- told, and what comes after it is still kept
+            why = f"{type(error).__name__}: {error}"
+            self._failed(LauncherError(f"Something unforeseen went wrong with the kept conversations: {why}."))
 
 
 def _joined(pieces: Iterable[Piece]) -> list[Piece]:

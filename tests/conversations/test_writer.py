@@ -101,6 +101,13 @@ def test_what_fails_is_told_and_the_rest_goes_on(writer: Writer, failures: list[
     assert [error.code for error in failures] == ["conversation_missing"]
 
 
+def test_what_nobody_foresaw_is_told_too(writer: Writer, failures: list[LauncherError]) -> None:
+    writer.do(lambda kept: [][len(kept.all())])
+    begin(writer)
+    assert len(answer(writer, lambda kept: kept.all())) == 1
+    assert "IndexError" in str(failures[0])
+
+
 def test_a_file_that_cannot_be_opened_is_told_each_time_and_may_come_back(
     tmp_path: Path, failures: list[LauncherError]
 ) -> None:

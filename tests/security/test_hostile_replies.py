@@ -18,7 +18,9 @@ from launcher.base.errors import LauncherError
 from launcher.base.identity import ProcessId
 from launcher.engine.registry import Entry
 from launcher.gui import theme
-from launcher.gui.chat.pane import ChatPane, Text
+from launcher.gui.chat.code import CodeBlock
+from launcher.gui.chat.pane import Answer, ChatPane, Text
+from launcher.gui.chat.reply import MOST_SHOWN
 from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tip
@@ -140,12 +142,31 @@ class TestInTheWindow:
         assert "<a " not in inside
         assert not loaded
 
-    def test_it_does_nothing(self, pane: ChatPane, qapp: QApplication) -> None:
+    @pytest.mark.parametrize("before", ["", "```\n", "| ", "# **", "> `"])
+    def test_it_does_nothing(self, pane: ChatPane, qapp: QApplication, before: str) -> None:
+        answer = pane.findChildren(Answer)[-1]
         for attack in ATTACKS.values():
-            pane.add(attack, attack)
+            pane.add(f"{before}{attack}\n", attack)
+        answer.thoughts.button.setChecked(True)
         qapp.processEvents()
-        for shown in texts(pane):
-            assert not ACTING.search(shown.toPlainText())
+        blocks = pane.findChildren(CodeBlock)
+        shown = [text.toPlainText() for text in texts(pane)] + [block.edit.toPlainText() for block in blocks]
+        shown += [label.text() for block in blocks for label in block.findChildren(QLabel)]
+        assert sum(map(len, shown)) > 100
+        assert not any(map(ACTING.search, shown))
+        answer.copy_button.copy()
+        assert not ACTING.search(qapp.clipboard().text()), "what is copied is what is seen"
+        for block in blocks:
+            block.copy_button.copy()
+            assert not ACTING.search(qapp.clipboard().text())
+
+    @pytest.mark.parametrize("line", ["*" * 2_000, "**a " * 500, "`a" * 1_000, "_a*b" * 500, "[" * 2_000, "|a" * 1_000])
+    def test_no_markdown_takes_long(self, pane: ChatPane, qapp: QApplication, line: str) -> None:
+        began_s = time.thread_time()
+        for part in [line[begin : begin + 20] for begin in range(0, len(line), 20)]:  # as it streams
+            pane.add(part, "")
+        qapp.processEvents()
+        assert time.thread_time() - began_s < 5, "100 times a line of 2,000 characters"
 
     def test_the_conversation_keeps_what_was_said(self, pane: ChatPane) -> None:
         pane.add("a\x1b[31m" + "y" * 5_000, "")
@@ -161,14 +182,15 @@ class TestInTheWindow:
             pane.add(part, "")
             longest_s = max(longest_s, time.thread_time() - began_s)
         deadline_s = time.monotonic() + 20
-        while texts(pane)[-1]._waiting and time.monotonic() < deadline_s:
+        answer = pane.findChildren(Answer)[-1]
+        while answer.waiting and time.monotonic() < deadline_s:
             began_s = time.thread_time()
             qapp.processEvents()
             longest_s = max(longest_s, time.thread_time() - began_s)
         assert longest_s < 0.5, "of processor time; what grows with the square of the length takes minutes"
-        shown = texts(pane)[-1].toPlainText()
-        assert "is not shown" in shown
-        assert len(shown) < 410_000
+        shown = [text.toPlainText() for text in texts(pane)]
+        assert "is not shown" in shown[-1]
+        assert sum(map(len, shown)) < 1.01 * MOST_SHOWN
         pane.end("")
         assert pane.messages[-1]["content"] == reply
 

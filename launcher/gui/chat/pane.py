@@ -1,328 +1,224 @@
-"""The chat pane: ask, watch the reply stream, stop it; under each reply its figures."""
+"""The chat: a conversation and its prompt, the conversations that are kept, and one question to two settings."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QSizeF, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QKeyEvent, QTextCursor
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QPlainTextEdit,
-    QPushButton,
-    QScrollArea,
-    QSizePolicy,
-    QTextEdit,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtCore import QEvent, Qt, Slot
+from PySide6.QtGui import QKeyEvent, QKeySequence, QShortcut
+from PySide6.QtWidgets import QFileDialog
 
-from launcher.base.text import prose
+from launcher.base.errors import LauncherError
+from launcher.conversations.prompts import read_prompts
+from launcher.conversations.records import Conversation, title_of
 from launcher.gui import theme
+from launcher.gui.chat.column import Turn
+from launcher.gui.chat.comparing import Comparing
+from launcher.gui.chat.frame import ChatFrame
+from launcher.gui.chat.kept import settings_of
+from launcher.gui.chat.look import sheet
+from launcher.gui.chat.prompt import Question
+from launcher.gui.chat.reply import Answer
+from launcher.gui.chat.talk import Talk
+from launcher.gui.chat.text import Text
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Label
 from launcher.gui.viewmodel import View
+from launcher.gui.words import tr
 
 if TYPE_CHECKING:
+    from launcher.app import Reply
     from launcher.engine.client import Delta
 
-_PROMPT_HEIGHT = 76
-_SHORT_BUBBLE = 240
-_NARROWEST = 300
-_LONGEST_LINE, _AT_ONCE, _PAUSE_MS = 2_000, 16_000, 15
-_MOST_SHOWN, _MOST_ASKED = 400_000, 20_000
-"""Characters that are shown. All of them are kept for the conversation."""
+__all__ = ["Answer", "ChatPane", "Text"]
 
 
-class Prompt(QPlainTextEdit):
-    """Where the user writes: Enter sends, Shift+Enter breaks the line."""
-
-    sent = Signal()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setObjectName("prompt")
-        self.setAccessibleName("Your message")
-        self.setTabChangesFocus(True)
-        self.setFixedHeight(_PROMPT_HEIGHT)
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
-        """Send, or write."""
-        enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
-        if enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
-            self.sent.emit()
-        else:
-            super().keyPressEvent(event)
-
-
-class Text(QTextEdit):
-    """Read-only text that is as high as what it holds, and is appended to without laying out all of it again.
-
-    Nothing in it is a link or a picture, whatever it says. It takes a little of what came at a time, and starts a new
-    line where one is too long (Qt lays a line out in a time that grows with its square), so that the window answers.
-    """
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        super().__init__()
-        self.setObjectName("reply")
-        self.setReadOnly(True)
-        self.setUndoRedoEnabled(False)
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setAccessibleName("Thoughts" if quiet else "Reply")
-        self.setTextInteractionFlags(theme.SELECTABLE)
-        self.setFont(theme.font(theme.CAPTION_PX if quiet else theme.BODY_PX))
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        self.document().setDocumentMargin(0)
-        self.document().documentLayout().documentSizeChanged.connect(self._fit)
-        self._parts: list[str] = []
-        self._waiting = ""
-        self._shown = self._column = 0
-        self._next = QTimer(self)
-        self._next.setSingleShot(True)
-        self._next.timeout.connect(self._show_more)
-        self._fit(self.document().size())
-
-    @property
-    def said(self) -> str:
-        """All that was appended, as it came."""
-        return "".join(self._parts)
-
-    def add(self, text: str) -> None:
-        """Append text."""
-        self._parts.append(text)
-        room = _MOST_SHOWN - self._shown - len(self._waiting)
-        if room > 0:
-            self._waiting += text[:room]
-            if len(text) > room:
-                self._waiting += f"\n… What comes after {_MOST_SHOWN:,} characters is not shown."
-        if not self._next.isActive():
-            self._show_more()
-
-    @Slot()
-    def _show_more(self) -> None:
-        now, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
-        if not now:
-            return
-        self._shown += len(now)
-        cursor = QTextCursor(self.document())
-        cursor.movePosition(QTextCursor.MoveOperation.End)
-        cursor.insertText(self._broken(prose(now)))
-        if self._waiting:
-            self._next.start(_PAUSE_MS)
-
-    def _broken(self, text: str) -> str:
-        """Return text with no line longer than _LONGEST_LINE, counted from where the last one ended."""
-        lines: list[str] = []
-        for line in text.split("\n"):
-            room = _LONGEST_LINE - (self._column if not lines else 0)
-            pieces = [line[:room], *(line[at : at + _LONGEST_LINE] for at in range(room, len(line), _LONGEST_LINE))]
-            self._column = len(pieces[-1]) + (self._column if not lines and len(pieces) == 1 else 0)
-            lines += pieces
-        return "\n".join(lines)
-
-    @Slot(QSizeF)
-    def _fit(self, size: QSizeF) -> None:
-        height = max(int(size.height()) + 4, self.fontMetrics().height() + 4)
-        if height != self.height():
-            self.setFixedHeight(height)
-
-
-class Question(QWidget):
-    """What the user asked, in a bubble at the right."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        text = text if len(text) <= _MOST_ASKED else f"{text[:_MOST_ASKED]} …"
-        bubble = Label(text)
-        bubble.setObjectName("bubble")
-        bubble.setTextInteractionFlags(theme.SELECTABLE)
-        bubble.setMargin(theme.GAP_M)
-        bubble.setAccessibleName(f"You asked: {text}")
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(theme.GAP_XL, 0, 0, 0)
-        short = "\n" not in text and bubble.fontMetrics().horizontalAdvance(text) < _SHORT_BUBBLE
-        bubble.setWordWrap(not short)
-        layout.addStretch(1)
-        layout.addWidget(bubble, 0 if short else 12)
-
-
-class Answer(QWidget):
-    """A reply: its thoughts folded, its text, its figures."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setAccessibleName("Reply")
-        self._thoughts = Text(quiet=True)
-        self._thoughts.hide()
-        self._words, self._in_word = 0, False
-        self._fold = QPushButton()
-        self._fold.setObjectName("fold")
-        self._fold.setCheckable(True)
-        self._fold.hide()
-        self._fold.toggled.connect(self._unfold)
-        self._text = Text()
-        self._footer = Label()
-        self._footer.setObjectName("secondary")
-        self._footer.setWordWrap(True)
-        self._footer.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-        self._footer.setTextInteractionFlags(theme.SELECTABLE)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(theme.GAP_S)
-        for widget in (self._fold, self._thoughts, self._text, self._footer):
-            layout.addWidget(widget)
-
-    def add(self, text: str, reasoning: str) -> None:
-        """Append what came."""
-        if reasoning:
-            joined = self._in_word and not reasoning[0].isspace()
-            self._words += len(reasoning.split()) - joined
-            self._in_word = not reasoning[-1].isspace()
-            self._thoughts.add(reasoning)
-            self._name_fold()
-            self._fold.show()
-        if text:
-            self._text.add(text)
-
-    def _name_fold(self) -> None:
-        self._fold.setText(f"{'▾' if self._fold.isChecked() else '▸'} Thought, {self._words} words")
-
-    @Slot(bool)
-    def _unfold(self, unfolded: bool) -> None:
-        self._thoughts.setVisible(unfolded)
-        self._name_fold()
-
-    def end(self, footer: str) -> None:
-        """Show the figures, or why it ended."""
-        self._footer.setText(footer)
-
-    @property
-    def text(self) -> str:
-        """The reply so far."""
-        return self._text.said
-
-
-class ChatPane(QFrame):
+class ChatPane(ChatFrame):
     """The conversation and the prompt."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self.setObjectName("card")
-        self.setMinimumWidth(_NARROWEST)
-        self.messages: list[dict[str, str]] = []
+        self._theme = theme.current()
+        self.talk = Talk(self.kept)
         self._answer: Answer | None = None
+        self._writing = ""
+        self._editing: int | None = None
+        self._comparing: Comparing | None = None
         self._can_ask = self._replying = False
-        title = Label("Chat")
-        title.setFont(theme.font(theme.SECTION_PX, bold=True))
-        self._new = QPushButton("New chat")
-        self._new.setToolTip("Forget this conversation and begin another")
-        self._new.clicked.connect(self.clear)
-        head = QHBoxLayout()
-        head.addWidget(title)
-        head.addStretch()
-        head.addWidget(self._new)
-        self._conversation = QWidget()
-        self._conversation.setObjectName("conversation")
-        self._column = QVBoxLayout(self._conversation)
-        self._column.setContentsMargins(0, 0, theme.GAP, 0)
-        self._column.setSpacing(theme.GAP_L)
-        self._column.addStretch()
-        self._area = QScrollArea()
-        self._area.setWidgetResizable(True)
-        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._area.setWidget(self._conversation)
-        self._area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self._area.verticalScrollBar().rangeChanged.connect(self._follow)
-        self._following = True
-        self._area.verticalScrollBar().valueChanged.connect(self._see_whether_to_follow)
-        self.prompt = Prompt()
-        self.prompt.sent.connect(self._send)
-        self._button = QPushButton("Send")
-        self._button.setObjectName("primary")
-        self._button.clicked.connect(self._send_or_stop)
-        below = QHBoxLayout()
-        below.addStretch()
-        below.addWidget(self._button)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(theme.GAP_L, theme.GAP_M, theme.GAP_L, theme.GAP_L)
-        layout.setSpacing(theme.GAP_M)
-        layout.addLayout(head)
-        layout.addWidget(self._area, 1)
-        layout.addWidget(self.prompt)
-        layout.addLayout(below)
-        controller.deltas.connect(self._take)
-        controller.replied.connect(self._take_reply)
-        controller.view_changed.connect(self._show_view)
+        self._connect()
         self._show_view(controller.view)
 
-    @Slot(object)
-    def _show_view(self, view: View) -> None:
-        self.show_abilities(can_ask=view.can_ask, replying=view.replying, hint=view.prompt_hint)
-
-    @Slot(object)
-    def _take(self, deltas: "list[Delta]") -> None:
-        text, reasoning = (each.content for each in deltas), (each.reasoning for each in deltas)
-        self.add("".join(text), "".join(reasoning))
-
-    @Slot(object, str)
-    def _take_reply(self, _reply: object, footer: str) -> None:
-        self.end(footer)
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """What was asked and replied, without the system prompt."""
+        return self.talk.messages
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
-        """Stop the reply with Esc, wherever in the pane the focus is."""
-        if event.key() == Qt.Key.Key_Escape:
-            self._controller.stop_reply()
-        else:
+        """Stop the reply with Esc, wherever in the pane the focus is; else leave what was begun."""
+        if event.key() != Qt.Key.Key_Escape:
             super().keyPressEvent(event)
+        elif self._replying:
+            self._stop()
+        elif self._editing is not None:
+            self._leave_editing()
+        elif self.chats.isChecked():
+            self.chats.setChecked(False)
+
+    def changeEvent(self, event: QEvent) -> None:  # noqa: N802
+        """Take over another theme."""
+        changed = event.type() == QEvent.Type.PaletteChange and hasattr(self, "talk")
+        if changed and self._theme is not theme.current():  # a style sheet changes the palette, too
+            self._theme = theme.current()
+            self.setStyleSheet(sheet())
+            self.system.recolour()
+            for answer in self.column.answers:
+                answer.recolour()
+        super().changeEvent(event)
 
     def show_abilities(self, *, can_ask: bool, replying: bool, hint: str) -> None:
         """Enable what is possible now."""
-        self._can_ask = can_ask
+        free = self._comparing is None and not replying
+        self._can_ask = can_ask and free
         self._replying = replying
-        self._button.setText("Stop reply" if replying else "Send")
-        self._button.setEnabled(can_ask or replying)
-        self._new.setEnabled(not replying)
+        self.send_button.setText(tr("Stop reply") if replying else tr("Send"))
+        self.send_button.setToolTip(tr("Stop the reply (Esc)") if replying else tr("Send the message (Enter)"))
+        self.send_button.setEnabled(self._can_ask or replying)
+        for each in (self.new_button, self.compare_bar, self.compare_button):
+            each.setEnabled(free)
         self.prompt.setPlaceholderText(hint)
+        self._offer_actions()
 
     def ask(self, text: str) -> None:
-        """Put a question into the conversation and ask it."""
-        self.messages.append({"role": "user", "content": text})
-        self._add(Question(text))
-        self._answer = Answer()
-        self._add(self._answer)
-        self._following = True
-        self._controller.ask(list(self.messages))
+        """Put a question into the conversation and ask it; twice where two settings are compared."""
+        self.banner.clear()
+        self.system.settle()
+        coloured = self.colour_button.isChecked()
+        comparing: Comparing | None = None
+        if self.compare_button.isChecked() and not self.prompts.active:
+            try:
+                comparing = Comparing(
+                    self._controller, self.talk, self.compare_bar, self._send_request, self, coloured=coloured
+                )
+            except LauncherError as error:
+                self.banner.tell(str(error), "attention")
+                self.prompt.setPlainText(text)
+                return
+        if self._editing is not None:
+            self.column.cut(self._editing)
+            self.talk.cut(self._editing)
+            self._leave_editing()
+        if not self.messages:
+            self.show_title(title_of(text))
+        self.talk.ask(text, self._model)
+        answer = comparing.pair.answers[0] if comparing else Answer(coloured=coloured)
+        self.column.add(Turn(len(self.messages) - 1, Question(text), comparing.pair if comparing else answer))
+        self._show_talk()
+        self._comparing = comparing
+        if comparing is not None:
+            comparing.over.connect(self._stop_comparing)
+        self._send_request(answer, self._controller.sampling, {})
 
     def add(self, text: str, reasoning: str) -> None:
         """Append to the reply that is under way."""
         if self._answer is not None:
             self._answer.add(text, reasoning)
+            self.kept.add(self._writing, text, reasoning)
 
-    def end(self, footer: str) -> None:
+    def end(self, footer: str, reply: "Reply | None" = None) -> None:
         """End the reply that is under way; what came of it stays in the conversation."""
-        if self._answer is not None:
-            self._answer.end(footer)
-            if self._answer.text:
-                self.messages.append({"role": "assistant", "content": self._answer.text})
-            else:  # a question that got no answer, as one that was too long, is not asked again with the next
-                self.messages.pop()
-            self._answer = None
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return
+        answer.end(footer)
+        if self._comparing is not None:
+            self._comparing.end(self._writing, answer, reply, footer)
+        elif answer.text:
+            self.talk.end_reply(self._writing, answer.text, reply, footer)
+            if reply is None:
+                self.prompts.clear()
+        else:
+            self.prompts.clear()
+            other = self.talk.give_up(self._writing)
+            if other is not None:
+                self.banner.tell(footer, "attention")
+                self.talk.open_version(other, self.show_conversation)
+        self._offer_actions()
 
     @Slot()
     def clear(self) -> None:
         """Begin a new conversation."""
-        self.messages.clear()
-        while self._column.count() > 1:
-            item = self._column.takeAt(0)
-            widget = item.widget() if item else None
-            if widget is not None:
-                widget.deleteLater()
+        if not self._replying and self._comparing is None:
+            self._forget()
+            self._show_talk()
+            self.prompt.setFocus()
+
+    def open(self, conversation: str) -> None:
+        """Open a conversation that is kept."""
+        if not self._replying and self._comparing is None:
+            self.kept.do(lambda kept: kept.get(conversation), self.show_conversation)
+
+    def show_conversation(self, conversation: Conversation) -> None:
+        """Show one, from its end on; what comes before can be shown as well."""
+        if self._replying or self._comparing is not None:
+            return
+        self._leave_editing()
+        self.prompts.clear()
+        self.talk.load(conversation)
+        self.system.show_text(conversation.system)
+        self.show_title(conversation.title)
+        self.column.show_messages(conversation.messages)
+        self._show_talk()
+        self._offer_actions()
         self.prompt.setFocus()
 
-    def _add(self, widget: QWidget) -> None:
-        self._column.insertWidget(self._column.count() - 1, widget)
+    def ask_from(self, file: Path) -> None:
+        """Ask the prompts of a file in turn."""
+        try:
+            self.prompts.begin(file, read_prompts(file))
+        except LauncherError as error:
+            self.banner.tell(str(error), "attention")
+            return
+        self._next_prompt()
+
+    @property
+    def _model(self) -> str:
+        return self._controller.inputs.model or ""
+
+    def _send_request(self, answer: Answer, sampling: Mapping[str, Any], noted: Mapping[str, Any]) -> None:
+        self._answer = answer
+        settings = settings_of(self._controller.launch, sampling) | dict(noted)
+        self._writing = self.talk.begin_reply(settings, self._model)
+        alone = self.prompts.active and self.prompts.alone.isChecked()
+        self._controller.ask(self.talk.request(alone=alone), dict(sampling))
+
+    @Slot(object)
+    def _take(self, deltas: "list[Delta]") -> None:
+        if self._answer is not None:
+            self._answer.take(deltas)
+            text, reasoning = (each.content for each in deltas), (each.reasoning for each in deltas)
+            self.kept.add(self._writing, "".join(text), "".join(reasoning))
+
+    @Slot(object, str)
+    def _take_reply(self, reply: "Reply | None", footer: str) -> None:
+        self.end(footer, reply)
+
+    @Slot(object)
+    def _show_view(self, view: View) -> None:
+        self.show_abilities(can_ask=view.can_ask, replying=view.replying, hint=view.prompt_hint)
+        if self.prompts.active and self._can_ask and self._answer is None:
+            self._next_prompt()
+
+    @Slot()
+    def _stop_comparing(self) -> None:
+        if self._comparing is not None:
+            self._comparing.deleteLater()
+            self._comparing = None
+            self._show_view(self._controller.view)
+
+    @Slot()
+    def _next_prompt(self) -> None:
+        if self._can_ask and (prompt := self.prompts.next()) is not None:
+            self.ask(prompt)
 
     @Slot()
     def _send(self) -> None:
@@ -334,16 +230,121 @@ class ChatPane(QFrame):
     @Slot()
     def _send_or_stop(self) -> None:
         if self._replying:
-            self._controller.stop_reply()
+            self._stop()
         else:
             self._send()
 
-    @Slot()
-    def _follow(self) -> None:
-        if self._following:
-            bar = self._area.verticalScrollBar()
-            QTimer.singleShot(0, bar, lambda: bar.setValue(bar.maximum()))
+    def _stop(self) -> None:
+        self.prompts.clear()
+        self._controller.stop_reply()
 
-    @Slot(int)
-    def _see_whether_to_follow(self, value: int) -> None:
-        self._following = value >= self._area.verticalScrollBar().maximum() - 24
+    @Slot(object)
+    def _again(self, turn: Turn) -> None:
+        """Ask for another reply to a question."""
+        if self._can_ask:
+            self._leave_editing()
+            self.system.settle()
+            self.column.cut(turn.at + 1)
+            self.talk.cut(turn.at + 1)
+            answer = Answer(coloured=self.colour_button.isChecked())
+            self.column.exchange(turn, answer)
+            self._send_request(answer, self._controller.sampling, {})
+
+    @Slot(object)
+    def _edit(self, turn: Turn) -> None:
+        if not self._replying and self._comparing is None:
+            self._editing = turn.at
+            self.editing_bar.show()
+            self.prompt.setPlainText(self.messages[turn.at]["content"])
+            self.prompt.moveCursor(self.prompt.textCursor().MoveOperation.End)
+            self.prompt.setFocus()
+
+    @Slot()
+    def _edit_last(self) -> None:
+        if self.column.turns and self.column.turns[-1].at < len(self.messages):
+            self._edit(self.column.turns[-1])
+
+    @Slot(object, int)
+    def _show_version(self, turn: Turn, by: int) -> None:
+        if not self._replying and self._comparing is None:
+            number, versions = self.talk.version(turn.at + 1)
+            self.talk.open_version(versions[number + by], self.show_conversation)
+
+    def _leave_editing(self) -> None:
+        if self._editing is not None:
+            self._editing = None
+            self.editing_bar.hide()
+            self.prompt.clear()
+
+    def _offer_actions(self) -> None:
+        """Offer with each reply what can be done with it now."""
+        for turn in self.column.turns:
+            if isinstance(turn.reply, Answer) and turn.reply is not self._answer:
+                asked = turn.at < len(self.messages)
+                turn.reply.show_actions(again=self._can_ask and asked, edit=self._can_ask and asked)
+                number, versions = self.talk.version(turn.at + 1) if turn.at + 1 < len(self.messages) else (0, [])
+                turn.reply.show_versions(number + 1, len(versions) if self._can_ask or not self._replying else 0)
+
+    @Slot()
+    def _copy_last(self) -> None:
+        answers = [answer for answer in self.column.answers if answer.text]
+        if answers:
+            answers[-1].copy_button.copy()
+
+    @Slot(bool)
+    def _colour_steps(self, coloured: bool) -> None:
+        for answer in self.column.answers:
+            answer.colour(coloured=coloured)
+
+    def _show_talk(self) -> None:
+        self.chats.setChecked(False)
+
+    @Slot(str)
+    def _take_deleted(self, conversation: str) -> None:
+        if conversation == self.talk.id:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._leave_editing()
+        self.prompts.clear()
+        self.column.clear()
+        self.talk.clear()
+        self.show_title("")
+
+    @Slot(object)
+    def _not_kept(self, error: LauncherError) -> None:
+        self.banner.tell(str(error), "attention")
+
+    @Slot()
+    def _choose_prompts(self) -> None:
+        dialog = QFileDialog(self, tr("Prompts from a file"))
+        dialog.setNameFilters([tr("Text (*.txt *.md)"), tr("All files (*)")])
+        dialog.fileSelected.connect(lambda name: self.ask_from(Path(name)))
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.open()
+
+    def _connect(self) -> None:
+        controller = self._controller
+        controller.deltas.connect(self._take)
+        controller.replied.connect(self._take_reply)
+        controller.view_changed.connect(self._show_view)
+        controller.closed.connect(self.kept.close)
+        self.kept.failed.connect(self._not_kept)
+        self.kept.noticed.connect(lambda notice: self.banner.tell(notice, "attention"))
+        self.drawer.opened.connect(self.open)
+        self.drawer.gone.connect(self._take_deleted)
+        self.column.again_asked.connect(self._again)
+        self.column.edit_asked.connect(self._edit)
+        self.column.version_asked.connect(self._show_version)
+        self.prompt.sent.connect(self._send)
+        self.prompt.edit_asked.connect(self._edit_last)
+        said = tr("Images are not supported yet: the picture was not taken over. Ask by text.")
+        self.prompt.image_refused.connect(lambda: self.banner.tell(said, "information"))
+        self.system.changed.connect(self.talk.set_system)
+        self.editing_bar.cancelled.connect(self._leave_editing)
+        self.new_button.clicked.connect(self.clear)
+        self.send_button.clicked.connect(self._send_or_stop)
+        self.from_file.triggered.connect(self._choose_prompts)
+        self.colour_button.toggled.connect(self._colour_steps)
+        for key, do in (("Ctrl+N", self.clear), ("Ctrl+F", self.search), ("Ctrl+Shift+C", self._copy_last)):
+            QShortcut(QKeySequence(key), self, do, context=Qt.ShortcutContext.WindowShortcut)

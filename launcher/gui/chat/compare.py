@@ -1,0 +1,252 @@
+"""The same prompt to two settings, side by side: A as it runs, B with other values, in turn on the one server."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from PySide6.QtCore import QObject, QTimer, Signal, Slot
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QFrame, QGridLayout, QLineEdit, QVBoxLayout, QWidget
+
+from launcher.base.errors import BadOption, LauncherError
+from launcher.gui import theme
+from launcher.gui.chat.look import dense
+from launcher.gui.chat.reply import Answer
+from launcher.gui.controller import Controller
+from launcher.gui.labels import Label
+from launcher.gui.words import mark, tr
+
+if TYPE_CHECKING:
+    from launcher.engine.launch import Launch
+    from launcher.engine.settings import Value
+
+_DRAIN_S = 60.0
+_BESIDE = 560
+"""Pixels from which two replies stand beside each other."""
+_SAMPLING = (
+    ("temperature", mark("Temperature"), mark("Sampling temperature (--temp); applies at once")),
+    ("top_p", mark("Top-p"), mark("Share of the likeliest tokens (--top-p); applies at once")),
+    ("top_k", mark("Top-k"), mark("How many of the likeliest tokens (--top-k); applies at once")),
+    ("max_tokens", mark("Most tokens"), mark("End the reply after so many tokens (-n); applies at once")),
+)
+_RESTART = (
+    ("draft", mark("Draft length"), mark("Tokens that MTP drafts, 0 is off (--spec-draft-n-max); needs a restart")),
+    ("ctx", mark("Context"), mark("Such as 64K (--ctx-size); needs a restart")),
+    ("kv", mark("KV cache"), mark("Such as q8_0 (--cache-type-k, --cache-type-v); needs a restart")),
+    ("ubatch", mark("Batch"), mark("Tokens of a prompt at once (--ubatch-size); needs a restart")),
+)
+_WHOLE = ("top_k", "max_tokens")
+
+
+class CompareBar(QFrame):
+    """What B has that A has not. An empty field is as A."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("editing")
+        self.fields: dict[str, QLineEdit] = {}
+        words = Label(tr("Each question is asked twice: A as the server runs now, then B with what stands here."))
+        words.setObjectName("secondary")
+        words.setFont(theme.font(theme.CAPTION_PX))
+        words.setWordWrap(True)
+        grid = QGridLayout()
+        grid.setHorizontalSpacing(theme.px(theme.GAP))
+        grid.setVerticalSpacing(theme.px(theme.GAP_S))
+        for column, group in enumerate((_SAMPLING, _RESTART)):
+            for row, (name, label, tip) in enumerate(group):
+                field = QLineEdit()
+                field.setPlaceholderText(tr("as A"))
+                field.setAccessibleName(tr(label))
+                field.setToolTip(tr(tip))
+                title = Label(tr(label))
+                title.setFont(theme.font(theme.CAPTION_PX))
+                title.setBuddy(field)
+                grid.addWidget(title, row, 2 * column)
+                grid.addWidget(field, row, 2 * column + 1)
+                self.fields[name] = field
+        grid.setColumnStretch(1, 1)
+        grid.setColumnStretch(3, 1)
+        self._note = Label()
+        self._note.setObjectName("secondary")
+        self._note.setFont(theme.font(theme.CAPTION_PX))
+        self._note.setWordWrap(True)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(*(theme.px(theme.GAP_M),) * 4)
+        layout.setSpacing(theme.px(theme.GAP))
+        layout.addWidget(words)
+        layout.addLayout(grid)
+        layout.addWidget(self._note)
+        for field in self.fields.values():
+            field.textChanged.connect(self._say)
+        self._say()
+
+    def chosen(self) -> "tuple[dict[str, Any], dict[str, Value]]":
+        """Return B's sampling values and B's settings. Raises BadOption for a value that cannot be one, or for none."""
+        from launcher.engine.settings import parse_settings
+
+        sampling: dict[str, Any] = {}
+        for name, label, _ in _SAMPLING:
+            text = self.fields[name].text().strip().replace(",", ".")
+            if text:
+                try:
+                    sampling[name] = int(text) if name in _WHOLE else float(text)
+                except ValueError:
+                    raise BadOption(tr("{text} is no value for {name}.", text=text, name=tr(label))) from None
+        restart = parse_settings({name: text for name, *_ in _RESTART if (text := self.fields[name].text().strip())})
+        if not sampling and not restart:
+            raise BadOption(tr("B is as A."), tr("Write down what B has that A has not."))
+        return sampling, restart
+
+    def _say(self) -> None:
+        restarts = any(self.fields[name].text().strip() for name, *_ in _RESTART)
+        self._note.setText(
+            tr("Runs A, restarts the server with B, runs B, and restarts it as it was.")
+            if restarts
+            else tr("Runs A, then B; nothing is restarted.")
+        )
+
+
+class Pair(QWidget):
+    """Two replies to one question; beside each other where there is room."""
+
+    chosen = Signal(int)
+    """0 or 1: the reply that the conversation goes on with"""
+
+    def __init__(self, names: tuple[str, str], *, coloured: bool) -> None:
+        super().__init__()
+        self.answers = Answer(coloured=coloured), Answer(coloured=coloured)
+        self._box = QBoxLayout(QBoxLayout.Direction.TopToBottom, self)
+        self._box.setContentsMargins(0, 0, 0, 0)
+        self._box.setSpacing(theme.px(theme.GAP_L))
+        self.notes: list[Label] = []
+        self.buttons = []
+        for number, (letter, name, answer) in enumerate(zip("AB", names, self.answers, strict=True)):
+            answer.show_actions(again=False, edit=False)
+            title, note = Label(f"{letter} · {name}"), Label()
+            title.setFont(theme.font(theme.BODY_PX, bold=True))
+            title.setWordWrap(True)
+            note.setObjectName("secondary")
+            note.setWordWrap(True)
+            note.hide()
+            self.notes.append(note)
+            button = dense(tr("Go on with {letter}", letter=letter), tr("Questions to come follow this reply"))
+            button.setCheckable(True)
+            button.hide()
+            button.clicked.connect(lambda _=False, number=number: self.choose(number))
+            self.buttons.append(button)
+            column = QVBoxLayout()
+            column.setSpacing(theme.px(theme.GAP_S))
+            for widget in (title, note, answer):
+                column.addWidget(widget)
+            row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+            row.addWidget(button)
+            row.addStretch()
+            column.addLayout(row)
+            column.addStretch()
+            self._box.addLayout(column, 1)
+
+    def say(self, number: int, text: str) -> None:
+        """Say what happens before a reply comes."""
+        self.notes[number].setText(text)
+        self.notes[number].setVisible(bool(text))
+
+    def offer(self) -> None:
+        """Let the user choose which reply the conversation goes on with; it is A until then."""
+        for button, answer in zip(self.buttons, self.answers, strict=True):
+            button.setVisible(bool(answer.text))
+        self.buttons[0].setChecked(True)
+
+    def choose(self, number: int) -> None:
+        """Go on with one."""
+        for each, button in enumerate(self.buttons):
+            button.setChecked(each == number)
+        self.chosen.emit(number)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Stand beside each other where there is room."""
+        super().resizeEvent(event)
+        beside = event.size().width() >= theme.px(_BESIDE)
+        direction = QBoxLayout.Direction.LeftToRight if beside else QBoxLayout.Direction.TopToBottom
+        if self._box.direction() != direction:
+            self._box.setDirection(direction)
+
+
+class Course(QObject):
+    """What happens between A and B, and after B: restarts, if B needs one."""
+
+    said = Signal(str)
+    """What happens now; nothing when it is over"""
+    ready = Signal()
+    """B can be asked"""
+    failed = Signal(object)
+    """LauncherError: B cannot be; the server runs as before"""
+    ended = Signal()
+
+    def __init__(self, controller: Controller, restart: "Mapping[str, Value]", parent: QObject) -> None:
+        super().__init__(parent)
+        self._controller = controller
+        self._restart = dict(restart)
+        self._before = _as_it_runs(controller.launch, restart)
+        self._going = ""
+        controller.applied.connect(self._applied)
+        controller.view_changed.connect(self._look)
+
+    def go_to_b(self) -> None:
+        """Restart with B's settings, if there are any; `ready` or `failed` tells."""
+        if not self._restart:
+            self._going = "waits for B"
+            QTimer.singleShot(0, self, self._look)  # A's end is still being told
+            return
+        self._going = "B"
+        self.said.emit(tr("Restarting with {settings} …", settings=in_words(self._restart)))
+        self._controller.apply(self._restart, drain_s=_DRAIN_S)
+
+    def come_back(self) -> None:
+        """Restart as it was before; `ended` tells."""
+        if not self._restart or self._going != "at B":
+            self.ended.emit()
+            return
+        self._going = "A"
+        self.said.emit(tr("Restarting as it was …"))
+        self._controller.apply(self._before, drain_s=_DRAIN_S)
+
+    @Slot(object)
+    def _applied(self, error: LauncherError | None) -> None:
+        if self._going == "B" and error is None:
+            self._going = "waits for B"
+            self._look()
+        elif self._going == "B":
+            self._going = ""
+            self.said.emit("")
+            self.failed.emit(error)
+        elif self._going == "A":
+            self._going = ""
+            self.said.emit("" if error is None else str(error))
+            self.ended.emit()
+
+    @Slot()
+    def _look(self) -> None:
+        """A server may be told as ready a moment after its restart has ended."""
+        view = self._controller.view
+        if self._going == "waits for B" and view.can_ask:
+            self._going = "at B"
+            self.said.emit("")
+            self.ready.emit()
+        elif self._going == "waits for B" and view.resting:
+            self._going = ""
+            self.said.emit("")
+            self.failed.emit(LauncherError(tr("The server was stopped before B was asked.")))
+
+
+def in_words(values: Mapping[str, Any]) -> str:
+    """Return values as "draft length 0, temperature 0.2"."""
+    names = {name: tr(label).lower() for name, label, _ in (*_SAMPLING, *_RESTART)}
+    return ", ".join(f"{names[name]} {value}" for name, value in values.items())
+
+
+def _as_it_runs(launch: "Launch | None", names: "Mapping[str, Value]") -> "dict[str, Value]":
+    if launch is None or not names:
+        return {}
+    from launcher.engine.settings import settings_of
+
+    running = {**settings_of(launch), "ctx": launch.options.context}
+    return {name: running[name] for name in names}  # type: ignore[misc]

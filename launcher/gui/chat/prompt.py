@@ -1,0 +1,80 @@
+"""Where the user writes, and what was written."""
+
+from PySide6.QtCore import QMimeData, Qt, Signal
+from PySide6.QtGui import QImageReader, QKeyEvent
+from PySide6.QtWidgets import QHBoxLayout, QPlainTextEdit, QWidget
+
+from launcher.gui import theme
+from launcher.gui.labels import Label
+from launcher.gui.words import tr
+
+_LOWEST, _HIGHEST = 36, 76
+_SHORT_BUBBLE = 240
+_MOST_ASKED = 20_000
+"""Characters of a question that are shown. All of it is asked."""
+
+
+class Prompt(QPlainTextEdit):
+    """Where the user writes: Enter sends, Shift+Enter breaks the line, Up in an empty field edits the last question."""
+
+    sent = Signal()
+    edit_asked = Signal()
+    image_refused = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("prompt")
+        self.setAccessibleName(tr("Your message"))
+        self.setToolTip(tr("Enter sends, Shift+Enter begins a new line, Up edits the last question"))
+        self.setTabChangesFocus(True)
+        self.setMinimumHeight(theme.px(_LOWEST))
+        self.setMaximumHeight(theme.px(_HIGHEST))
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
+        """Send, edit the last question, or write."""
+        enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
+        if enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
+            self.sent.emit()
+        elif event.key() == Qt.Key.Key_Up and not self.toPlainText():
+            self.edit_asked.emit()
+        else:
+            super().keyPressEvent(event)
+
+    def canInsertFromMimeData(self, source: QMimeData) -> bool:  # noqa: N802
+        """Whether something may be dropped: pictures may, to be told about."""
+        return has_image(source) or super().canInsertFromMimeData(source)
+
+    def insertFromMimeData(self, source: QMimeData) -> None:  # noqa: N802
+        """Take text; say that pictures are not supported yet."""
+        if has_image(source):
+            self.image_refused.emit()
+        else:
+            self.insertPlainText(source.text())
+
+
+def has_image(data: QMimeData) -> bool:
+    """Whether something that is pasted or dropped is a picture, or the file of one."""
+    if data.hasImage() and not data.hasText():
+        return True
+    endings = {bytes(each.data()).decode() for each in QImageReader.supportedImageFormats()}
+    return any(url.isLocalFile() and url.fileName().rpartition(".")[2].lower() in endings for url in data.urls())
+
+
+class Question(QWidget):
+    """What the user asked, in a bubble at the right."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        shown = text if len(text) <= _MOST_ASKED else f"{text[:_MOST_ASKED]} …"
+        bubble = Label(shown)
+        bubble.setObjectName("bubble")
+        bubble.setTextInteractionFlags(theme.SELECTABLE)
+        bubble.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        bubble.setMargin(theme.px(theme.GAP_M))
+        bubble.setAccessibleName(tr("You asked: {text}", text=shown))
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(theme.px(theme.GAP_XL), 0, 0, 0)
+        short = "\n" not in shown and bubble.fontMetrics().horizontalAdvance(shown) < theme.px(_SHORT_BUBBLE)
+        bubble.setWordWrap(not short)
+        layout.addStretch(1)
+        layout.addWidget(bubble, 0 if short else 12)

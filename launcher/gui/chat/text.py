@@ -1,0 +1,186 @@
+"""Prose that grows at its end."""
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import (
+    QColor,
+    QFont,
+    QTextBlockFormat,
+    QTextCharFormat,
+    QTextCursor,
+    QTextFormat,
+    QTextOption,
+)
+from PySide6.QtWidgets import QFrame, QTextEdit, QVBoxLayout
+
+from launcher.gui import theme
+from launcher.gui.chat.body import Block
+from launcher.gui.chat.markdown import Kind, Line, Span, Style, parse
+from launcher.gui.chat.steps import Steps
+from launcher.gui.words import tr
+
+_HEADING_PX = {1: theme.TITLE_PX, 2: theme.SECTION_PX}
+
+
+class Text(QTextEdit):
+    """Read-only text. Nothing in it is a link or a picture, whatever it says; it is set by formats, never by HTML."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__()
+        self.setObjectName("reply")
+        self.setReadOnly(True)
+        self.setUndoRedoEnabled(False)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setAccessibleName(tr("Thoughts") if quiet else tr("Reply"))
+        self.setTextInteractionFlags(theme.SELECTABLE)
+        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self.setFont(theme.font(theme.CAPTION_PX if quiet else theme.BODY_PX))
+        self.document().setDocumentMargin(0)
+        self.quiet = quiet
+
+
+class Paragraphs(Block):
+    """Lines of prose. Only the last one is laid out anew when something comes."""
+
+    def __init__(self, steps: Steps | None, *, quiet: bool = False, coloured: bool = False) -> None:
+        super().__init__()
+        self.edit = Text(quiet=quiet)
+        self._steps, self.coloured = steps, coloured
+        self._lines: list[tuple[int, str]] = []
+        self._plain = True
+        self._height = 0
+        self.characters = 0
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.addWidget(self.edit)
+        self.edit.document().documentLayout().documentSizeChanged.connect(self._resized)
+
+    @property
+    def lines(self) -> int:
+        """How many lines stand in it."""
+        return len(self._lines)
+
+    def begin_line(self, offset: int) -> None:
+        """Begin a line, which stands so many characters behind the beginning of the reply."""
+        cursor = self._end()
+        blank = self._block(Line(Kind.BLANK, 0, ()))
+        if self._lines:
+            cursor.insertBlock(blank, QTextCharFormat())
+        else:
+            cursor.setBlockFormat(blank)
+        self._lines.append((offset, ""))
+        self._plain = True
+
+    def add(self, text: str) -> None:
+        """Append to the line that was begun last."""
+        offset, before = self._lines[-1]
+        line = before + text
+        self._lines[-1] = offset, line
+        self.characters += len(text)
+        shown = parse(line) if not self.edit.quiet else Line(Kind.PLAIN, 0, (Span(line, 0),))
+        plain = shown.kind is Kind.PLAIN and len(shown.spans) == 1 and shown.spans[0].text == line
+        if plain and self._plain and before and not self.coloured:
+            self._end().insertText(text, self._format(Style.NONE, Kind.PLAIN, 0))
+        else:
+            self._show(shown, offset, self._end())
+        self._plain = plain
+
+    def drop_line(self) -> None:
+        """Take the last line away: it turned out to belong to something else."""
+        self._lines.pop()
+        cursor = self._end()
+        cursor.select(QTextCursor.SelectionType.BlockUnderCursor)
+        cursor.removeSelectedText()
+
+    def fit(self, width: int) -> int:
+        """Take a width and return the height that it needs."""
+        self.setFixedWidth(width)
+        margin = 2 * self.edit.frameWidth() + 4
+        if self.edit.document().textWidth() != width - margin:
+            self.edit.resize(width, max(self.edit.height(), 8))
+            self.edit.document().setTextWidth(width - margin)
+        self._height = int(self.edit.document().size().height()) + margin
+        self.setFixedHeight(self._height)
+        return self._height
+
+    def recolour(self) -> None:
+        """Set all lines anew."""
+        self.edit.setUpdatesEnabled(False)
+        cursor = QTextCursor(self.edit.document())
+        cursor.beginEditBlock()
+        for number, (offset, line) in enumerate(self._lines):
+            at = QTextCursor(self.edit.document().findBlockByNumber(number))
+            shown = parse(line) if not self.edit.quiet else Line(Kind.PLAIN, 0, (Span(line, 0),))
+            self._show(shown, offset, at)
+        cursor.endEditBlock()
+        self.edit.setUpdatesEnabled(True)
+
+    def _show(self, line: Line, offset: int, cursor: QTextCursor) -> None:
+        cursor.beginEditBlock()
+        cursor.movePosition(QTextCursor.MoveOperation.StartOfBlock)
+        cursor.movePosition(QTextCursor.MoveOperation.EndOfBlock, QTextCursor.MoveMode.KeepAnchor)
+        cursor.removeSelectedText()
+        cursor.setBlockFormat(self._block(line))
+        for span in line.spans:
+            form = self._format(span.style, line.kind, line.level)
+            if not self.coloured or self._steps is None or span.start < 0:
+                cursor.insertText(span.text, form)
+                continue
+            first = offset + span.start
+            for begin, end, tint in self._steps.tints(first, first + len(span.text)):
+                stretch = QTextCharFormat(form)
+                if tint is not None:
+                    stretch.setBackground(QColor(theme.current().drafted[tint]))
+                cursor.insertText(span.text[begin - first : end - first], stretch)
+        cursor.endEditBlock()
+
+    def _block(self, line: Line) -> QTextBlockFormat:
+        form = QTextBlockFormat()
+        gap = theme.px(18)
+        if line.kind is Kind.BLANK and not self.edit.quiet:
+            form.setLineHeight(theme.px(8), QTextBlockFormat.LineHeightTypes.FixedHeight.value)
+            return form
+        form.setLineHeight(132, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
+        if line.kind in (Kind.BULLET, Kind.NUMBERED):
+            width = theme.px(14 if line.kind is Kind.BULLET else 22)
+            form.setLeftMargin(line.level * gap + width)
+            form.setTextIndent(-width)
+            tab = QTextOption.Tab()
+            tab.position = width
+            form.setTabPositions([tab])
+        elif line.kind is Kind.QUOTE:
+            form.setLeftMargin(line.level * gap)
+        elif line.kind is Kind.HEADING:
+            form.setTopMargin(theme.px(theme.GAP))
+            form.setBottomMargin(theme.px(theme.GAP_S))
+        elif line.kind is Kind.RULE:
+            form.setProperty(QTextFormat.Property.BlockTrailingHorizontalRulerWidth, True)
+        return form
+
+    def _format(self, style: Style, kind: Kind, level: int) -> QTextCharFormat:
+        form = QTextCharFormat()
+        if kind is Kind.HEADING:
+            form.setFont(theme.font(_HEADING_PX.get(level, theme.BODY_PX), bold=True))
+        if kind is Kind.QUOTE or self.edit.quiet:
+            form.setForeground(theme.colour("secondary"))
+        if style & Style.BOLD:
+            form.setFontWeight(QFont.Weight.DemiBold)
+        if style & Style.ITALIC:
+            form.setFontItalic(True)
+        if style & Style.STRUCK:
+            form.setFontStrikeOut(True)
+        if style & Style.CODE:
+            form.setFont(theme.monospace())
+            form.setBackground(theme.colour("raised"))
+        return form
+
+    def _end(self) -> QTextCursor:
+        cursor = QTextCursor(self.edit.document())
+        cursor.movePosition(QTextCursor.MoveOperation.End)
+        return cursor
+
+    def _resized(self) -> None:
+        height = int(self.edit.document().size().height()) + 2 * self.edit.frameWidth() + 4
+        if height != self._height:
+            self.grew.emit()

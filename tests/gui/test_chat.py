@@ -1,0 +1,360 @@
+"""The chat: what is asked, shown, kept, and compared, on the real engine."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtCore import QMimeData, Qt, QUrl
+from PySide6.QtGui import QImage
+from PySide6.QtWidgets import QApplication, QPushButton
+from pytestqt.qtbot import QtBot
+
+from launcher.base.errors import LauncherError
+from launcher.conversations.records import Ending
+from launcher.conversations.store import Conversations
+from launcher.engine.client import Delta, Timings
+from launcher.engine.state import State
+from launcher.gui import theme
+from launcher.gui.chat.code import CodeBlock
+from launcher.gui.chat.compare import Pair
+from launcher.gui.chat.pane import Answer, ChatPane, Text
+from launcher.gui.controller import Controller
+from launcher.gui.window import Window
+
+
+@pytest.fixture
+def pane(qtbot: QtBot, qapp: QApplication, home: Path) -> ChatPane:
+    """The chat by itself, with nothing to ask: replies are what the test says."""
+    theme.apply(qapp, theme.current())
+    controller = Controller()
+    controller.ask = lambda *_: None  # type: ignore[method-assign]
+    pane = ChatPane(controller)
+    qtbot.addWidget(pane)
+    pane.resize(420, 700)
+    pane.show()
+    qtbot.waitExposed(pane)
+    pane.show_abilities(can_ask=True, replying=False, hint="")
+    return pane
+
+
+@pytest.fixture
+def chat(demo: Window) -> ChatPane:
+    """The chat of a window that serves the demo."""
+    found: ChatPane = demo.page("cockpit").chat
+    return found
+
+
+def say(pane: ChatPane, question: str, reply: str, thinking: str = "") -> Answer:
+    pane.ask(question)
+    pane.add(reply, thinking)
+    pane.end("9 t/s", object())  # type: ignore[arg-type] -- a reply that came to its end
+    return pane.column.answers[-1]
+
+
+@pytest.fixture(autouse=True)
+def _figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    from launcher.gui.chat import kept, talk
+
+    original = kept.figures_of
+    monkeypatch.setattr(talk, "figures_of", lambda reply: original(reply) if hasattr(reply, "timings") else {})
+
+
+def in_file(pane: ChatPane, qtbot: QtBot, work: Callable[[Conversations], Any]) -> Any:  # noqa: ANN401
+    told: list[Any] = []
+    pane.kept.do(work, told.append)
+    qtbot.waitUntil(lambda: bool(told), timeout=5_000)
+    return told[0]
+
+
+def ask(chat: ChatPane, qtbot: QtBot, text: str) -> Answer:
+    qtbot.waitUntil(lambda: chat.send_button.isEnabled() and chat.send_button.text() == "Send", timeout=20_000)
+    with qtbot.waitSignal(chat._controller.replied, timeout=20_000):
+        chat.prompt.setPlainText(text)
+        qtbot.keyClick(chat.prompt, Qt.Key.Key_Return)
+    qtbot.waitUntil(lambda: chat._can_ask, timeout=20_000)
+    return chat.column.answers[-1]
+
+
+def shown(answer: Answer) -> str:
+    return "\n".join(each.toPlainText() for each in answer.findChildren(Text))
+
+
+def test_markdown_is_set_and_its_source_is_kept(pane: ChatPane) -> None:
+    source = "# Title\n**bold** and `code`\n- item\n\n```python\nprint(1)\n```\n| a | bb |\n|---|---|\n| ccc | d |\nend"
+    answer = say(pane, "Why?", source)
+    assert answer.text == source
+    assert shown(answer) == "Title\nbold and code\n•\titem\n\nend"
+    code, table = answer.findChildren(CodeBlock)
+    assert code.code == "print(1)"
+    assert table.edit.toPlainText().splitlines() == ["a    bb", "───  ──", "ccc  d"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1_000])
+def test_pieces_do_not_matter(pane: ChatPane, size: int) -> None:
+    source = "a **b\nc** *d*\n~~~\nx\n\n~~\n~~~\n1. one\n> quote\n\n---\n|x|\nafter\\*\n"
+    pane.ask("Why?")
+    for begin in range(0, len(source), size):
+        pane.add(source[begin : begin + size], "")
+    pane.end("", None)
+    answer = pane.column.answers[-1]
+    blocks = [getattr(block, "code", None) or block.edit.toPlainText() for block in answer.body.blocks]  # type: ignore[attr-defined]
+    assert blocks == ["a **b\nc** d", "x\n\n~~", "1.\tone\nquote\n\n", "|x|", "after*\n"]
+
+
+def test_code_is_copied_as_it_is_seen(pane: ChatPane, qapp: QApplication) -> None:
+    answer = say(pane, "Why?", "```sh\nls \u202e-l\x1b[31m\n```")
+    answer.findChildren(CodeBlock)[0].copy_button.click()
+    assert qapp.clipboard().text() == "ls \N{REPLACEMENT CHARACTER}-l␛[31m"
+    assert answer.findChildren(CodeBlock)[0].copy_button.text() == "Copied"
+
+
+def test_thoughts_are_folded_with_their_length(pane: ChatPane) -> None:
+    answer = say(pane, "Why?", "Because.", "One two three.")
+    button = answer.thoughts.button
+    assert button.text() == "Thought, 3 words"
+    assert "One" not in shown(answer)
+    button.click()
+    assert "One two three." in shown(answer)
+
+
+def test_tokens_of_one_step_have_one_colour(pane: ChatPane, qtbot: QtBot) -> None:
+    pane.colour_button.click()
+    pane.ask("Why?")
+    for text, ms, drafted in (
+        ("one ", 1.0, 2),
+        ("two ", 1.0, 2),
+        ("three ", 2.0, 4),
+        ("four ", 3.0, 6),
+        ("five", 3.0, 6),
+    ):
+        pane._take([Delta(text, "", Timings(1, 0, 1.0, 1, ms, 1.0, drafted, 1))])
+    pane.end("", None)
+    answer = pane.column.answers[-1]
+
+    def colours() -> dict[str, str]:
+        block = answer.findChildren(Text)[0].document().firstBlock()
+        found, fragments = {}, block.begin()
+        while not fragments.atEnd():
+            form = fragments.fragment().charFormat()
+            coloured = form.background().style() != Qt.BrushStyle.NoBrush
+            found[fragments.fragment().text()] = form.background().color().name().upper() if coloured else ""
+            fragments += 1
+        return found
+
+    first, second = theme.current().drafted
+    assert colours() == {"one two ": first, "three ": "", "four five": first}
+    assert second != first
+    pane.colour_button.click()
+    assert colours() == {"one two three four five": ""}
+
+
+def test_a_conversation_is_kept_and_comes_back(chat: ChatPane, qtbot: QtBot) -> None:
+    first = ask(chat, qtbot, "What is a draft?").text
+    ask(chat, qtbot, "What is acceptance?")
+    id_ = chat.talk.id
+    assert id_
+    kept = in_file(chat, qtbot, lambda kept: kept.get(id_))
+    assert [each.text for each in kept.messages] == [each["content"] for each in chat.messages]
+    assert kept.messages[1].ending is Ending.WHOLE
+    assert kept.messages[1].figures["draft_n"] > 0
+    assert kept.messages[1].settings["draft"] == 2
+    assert "of drafts accepted" in kept.messages[1].footer
+    chat.new_button.click()
+    assert chat.messages == []
+    chat.open(id_)
+    qtbot.waitUntil(lambda: len(chat.messages) == 4, timeout=5_000)
+    assert chat.column.answers[0].text == first
+    ask(chat, qtbot, "And more?")
+    assert len(in_file(chat, qtbot, lambda kept: kept.all())) == 1
+
+
+def test_an_edited_question_keeps_what_was(pane: ChatPane, qtbot: QtBot) -> None:
+    say(pane, "One?", "1")
+    say(pane, "Two?", "2")
+    pane.prompt.clear()
+    qtbot.keyClick(pane.prompt, Qt.Key.Key_Up)
+    assert pane.prompt.toPlainText() == "Two?"
+    pane.prompt.setPlainText("Three?")
+    qtbot.keyClick(pane.prompt, Qt.Key.Key_Return)
+    pane.add("3", "")
+    pane.end("", object())  # type: ignore[arg-type]
+    assert [each["content"] for each in pane.messages] == ["One?", "1", "Three?", "3"]
+    assert pane.talk.version(3) == (1, pane.talk.version(2)[1])
+    pane._show_version(pane.column.turns[-1], -1)
+    qtbot.waitUntil(lambda: pane.messages[-1]["content"] == "2", timeout=5_000)
+    assert [each["content"] for each in pane.messages] == ["One?", "1", "Two?", "2"]
+
+
+def test_escape_leaves_editing(pane: ChatPane, qtbot: QtBot) -> None:
+    say(pane, "One?", "1").edit_button.click()
+    assert pane.prompt.toPlainText() == "One?"
+    qtbot.keyClick(pane.prompt, Qt.Key.Key_Escape)
+    assert pane.prompt.toPlainText() == ""
+    assert [each["content"] for each in pane.messages] == ["One?", "1"]
+
+
+def test_another_reply_is_a_version(pane: ChatPane, qtbot: QtBot) -> None:
+    say(pane, "One?", "first").again_button.click()
+    pane.add("second", "")
+    pane.end("", object())  # type: ignore[arg-type]
+    assert [each["content"] for each in pane.messages] == ["One?", "second"]
+    assert pane.talk.version(1)[0] == 1
+    pane.column.answers[-1].again_button.click()
+    pane.end("It broke.", None)
+    qtbot.waitUntil(lambda: pane.messages[-1]["content"] == "second", timeout=5_000)
+    assert pane.banner.text.text() == "It broke."
+    assert len(in_file(pane, qtbot, lambda kept: kept.get(pane.talk.id or "")).messages[1].versions) == 2
+
+
+def test_the_drawer_searches_renames_deletes_and_brings_back(pane: ChatPane, qtbot: QtBot) -> None:
+    say(pane, "About cats", "They purr.")
+    pane.clear()
+    say(pane, "About dogs", "They bark.")
+    qtbot.keyClick(pane, Qt.Key.Key_F, Qt.KeyboardModifier.ControlModifier)
+    names = pane.drawer.list
+    qtbot.waitUntil(lambda: names.count() == 2, timeout=5_000)
+    pane.drawer.search.setText("purr")
+    qtbot.waitUntil(lambda: names.count() == 1, timeout=5_000)
+    names.item(0).setText("Cats")
+    assert in_file(pane, qtbot, lambda kept: kept.all())[1].title == "Cats"
+    pane.drawer.search.clear()
+    qtbot.waitUntil(lambda: names.count() == 2, timeout=5_000)
+    names.setCurrentRow(0)
+    qtbot.keyClick(names, Qt.Key.Key_Delete)
+    qtbot.waitUntil(lambda: names.count() == 1, timeout=5_000)
+    assert pane.messages == [], "it was the one that was open"
+    (undo,) = [each for each in pane.drawer.banner.findChildren(QPushButton) if each.text() == "Undo"]
+    undo.click()
+    qtbot.waitUntil(lambda: names.count() == 2, timeout=5_000)
+    names.setCurrentRow(0)
+    qtbot.keyClick(names, Qt.Key.Key_Delete)
+    pane.chats.click()
+    assert [each.title for each in in_file(pane, qtbot, lambda kept: kept.all())] == ["Cats"]
+
+
+def test_a_conversation_is_exported(pane: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
+    say(pane, "About cats", "They purr.")
+    pane.chats.click()
+    pane.drawer.export(pane.talk.id or "", tmp_path / "cats.md")
+    qtbot.waitUntil(lambda: pane.drawer.banner.isVisible(), timeout=5_000)
+    assert "They purr." in (tmp_path / "cats.md").read_text("utf-8")
+    pane.drawer.export(pane.talk.id or "", tmp_path / "cats.md" / "more.md")
+    qtbot.waitUntil(lambda: "Wrote" not in pane.drawer.banner.text.text(), timeout=5_000)
+
+
+def test_a_long_conversation_is_built_from_its_end(pane: ChatPane, qtbot: QtBot) -> None:
+    for number in range(14):
+        say(pane, f"Question {number}", f"Reply {number}")
+    pane.open(pane.talk.id or "")
+    qtbot.waitUntil(lambda: len(pane.column.turns) == 10, timeout=5_000)
+    (more,) = [each for each in pane.findChildren(QPushButton) if "earlier question" in each.text()]
+    assert more.text() == "Show 4 earlier questions"
+    more.click()
+    assert [turn.at for turn in pane.column.turns] == list(range(0, 28, 2))
+
+
+def test_pictures_are_refused_plainly(pane: ChatPane) -> None:
+    data = QMimeData()
+    data.setImageData(QImage(4, 4, QImage.Format.Format_RGB32))
+    pane.prompt.insertFromMimeData(data)
+    assert "not supported yet" in pane.banner.text.text()
+    pane.banner.clear()
+    data = QMimeData()
+    data.setUrls([QUrl.fromLocalFile("/a/cat.PNG")])
+    assert pane.prompt.canInsertFromMimeData(data)
+    pane.prompt.insertFromMimeData(data)
+    assert pane.banner.isVisible()
+    assert pane.prompt.toPlainText() == ""
+
+
+def test_the_system_prompt_is_sent_and_kept(pane: ChatPane, qtbot: QtBot) -> None:
+    asked: list[Any] = []
+    pane._controller.ask = lambda messages, _sampling=None: asked.append(messages)  # type: ignore[method-assign]
+    pane.system.edit.setPlainText("Be brief.")
+    say(pane, "Why?", "So.")
+    assert asked[0] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+    assert in_file(pane, qtbot, lambda kept: kept.get(pane.talk.id or "")).system == "Be brief."
+
+
+def test_prompts_of_a_file_are_asked_in_turn(chat: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("What is a draft?\nWhat is MTP?\nWhat is acceptance?\n")
+    chat.ask_from(file)
+    qtbot.waitUntil(lambda: len(chat.messages) == 6 and not chat.prompts.active, timeout=30_000)
+    assert [each["content"] for each in chat.messages[::2]] == file.read_text().splitlines()
+    file.write_bytes(b"\xff\xfe\0")
+    chat.ask_from(file)
+    assert "UTF-8" in chat.banner.text.text()
+
+
+def compared(chat: ChatPane, qtbot: QtBot, **values: str) -> Pair:
+    chat.compare_button.setChecked(True)
+    for name, value in values.items():
+        chat.compare_bar.fields[name].setText(value)
+    chat.prompt.setPlainText("What is a draft?")
+    qtbot.keyClick(chat.prompt, Qt.Key.Key_Return)
+    qtbot.waitUntil(lambda: chat._comparing is None and chat._can_ask, timeout=60_000)
+    return chat.findChildren(Pair)[-1]
+
+
+def test_two_samplings_are_compared_without_a_restart(chat: ChatPane, qtbot: QtBot) -> None:
+    launch = chat._controller.launch
+    pair = compared(chat, qtbot, max_tokens="5")
+    a, b = (answer.text for answer in pair.answers)
+    assert len(b) < len(a)
+    assert chat._controller.launch is launch
+    assert [each["content"] for each in chat.messages] == ["What is a draft?", a]
+    pair.buttons[1].click()
+    assert chat.messages[-1]["content"] == b
+    kept = in_file(chat, qtbot, lambda kept: kept.get(chat.talk.id or ""))
+    assert kept.messages[1].text == b
+    assert kept.messages[1].settings["compared"] == {"max_tokens": 5}
+
+
+def test_a_setting_that_needs_a_restart_is_compared_and_taken_back(
+    chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
+) -> None:
+    pair = compared(chat, qtbot, draft="0")
+    assert all(answer.text for answer in pair.answers)
+    assert "of drafts accepted" in pair.answers[0]._footer.text()
+    assert "of drafts accepted" not in pair.answers[1]._footer.text()
+    wait_for(State.READY)
+    launch = chat._controller.launch
+    assert launch is not None
+    assert launch.options.draft == 2
+
+
+def test_a_comparison_whose_b_cannot_be_comes_back(chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]) -> None:
+    pair = compared(chat, qtbot, kv="q9_9")
+    assert pair.answers[0].text
+    assert pair.notes[1].text()
+    wait_for(State.READY)
+    ask_again = chat._controller.launch
+    assert ask_again is not None
+    assert ask_again.options.draft == 2
+
+
+@pytest.mark.parametrize(("values", "why"), [({}, "B is as A"), ({"top_k": "many"}, "no value"), ({"draft": "x"}, "x")])
+def test_a_b_that_cannot_be_is_told_before_anything_is_asked(pane: ChatPane, values: dict[str, str], why: str) -> None:
+    pane.compare_button.setChecked(True)
+    for name, value in values.items():
+        pane.compare_bar.fields[name].setText(value)
+    pane.ask("Why?")
+    assert why in pane.banner.text.text()
+    assert pane.messages == []
+    assert pane.prompt.toPlainText() == "Why?"
+
+
+def test_what_cannot_be_kept_is_told_and_the_chat_goes_on(pane: ChatPane) -> None:
+    pane.kept.failed.emit(LauncherError("Conversations cannot be kept.", "Do this."))
+    assert "cannot be kept" in pane.banner.text.text()
+    assert say(pane, "Why?", "So.").text == "So."
+
+
+def test_the_last_reply_is_copied_by_its_key(pane: ChatPane, qtbot: QtBot, qapp: QApplication) -> None:
+    say(pane, "One?", "first")
+    say(pane, "Two?", "second")
+    both = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier
+    qtbot.keyClick(pane, Qt.Key.Key_C, both)
+    assert qapp.clipboard().text() == "second"
