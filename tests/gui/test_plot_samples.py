@@ -150,7 +150,7 @@ class TestSpan:
         return span
 
     def test_it_shows_the_last_five_minutes_and_less_while_there_is_less(self) -> None:
-        for there_s, length_s in ((0, 60), (59, 60), (61, 120), (130, 300), (4_000, 300)):
+        for there_s, length_s in ((0, 30), (31, 60), (59, 60), (61, 120), (130, 300), (4_000, 300)):
             assert self.live(there_s).length_s == length_s
 
     def test_live_goes_along_and_held_stands(self) -> None:

@@ -11,8 +11,8 @@ from PySide6.QtWidgets import QWidget
 from launcher.gui import theme
 from launcher.gui.plots.marks import GLYPH_PX, MarkKind, colour_of, glyph_pixmap
 
-_LEAST_LINE, _LEAST_GLYPH = 3.0, 11.0
-"""Pixels between two marks' lines, and glyphs: of those that are closer the first is painted."""
+_LEAST_LINE, _LEAST_GLYPH, _LEAST_TICK, _TICK = 14.0, 11.0, 3.0, 6
+"""Pixels between two marks' lines, and glyphs: of those that are closer the first is painted, of the others a tick."""
 _WIDEST = 260
 _UNIT_PX = 10
 _NOTCH = 120.0
@@ -117,6 +117,8 @@ class Overlay(QWidget):
             if x - last_line >= _LEAST_LINE:
                 painter.fillRect(x, top, 1, height, lines[kind])
                 last_line = x
+            elif x - last_line >= _LEAST_TICK:
+                painter.fillRect(x, top, 1, _TICK, lines[kind])
             if x - last_glyph >= _LEAST_GLYPH:
                 painter.drawPixmap(x - GLYPH_PX // 2, top - GLYPH_PX, glyphs[kind])
                 last_glyph = x

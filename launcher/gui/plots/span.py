@@ -1,7 +1,7 @@
 """Which stretch of time all plots show: the last minutes as they come, or one that is held."""
 
 SHORTEST_S, LONGEST_S, USUAL_S = 10.0, 3_600.0, 300.0
-GROWING_S = (60.0, 120.0, USUAL_S)
+GROWING_S = (30.0, 60.0, 120.0, USUAL_S)
 """While there is less to show than the usual stretch, and nobody chose one, the axis is shorter."""
 STEP = 1.25
 """Of one notch of the wheel."""
