@@ -244,6 +244,16 @@ def test_a_finding_stands_in_a_line_with_its_button_until_it_is_over(
     assert not page.notices.isVisible()
 
 
+def test_what_another_start_does_not_mend_leads_to_the_page_that_does(page: CockpitPage, qtbot: QtBot) -> None:
+    error = EngineFailed("The model does not fit.", "Take another one.")
+    error.propose([Action(ActionKind.REPORT, "Report it"), Action(ActionKind.OTHER_MODEL, "Choose another model")])
+    page.notices.show_applied(error)
+    (button,) = page.notices.problem.buttons  # nothing here can report, so there is no button for it
+    with qtbot.waitSignal(page._controller.page_asked) as asked:
+        qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert asked.args == ["start"]
+
+
 def test_panes_are_hidden_widened_and_remembered(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
     demo.resize(1400, 800)
     assert [page.panes.shows(name) for name in ("sliders", "plots", "chat")] == [True, True, True]

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Slot
+from PySide6.QtCore import Qt, Slot
 
 from launcher.gui import theme
 from launcher.gui.cockpit.state import SettingsState
-from launcher.gui.labels import Label, set_tip
+from launcher.gui.labels import Elided, set_tip
 from launcher.gui.widgets import Badge, Card, MemoryBar
 from launcher.gui.words import tr
 
@@ -24,11 +24,12 @@ class MemoryCard(Card):
         self._state = state
         self.badge = Badge()
         self.bar = MemoryBar()
-        self._place = Label()
+        self._place = Elided()
         self._place.setObjectName("secondary")
         self._place.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self.head.insertWidget(1, self.badge)
-        self.head.addWidget(self._place)
+        self._place.setAlignment(Qt.AlignmentFlag.AlignRight)
+        self.head.addWidget(self._place, 100)
         self.body.setSpacing(theme.px(theme.GAP))
         self.body.addWidget(self.bar)
         state.previewed.connect(self.show_state)

@@ -1,6 +1,5 @@
 """What must be said above the panes: why something failed, and what a detector found; each with its button."""
 
-import webbrowser
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -109,12 +108,18 @@ class Notices(QWidget):
         """Return the button that does what is proposed; None where only the user can."""
         if action is None:
             return None
-        link = str(action.parameters.get("link", ""))
-        if link.startswith("https://"):
-            return action.label, lambda: webbrowser.open(link)
+        from launcher.base.action import ActionKind
         from launcher.engine.action import starts_again
 
-        return (action.label, lambda: self._fix(action)) if starts_again(action) else None
+        pages = {
+            ActionKind.OTHER_MODEL: "start",
+            ActionKind.OTHER_ENGINE_BUILD: "start",
+            ActionKind.DOWNLOAD_AGAIN: "models",
+        }
+        if starts_again(action) or "link" in action.parameters:
+            return action.label, lambda: self._fix(action)
+        page = pages.get(action.kind)
+        return (action.label, lambda: self._controller.show_page(page)) if page else None
 
     def _fix(self, action: "Action") -> None:
         self._failed = None

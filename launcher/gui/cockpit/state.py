@@ -209,6 +209,8 @@ async def _previewer(controller: Controller, launch: "Launch") -> "tuple[Preview
 async def _warm(previewer: "Previewer") -> None:
     """Estimate what sliders reach first, and let others run between."""
     import asyncio
+    from contextlib import suppress
 
-    for _ in previewer.warm():
-        await asyncio.sleep(0)
+    with suppress(LauncherError):  # a step that cannot be is said when it is chosen
+        for _ in previewer.warm():
+            await asyncio.sleep(0)
