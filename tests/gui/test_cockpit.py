@@ -168,7 +168,7 @@ def test_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: Cockpit
 def test_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: CockpitPage, qtbot: QtBot) -> None:
     page.controls.mode.button("advanced").click()
     advanced = page.controls.advanced
-    qtbot.waitUntil(lambda: advanced.list.count() > 20, timeout=20_000)
+    qtbot.waitUntil(lambda: advanced.list.count() > 20, timeout=60_000)
     advanced.search.setText("prompt cache")
     assert [advanced.list.item(row).text() for row in range(advanced.list.count())] == ["--cache-ram"]
     advanced.list.setCurrentRow(0)
