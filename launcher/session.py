@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import ActionImpossible, LauncherError, PortBusy, ServerNotFound, Superseded
+from launcher.base.memory import keep_large_blocks_apart
 from launcher.base.units import percent, rate
 from launcher.engine import registry
 from launcher.engine.action import apply, starts_again
@@ -84,6 +85,7 @@ class Session:
         on_sample: OnSample | None = None,
         on_health: OnHealth | None = None,
     ) -> None:
+        keep_large_blocks_apart()
         self.monitor = Monitor(on_sample, on_health=self._note_health)
         self._on_health = on_health
         self._port = port

@@ -1,0 +1,41 @@
+"""Large blocks never lie in the C heap, whatever was freed before."""
+
+import platform
+import subprocess
+import sys
+
+# Freeing 4 MiB moves glibc's limit above 300 KB; what is mapped one by one is counted as hblkhd, the fifth number.
+_PROBE = """
+import ctypes, sys
+from launcher.base.memory import keep_large_blocks_apart
+
+class Info(ctypes.Structure):
+    _fields_ = [(f"f{i}", ctypes.c_int) for i in range(10)]
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+libc.mallinfo.restype = Info
+if sys.argv[1] == "apart":
+    assert keep_large_blocks_apart()
+libc.free(libc.malloc(2**22))
+before = libc.mallinfo().f4
+held = libc.malloc(300_000)
+print(libc.mallinfo().f4 - before)
+"""
+
+
+def mapped_bytes(mode: str) -> int:
+    told = subprocess.run([sys.executable, "-c", _PROBE, mode], capture_output=True, text=True, check=True)
+    return int(told.stdout)
+
+
+def test_a_large_block_is_mapped_by_itself_after_others_were_freed() -> None:
+    if platform.libc_ver()[0] != "glibc":
+        from launcher.base.memory import keep_large_blocks_apart
+
+        assert not keep_large_blocks_apart()
+        return
+    assert mapped_bytes("as it is") == 0
+    assert mapped_bytes("apart") >= 300_000
