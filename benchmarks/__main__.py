@@ -52,6 +52,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer repetitions (2 minutes in place of 5 to 30)")
     parser.add_argument("--only", choices=BENCHMARKS, metavar="NAME", help=f"only one of {', '.join(BENCHMARKS)}")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background ignores it
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # as Ctrl-C: nothing is left running
     names = [chosen.only] if chosen.only else list(BENCHMARKS)
     if {"own-cpu", "monitoring", "window", "streams"} & set(names):

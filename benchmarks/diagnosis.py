@@ -1,21 +1,19 @@
 """From the end of the engine to its reason on the screen: in the window, and in the terminal."""
 
 import json
-import os
 import statistics
 import subprocess
-import sys
 import time
 
 import psutil
 
 from benchmarks.measure import summary
 from benchmarks.report import Row
-from benchmarks.workplace import ROOT, command
+from benchmarks.workplace import child, command, told
 from launcher.base.paths import state_dir
 
 _LIMIT_S = 1.0
-_ENDS_S = 20.0
+_CRASHES_S, _ENDS_S = 120.0, 20.0
 
 
 def run(*, quick: bool) -> list[Row]:
@@ -38,15 +36,8 @@ def run(*, quick: bool) -> list[Row]:
 
 
 def _in_the_window(kind: str, times: int) -> list[float]:
-    child = subprocess.run(
-        [sys.executable, "-m", "benchmarks.fault_child", "crash", kind, str(times)],
-        env=os.environ | {"QT_QPA_PLATFORM": "offscreen"},
-        stdout=subprocess.PIPE,
-        check=True,
-        cwd=ROOT,
-        timeout=300,
-    )
-    seconds: list[float] = json.loads(child.stdout)["seconds"]
+    with child("fault_child", "crash", kind, str(times)) as process:
+        seconds: list[float] = told(process, _CRASHES_S)["seconds"]
     return seconds
 
 

@@ -20,7 +20,7 @@ from PySide6.QtCore import QEvent, QObject, QTimer
 from PySide6.QtWidgets import QApplication, QLabel
 
 from benchmarks.window_child import Stalls
-from benchmarks.workplace import ROOT
+from benchmarks.workplace import ROOT, end_with_parent
 from launcher.base.paths import state_dir
 from launcher.engine.state import State
 from launcher.gui import theme
@@ -142,6 +142,7 @@ def _flood(window: Window, seconds: float) -> None:
 def main() -> None:
     """Run one mode and print what it measured."""
     mode, *arguments = sys.argv[1:]
+    end_with_parent()
     application = QApplication([])
     theme.apply(application, theme.current())
     window = Window(remember=False, page="cockpit")

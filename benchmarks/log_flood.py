@@ -1,14 +1,10 @@
 """What a flood of 50,000 log lines a second costs the window, whose log is open."""
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 
 from benchmarks.measure import summary
 from benchmarks.report import Row
-from benchmarks.workplace import ROOT
+from benchmarks.workplace import child, told
 
 _CPU_PERCENT, _STALL_MS, _LEAST_RATE = 30.0, 50.0, 45_000.0
 
@@ -41,21 +37,5 @@ def run(*, quick: bool) -> list[Row]:
 
 
 def _beside_an_empty_loop(seconds: float) -> tuple[dict[str, float], dict[str, float]]:
-    flood = _start("fault_child", "flood", str(seconds))
-    empty = _start("window_child", "empty", str(seconds))
-    return _told(flood, seconds), _told(empty, seconds)
-
-
-def _start(module: str, *arguments: str) -> "subprocess.Popen[str]":
-    child = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
-    environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
-    return subprocess.Popen(child, env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-
-
-def _told(child: "subprocess.Popen[str]", seconds: float) -> dict[str, float]:
-    with child:
-        output, _ = child.communicate(timeout=60 + 2 * seconds)
-    if child.returncode:
-        raise RuntimeError(f"The measured window ended with exit code {child.returncode}.")
-    told: dict[str, float] = json.loads(output)
-    return told
+    with child("fault_child", "flood", str(seconds)) as flood, child("window_child", "empty", str(seconds)) as empty:
+        return told(flood, seconds), told(empty, seconds)

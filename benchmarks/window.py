@@ -4,13 +4,12 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from benchmarks.measure import summary
 from benchmarks.report import Row
-from benchmarks.workplace import ROOT, command, slow_model
+from benchmarks.workplace import child, command, slow_model, told
 
 _OFFSCREEN = {"QT_QPA_PLATFORM": "offscreen"}
 _PAINTED_S, _STREAM_PERCENT, _IDLE_PERCENT, _PEAK_MIB = 0.8, 20.0, 1.0, 250.0
@@ -52,34 +51,24 @@ def _row(what: str, limit: float, unit: str, values: list[float], digits: int) -
 def _painted() -> float:
     """Return the seconds from the start of the process to the first paint, as the program tells them."""
     with tempfile.TemporaryDirectory() as folder:
-        told = subprocess.run(
+        painted = subprocess.run(
             [*command(), "gui", "--screenshot", str(Path(folder) / "window.png")],
             env=os.environ | _OFFSCREEN,
             stdout=subprocess.PIPE,
             check=True,
         )
-    return float(json.loads(told.stdout)["painted_s"])
-
-
-def _start(*arguments: str) -> "subprocess.Popen[str]":
-    child = [sys.executable, "-m", "benchmarks.window_child", *arguments]
-    return subprocess.Popen(child, env=os.environ | _OFFSCREEN, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-
-
-def _told(child: "subprocess.Popen[str]", seconds: float) -> dict[str, float]:
-    with child:
-        output, _ = child.communicate(timeout=60 + 2 * seconds)
-    if child.returncode:
-        raise RuntimeError(f"The measured window ended with exit code {child.returncode}.")
-    told: dict[str, float] = json.loads(output)
-    return told
+    return float(json.loads(painted.stdout)["painted_s"])
 
 
 def _child(*arguments: str) -> dict[str, float]:
-    return _told(_start(*arguments), float(arguments[-1]))
+    seconds = float(arguments[-1])
+    with child("window_child", *arguments) as process:
+        return told(process, seconds)
 
 
 def _beside_an_empty_loop(seconds: float) -> tuple[dict[str, float], dict[str, float]]:
-    stream = _start("stream", str(slow_model()), str(seconds))
-    empty = _start("empty", str(seconds))
-    return _told(stream, seconds), _told(empty, seconds)
+    with (
+        child("window_child", "stream", str(slow_model()), str(seconds)) as stream,
+        child("window_child", "empty", str(seconds)) as empty,
+    ):
+        return told(stream, seconds), told(empty, seconds)

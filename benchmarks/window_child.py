@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
+from benchmarks.workplace import end_with_parent
+
 if TYPE_CHECKING:
     from launcher.gui.window import Window
 
@@ -55,6 +57,7 @@ def main() -> None:
     """Run one mode and print what it measured."""
     mode, *arguments = sys.argv[1:]
     seconds = float(arguments[-1])
+    end_with_parent()
     application = QApplication([])
     tokens: list[float] = []
     if mode == "empty":

@@ -1,14 +1,17 @@
 """What the benchmarks share: a home of their own, models, the command, one kind of request."""
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from launcher.base.paths import HOME_VARIABLE, cache_dir
 from launcher.engine.client import ChatRequest
@@ -25,6 +28,45 @@ def command() -> list[str]:
     """Return the installed command `mtp-launcher` of this Python, or the same by module name."""
     installed = shutil.which("mtp-launcher", path=str(Path(sys.executable).parent))
     return [installed] if installed else [sys.executable, "-m", "launcher"]
+
+
+@contextmanager
+def child(module: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """Run `benchmarks.MODULE` offscreen for as long as the block lasts; it ends with us, too: see `end_with_parent`."""
+    words = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+    environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+
+
+def told(process: "subprocess.Popen[str]", seconds: float) -> dict[str, Any]:
+    """Return the JSON object that a child prints in the end, which is to be after some `seconds`."""
+    try:
+        process.wait(60 + 2 * seconds)  # its output is one short line, and its input stays open until then
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    if process.returncode:
+        raise RuntimeError(f"The measured window ended with exit code {process.returncode}.")
+    assert process.stdout is not None
+    measured: dict[str, Any] = json.loads(process.stdout.read())
+    return measured
+
+
+def end_with_parent() -> None:
+    """End this process at once when its input ends, as it does however the parent ends."""
+
+    def watch() -> None:
+        while os.read(0, 4_096):  # not by sys.stdin, whose lock would stop the interpreter's own end
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 @contextmanager
