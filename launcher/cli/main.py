@@ -33,6 +33,7 @@ VERBS = {
     "engine": "list, install, test and switch engines (official builds of llama.cpp, and your own)",
     "autostart": "serve from login on, or not (off until switched on)",
     "keys": "list the keys of this program's servers, or replace them",
+    "settings": "list this program's settings, or change them",
     "attach": "look at a server that others started, and watch it",
     "export": "write a server down for other tools: shells, compose, systemd, clients, llama-swap, a router",
     "diagnose": "say why an engine failed, from its log",
@@ -135,10 +136,12 @@ def _explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:
     from launcher.base.errors import LauncherError
     from launcher.base.paths import check_home, refusal
     from launcher.cli.output import print_error
+    from launcher.settings import fill
 
     try:
         if options.verb not in ("doctor", "gui"):  # which tell of it beside all else
             check_home()
+        fill(options)
         return verb()
     except LauncherError as error:
         print_error(error, as_json=options.json)

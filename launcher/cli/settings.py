@@ -1,0 +1,147 @@
+"""`mtp-launcher settings`: how the program's settings stand, and other values for them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+from launcher.base.text import one_line
+from launcher.cli.layout import filled
+from launcher.cli.output import print_json
+
+if TYPE_CHECKING:
+    from launcher.settings import Standing
+
+_ACTIONS = {
+    "list": "show all settings, what they are and what they may be",
+    "get": "print the value of one",
+    "set": "choose a value",
+    "reset": "go back to the default",
+}
+_APPLIES = {
+    "now": "It applies when a window is opened the next time.",
+    "next window": "It applies when a window is opened the next time.",
+    "next download": "It applies to the next download; a window that is open takes it when it is opened again.",
+    "next login": "It applies at the next login.",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    for name, summary in _ACTIONS.items():
+        action = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for programs")
+        if name != "list":
+            action.add_argument("name", metavar="NAME", help="such as window.theme, or theme alone")
+    actions.choices["set"].add_argument("value", metavar="VALUE", help="as `settings list` tells")
+    parser.set_defaults(action="list")
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Do what `options.action` names."""
+    return await asyncio.to_thread(_run, options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from launcher import settings
+
+    if options.action == "list":
+        _list(as_json=options.json)
+        return 0
+    declared = settings.setting(options.name)
+    if options.action == "get":
+        found = settings.look()
+        _print_notices(found.notices)
+        standing = next(each for each in found.standings if each.setting is declared)
+        if options.json:
+            print_json(_as_json(standing))
+        else:
+            print(_words(standing))
+        return 0
+    if options.action == "set":
+        standing = settings.change(declared.name, settings.parse(declared, options.value))
+    else:
+        standing = settings.reset(declared.name)
+    if options.json:
+        print_json(_as_json(standing))
+        return 0
+    print(f"{declared.name} is {_words(standing)}. {_APPLIES[declared.applies]}")
+    if standing.overridden:
+        print(f"Until then {declared.variable} goes before it, as long as that is set.")
+    return 0
+
+
+def _list(*, as_json: bool) -> None:
+    from launcher import settings
+
+    found = settings.look()
+    token = settings.hub_token()
+    if as_json:
+        told = [_as_json(each) for each in found.standings]
+        print_json({"file": str(found.path), "settings": told, "hub_token": token, "notices": found.notices})
+        return
+    _print_notices(found.notices)
+    group = ""
+    for each in found.standings:
+        if each.setting.group != group:
+            group = each.setting.group
+            print(f"{group}:")
+        changed = f" (default {_said(each, settings.default_of(each.setting))})" if each.changed else ""
+        print(f"  {each.setting.name} = {_words(each)}{changed}")
+        print(filled(f"{each.setting.sentence}{_limits(each)}", "    "))
+        if each.overridden:
+            print(filled(f"{each.setting.variable} is set, and goes before the file.", "    "))
+        if each.note:
+            print(f"    {one_line(each.note)}")
+    where = {"HF_TOKEN": "found in HF_TOKEN", "file": "found where the hub's own tools keep it"}.get(
+        token or "", "none"
+    )
+    print(f"Hugging Face token: {where}. It is never shown.")
+    print(f"They are kept in {found.path}, which may be edited by hand.")
+
+
+def _as_json(standing: Standing) -> dict[str, Any]:
+    from launcher import settings
+
+    declared = standing.setting
+    told: dict[str, Any] = {
+        "name": declared.name,
+        "kind": declared.kind,
+        "value": standing.value,
+        "default": settings.default_of(declared),
+        "source": standing.source,
+        "changed": standing.changed,
+        "applies": declared.applies,
+    }
+    if declared.kind == "choice":
+        told["choices"] = [each for each, _ in declared.choices]
+    if declared.kind == "number":
+        told |= {"least": declared.least, "most": declared.most, "unit": declared.unit}
+    return told | ({"note": standing.note} if standing.note else {})
+
+
+def _words(standing: Standing) -> str:
+    return _said(standing, standing.value)
+
+
+def _said(standing: Standing, value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return one_line(f"{value} {standing.setting.unit}".strip(), 4_096)
+
+
+def _limits(standing: Standing) -> str:
+    declared = standing.setting
+    if declared.kind == "choice":
+        return f" One of {', '.join(each for each, _ in declared.choices)}."
+    if declared.kind == "number":
+        return f" From {declared.least} to {declared.most} {declared.unit}.".replace(" .", ".")
+    return ""
+
+
+def _print_notices(notices: tuple[str, ...]) -> None:
+    for notice in notices:
+        print(f"Note: {one_line(notice, 2_000)}", file=sys.stderr)

@@ -1,0 +1,355 @@
+"""The settings of this program, each declared once: what it is called, what it may be, and when it applies.
+
+They are kept in settings.toml in the config folder, which may be edited by hand: see settings_file.py.
+"""
+
+import difflib
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from launcher import settings_file
+from launcher.base.errors import BadOption
+from launcher.base.paths import MODELS_VARIABLE, data_dir, expanded
+from launcher.settings_file import Value
+
+if TYPE_CHECKING:
+    import argparse
+
+Kind = Literal["choice", "number", "switch", "folder"]
+Applies = Literal["now", "next window", "next download", "next login"]
+_log = logging.getLogger(__name__)
+_YES, _NO = ("on", "yes", "true", "1"), ("off", "no", "false", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting. `title`, `sentence`, `group` and the words of `choices` are English, for faces to translate.
+
+    `name` is TABLE.KEY of the file. `choices` are values with their words, `least`, `most` and `step` the limits of a
+    number in `unit`. `variable` is the environment's name for it, which goes before the file. `stored` is False for
+    what the system itself keeps.
+    """
+
+    name: str
+    group: str
+    title: str
+    sentence: str
+    kind: Kind
+    default: Value
+    applies: Applies = "now"
+    choices: tuple[tuple[str, str], ...] = ()
+    least: int = 0
+    most: int = 0
+    step: int = 1
+    unit: str = ""
+    variable: str = ""
+    stored: bool = True
+
+
+LANGUAGE, THEME, TEXT_SCALE = "window.language", "window.theme", "window.text_scale"
+MODELS_FOLDER, AT_LOGIN = "models.folder", "server.at_login"
+SYSTEM = "system"
+
+SETTINGS = (
+    Setting(
+        LANGUAGE,
+        "Window",
+        "Language",
+        "The language of the window. What a translation lacks is shown in English.",
+        "choice",
+        SYSTEM,
+        "next window",
+        ((SYSTEM, "As the system"), ("en", "English"), ("zh_CN", "简体中文")),
+    ),
+    Setting(
+        THEME,
+        "Window",
+        "Theme",
+        "Light or dark. As the system follows the desktop, also when it changes.",
+        "choice",
+        SYSTEM,
+        "now",
+        ((SYSTEM, "As the system"), ("light", "Light"), ("dark", "Dark")),
+    ),
+    Setting(
+        TEXT_SCALE,
+        "Window",
+        "Text size",
+        "The size of all text, and of what is laid out around it.",
+        "number",
+        100,
+        "next window",
+        least=80,
+        most=200,
+        step=5,
+        unit="%",
+    ),
+    Setting(
+        MODELS_FOLDER,
+        "Models",
+        "Folder for models",
+        "Where downloads go, and where models are looked for. What lies in the folder before is not moved.",
+        "folder",
+        "",
+        "next download",
+        variable=MODELS_VARIABLE,
+    ),
+    Setting(
+        AT_LOGIN,
+        "Server",
+        "Serve from login on",
+        "Starts the model that was served last when you log in. No window opens.",
+        "switch",
+        False,
+        "next login",
+        stored=False,
+    ),
+)
+"""In the order in which they are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a setting stands: the value in use, and where it comes from.
+
+    `source` is "default", "file", "system", or the name of the variable that goes before the file. `note` is what
+    the system adds, such as the command that starts at login.
+    """
+
+    setting: Setting
+    value: Value
+    source: str
+    note: str = ""
+
+    @property
+    def changed(self) -> bool:
+        """Whether it is another value than the default."""
+        return self.value != default_of(self.setting)
+
+    @property
+    def overridden(self) -> bool:
+        """Whether the environment decides, so that the file does not count."""
+        return bool(self.setting.variable) and self.source == self.setting.variable
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All settings as they stand, and what is to be said about the file."""
+
+    path: Path
+    standings: tuple[Standing, ...]
+    notices: tuple[str, ...]
+
+    def value(self, name: str) -> Value:
+        """Return the value in use."""
+        return next(each.value for each in self.standings if each.setting.name == name)
+
+
+def setting(name: str) -> Setting:
+    """Return the setting of a name; its last part is enough. Raises BadOption, with the nearest names."""
+    wanted = name.strip().lower().replace("-", "_")
+    for each in SETTINGS:
+        if wanted in (each.name, each.name.partition(".")[2]):
+            return each
+    near = difflib.get_close_matches(wanted, [each.name for each in SETTINGS], n=2, cutoff=0.4)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"There are {', '.join(s.name for s in SETTINGS)}."
+    raise BadOption(f"There is no setting {name}.", hint, setting=name)
+
+
+def default_of(declared: Setting) -> Value:
+    """Return what holds where nothing is chosen; a folder's is known only now."""
+    return str(data_dir() / "models") if declared.kind == "folder" else declared.default
+
+
+def parse(declared: Setting, text: str) -> Value:
+    """Return the value that a text means. Raises BadOption for one that it cannot be."""
+    word = text.strip()
+    match declared.kind:
+        case "switch" if word.lower() in (*_YES, *_NO):
+            return word.lower() in _YES
+        case "number" if word.removesuffix(declared.unit).strip().isdecimal():
+            value: Value = int(word.removesuffix(declared.unit).strip())
+        case "choice":
+            value = next((each for each, _ in declared.choices if each.lower() == word.lower()), word)
+        case "folder":
+            return str(expanded(word).absolute())
+        case _:
+            value = word
+    if problem := _problem(declared, value):
+        raise BadOption(f"{declared.name} cannot be {text}: {problem}.", "Nothing was changed.", setting=declared.name)
+    return value
+
+
+def look() -> Look:
+    """Return how all settings stand. A damaged file is set aside, and is a notice. Raises OSError of the system's."""
+    kept = settings_file.read()
+    known = {each.name: each for each in SETTINGS if each.stored}
+    notices = list(kept.notices)
+    good: dict[str, Value] = {}
+    for name, value in kept.values.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+            meant = f" Did you mean {near[0]}?" if near else ""
+            notices.append(f"{name} is no setting of this version; it is left in the file.{meant}")
+        elif problem := _problem(known[name], value):
+            notices.append(f"{name} in the file is not used: {problem}.")
+        else:
+            good[name] = value
+    return Look(settings_file.path(), tuple(_standing(each, good) for each in SETTINGS), tuple(notices))
+
+
+def change(name: str, value: Value) -> Standing:
+    """Choose a value, and return how the setting stands then.
+
+    Raises BadOption for a value that it cannot have or a file that must be edited by hand, TargetUnusable for a folder
+    that cannot be made, and OSError.
+    """
+    declared = setting(name)
+    if problem := _problem(declared, value):
+        raise BadOption(f"{declared.name} cannot be {value}: {problem}.", "Nothing was changed.", setting=name)
+    if not declared.stored:
+        _ELSEWHERE[declared.name][1](value)
+    else:
+        if declared.kind == "folder":
+            from launcher.models.folders import make_folder
+
+            make_folder(Path(str(value)), named=f"`mtp-launcher settings set {declared.name}`")
+        settings_file.write(declared.name, None if value == default_of(declared) else value)
+    return _now(declared)
+
+
+def reset(name: str) -> Standing:
+    """Go back to the default, and return how the setting stands then. Raises what `change` raises."""
+    declared = setting(name)
+    if declared.stored:
+        settings_file.write(declared.name, None)
+    else:
+        _ELSEWHERE[declared.name][1](declared.default)
+    return _now(declared)
+
+
+def hub_token() -> str | None:
+    """Return where the user's token for the hub is found: "HF_TOKEN" or "file"; None where there is none to use."""
+    from launcher.fetch import hub
+
+    try:
+        if hub.token() is None:
+            return None
+    except BadOption:  # there is something, but it is no token
+        return None
+    return "HF_TOKEN" if os.environ.get("HF_TOKEN", "").strip() else "file"
+
+
+def fill(options: "argparse.Namespace") -> None:
+    """Give a command line that was read what it leaves open; what it says itself goes before.
+
+    Never raises: what is wrong with the file is a warning.
+    """
+    if options.verb == "settings":
+        return
+    try:
+        kept = settings_file.read()
+    except OSError as error:
+        _log.warning("The settings cannot be read (%s): %s.", settings_file.path(), error.strerror or error)
+        return
+    chosen: dict[str, Value] = {}
+    for declared in SETTINGS:
+        value = kept.values.get(declared.name) if declared.stored else None
+        if value is not None and (problem := _problem(declared, value)):
+            _log.warning("%s in %s is not used: %s.", declared.name, settings_file.path(), problem)
+        elif value is not None:
+            chosen[declared.name] = value
+    for name, option in _OPTIONS.items():
+        if name in chosen and getattr(options, option, "") is None and chosen[name] != SYSTEM:
+            setattr(options, option, chosen[name])
+    for declared in SETTINGS:
+        if declared.variable and declared.name in chosen:
+            _take_variable(declared, chosen[declared.name])
+
+
+_OPTIONS = {LANGUAGE: "language", THEME: "theme", TEXT_SCALE: "scale"}
+"""The options of a command line that a setting fills, where the verb has them and they were not given."""
+_taken: dict[str, str] = {}
+"""Variables that were set by us from the file, so that they do not count as the user's."""
+
+
+def _take_variable(declared: Setting, value: Value) -> None:
+    """Let the rest of this process see a setting by the variable that it is read from, unless the user has set that."""
+    if not _is_the_users(declared):
+        os.environ[declared.variable] = _taken[declared.variable] = str(value)
+
+
+def _is_the_users(declared: Setting) -> bool:
+    there = os.environ.get(declared.variable)
+    return bool(there) and there != _taken.get(declared.variable)
+
+
+def _now(declared: Setting) -> Standing:
+    """Return how a setting stands after it was changed, and let this process go by it."""
+    if declared.variable and not _is_the_users(declared):
+        os.environ.pop(declared.variable, None)
+        _taken.pop(declared.variable, None)
+        kept = settings_file.read().values.get(declared.name)
+        if kept is not None:
+            _take_variable(declared, kept)
+    return next(each for each in look().standings if each.setting is declared)
+
+
+def _standing(declared: Setting, kept: Mapping[str, Value]) -> Standing:
+    if not declared.stored:
+        value, note = _ELSEWHERE[declared.name][0]()
+        return Standing(declared, value, "system" if value != declared.default else "default", note)
+    if declared.variable and _is_the_users(declared):
+        there = str(expanded(os.environ[declared.variable]).absolute())
+        return Standing(declared, there, declared.variable)
+    if declared.name in kept:
+        return Standing(declared, kept[declared.name], "file")
+    return Standing(declared, default_of(declared), "default")
+
+
+def _problem(declared: Setting, value: Value) -> str:
+    """Return why a setting cannot have a value; empty when it can."""
+    match declared.kind:
+        case "switch":
+            return "" if isinstance(value, bool) else "it is on or off"
+        case "number":
+            fits = isinstance(value, int) and not isinstance(value, bool) and declared.least <= value <= declared.most
+            return "" if fits else f"it is a whole number from {declared.least} to {declared.most}"
+        case "choice":
+            named = [each for each, _ in declared.choices]
+            return "" if value in named else f"it is one of {', '.join(named)}"
+        case "folder":
+            return (
+                "" if isinstance(value, str) and expanded(value).is_absolute() else "it is the whole path of a folder"
+            )
+
+
+def _look_at_login() -> tuple[Value, str]:
+    from launcher import autostart
+
+    found = autostart.look()
+    return found.on, found.command or ""
+
+
+def _switch_login(value: Value) -> None:
+    """Switch it; the folder for models is not written into the entry, for the command reads the file itself."""
+    from launcher import autostart
+
+    if not value:
+        autostart.switch_off()
+        return
+    ours = {name: os.environ.pop(name) for name, given in _taken.items() if os.environ.get(name) == given}
+    try:
+        autostart.switch_on(None)
+    finally:
+        os.environ.update(ours)
+
+
+_ELSEWHERE: Mapping[str, tuple[Callable[[], tuple[Value, str]], Callable[[Value], None]]] = {
+    AT_LOGIN: (_look_at_login, _switch_login)
+}
+"""How what the system keeps is read, with a note, and written."""

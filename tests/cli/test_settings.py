@@ -1,0 +1,106 @@
+"""`mtp-launcher settings` as a user types it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SECRET = "hf_abcdefghijklmnop"
+
+
+@pytest.fixture(autouse=True)
+def own_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts at login is looked for in a folder of the test, and no token is about."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    for name in ("HF_TOKEN", "HF_TOKEN_PATH", "MTP_LAUNCHER_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+
+
+def run(*arguments: str, verb: str = "settings", **variables: str) -> subprocess.CompletedProcess[str]:
+    told = subprocess.run(
+        [sys.executable, "-m", "launcher", verb, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | variables,
+    )
+    assert "Traceback" not in told.stderr
+    return told
+
+
+def answer(*arguments: str, **variables: str) -> Any:  # noqa: ANN401 -- any JSON value
+    return json.loads(run(*arguments, "--json", **variables).stdout)
+
+
+def test_they_are_listed_with_what_they_may_be(home: Path) -> None:
+    told = run()
+    assert told.returncode == 0
+    assert "window.theme = system" in told.stdout
+    said = " ".join(told.stdout.split())
+    assert "One of system, light, dark." in said
+    assert "From 80 to 200 %." in said
+    assert str(home / "config" / "settings.toml") in told.stdout
+    assert "Hugging Face token: none." in told.stdout
+
+
+def test_one_is_set_got_and_reset(home: Path) -> None:
+    assert "window.theme is dark. It applies when a window is opened the next time." in run("set", "theme", "dark").stdout
+    assert run("get", "window.theme").stdout == "dark\n"
+    assert "window.theme = dark (default system)" in run("list").stdout
+    told = answer("get", "theme")
+    assert told == {
+        "name": "window.theme",
+        "kind": "choice",
+        "value": "dark",
+        "default": "system",
+        "source": "file",
+        "changed": True,
+        "applies": "now",
+        "choices": ["system", "light", "dark"],
+    }
+    assert answer("reset", "theme")["value"] == "system"
+    assert answer("set", "text_scale", "125%")["value"] == 125
+
+
+def test_what_cannot_be_is_explained(home: Path) -> None:
+    told = run("set", "theme", "pink")
+    assert told.returncode == 1
+    assert "window.theme cannot be pink: it is one of system, light, dark." in told.stderr
+    assert answer("get", "window.colour")["error"]["code"] == "bad_option"
+    assert not (home / "config" / "settings.toml").exists()
+
+
+def test_notices_are_printed_and_told_to_programs(home: Path) -> None:
+    file = home / "config" / "settings.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("[window]\ncolour = 'teal'\ntheme = 'pink'\n")
+    told = run("list")
+    assert "Note: window.colour is no setting of this version" in told.stderr
+    assert len(answer("list")["notices"]) == 2
+    file.write_text("[[[")
+    assert "was damaged" in run("list").stderr
+    assert file.with_name("settings.toml.bad").exists()
+
+
+def test_a_token_is_told_of_but_never_shown(home: Path) -> None:
+    for arguments in (("list",), ("list", "--json")):
+        told = run(*arguments, HF_TOKEN=SECRET)
+        assert SECRET not in told.stdout + told.stderr
+    assert answer("list", HF_TOKEN=SECRET)["hub_token"] == "HF_TOKEN"
+    assert answer("list")["hub_token"] is None
+
+
+def test_other_verbs_go_by_the_folder_for_models(home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "models here"
+    assert run("set", "models.folder", str(folder)).returncode == 0
+    (folder / "nobody.gguf").write_bytes(b"no model")
+    listed = run("list", "--json", verb="models").stdout
+    assert str(folder) in listed
+    theirs = run("set", "models.folder", str(folder), MTP_LAUNCHER_MODELS=str(tmp_path / "theirs"))
+    assert "MTP_LAUNCHER_MODELS goes before it" in theirs.stdout

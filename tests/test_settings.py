@@ -1,0 +1,267 @@
+"""The program's settings: what is kept, what a person wrote by hand, and what goes before the file."""
+
+import argparse
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from launcher import autostart, settings, settings_file
+from launcher.base.errors import BadOption, TargetUnusable
+from launcher.base.paths import MODELS_VARIABLE, models_dir
+from launcher.engine.last import keep_last
+from launcher.settings import AT_LOGIN, LANGUAGE, MODELS_FOLDER, SETTINGS, TEXT_SCALE, THEME
+
+BY_HAND = """\
+# mine
+[window]
+theme = "dark"  # at night
+colour = "teal"   # of another version
+"text_scale" = 120
+
+[other]
+list = [
+  1,
+]
+note = '''
+[window]
+theme = "light"
+'''
+"""
+
+
+@pytest.fixture
+def file(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the settings are kept, in a folder that is there; the environment says nothing."""
+    monkeypatch.delenv(MODELS_VARIABLE, raising=False)
+    monkeypatch.setattr(settings, "_taken", {})
+    path = settings_file.path()
+    path.parent.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's own folder, whose desktop has no systemd."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    return tmp_path
+
+
+def value(name: str) -> object:
+    return settings.look().value(name)
+
+
+def options(**given: object) -> argparse.Namespace:
+    return argparse.Namespace(**{"verb": "gui", "language": None, "theme": None, "scale": None} | given)
+
+
+def test_without_a_file_all_are_as_usual(file: Path, login: Path) -> None:
+    look = settings.look()
+    assert [each.setting for each in look.standings] == list(SETTINGS)
+    assert {each.source for each in look.standings} == {"default"}
+    assert not any(each.changed for each in look.standings)
+    assert value(MODELS_FOLDER) == str(models_dir())
+    assert look.notices == ()
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("declared", SETTINGS, ids=lambda each: each.name)
+def test_each_is_declared_whole(declared: settings.Setting) -> None:
+    assert declared.group
+    assert declared.title
+    assert declared.sentence.endswith(".")
+    assert (declared.kind == "choice") == bool(declared.choices)
+    if declared.kind == "choice":
+        assert declared.default in [each for each, _ in declared.choices]
+    if declared.kind == "number":
+        assert isinstance(declared.default, int)
+        assert declared.least <= declared.default <= declared.most
+        assert (declared.default - declared.least) % declared.step == 0
+    assert settings.parse(declared, str(declared.default or "off")) is not None
+
+
+def test_what_is_chosen_is_kept_and_the_default_leaves_the_file(file: Path) -> None:
+    standing = settings.change(THEME, "dark")
+    assert (standing.value, standing.source, standing.changed) == ("dark", "file", True)
+    assert settings_file.read().values == {THEME: "dark"}
+    assert file.read_text().startswith("# Settings of MTP Launcher")
+    if sys.platform != "win32":
+        assert file.stat().st_mode & 0o077 == 0
+    settings.change(TEXT_SCALE, 150)
+    assert settings.reset(THEME).source == "default"
+    settings.change(TEXT_SCALE, 100)
+    assert settings_file.read().values == {}
+
+
+def test_what_a_person_wrote_stays_as_it_is(file: Path) -> None:
+    file.write_text(BY_HAND)
+    look = settings.look()
+    assert look.value(THEME) == "dark"
+    assert look.value(TEXT_SCALE) == 120
+    assert any("window.colour is no setting of this version" in each for each in look.notices)
+    settings.change(THEME, "light")
+    settings.change(TEXT_SCALE, 90)
+    settings.change(LANGUAGE, "en")
+    settings.reset(TEXT_SCALE)
+    changed = BY_HAND.replace('theme = "dark"  # at night', 'theme = "light"  # at night', 1)
+    changed = changed.replace('"text_scale" = 120\n', 'language = "en"\n')
+    assert file.read_text() == changed
+
+
+def test_a_file_of_windows_notepad_is_read_and_changed(file: Path) -> None:
+    file.write_bytes(b'\xef\xbb\xbf[window]\r\ntheme = "dark"\r\n')
+    assert value(THEME) == "dark"
+    settings.change(TEXT_SCALE, 125)
+    assert settings_file.read().values == {THEME: "dark", TEXT_SCALE: 125}
+
+
+def test_a_value_over_several_lines_is_replaced_whole(file: Path) -> None:
+    file.write_text('[window]\ntheme = """\\\n  dark"""\nkeep = 1\n')
+    assert value(THEME) == "dark"
+    settings.change(THEME, "light")
+    assert file.read_text() == '[window]\ntheme = "light"\nkeep = 1\n'
+
+
+@pytest.mark.parametrize("written", ['window = { theme = "dark" }\n', 'window.theme = "dark"\n'])
+def test_what_cannot_be_changed_by_the_line_is_left_to_a_person(file: Path, written: str) -> None:
+    file.write_text(written)
+    assert value(THEME) == "dark"
+    with pytest.raises(BadOption, match="only a person can change"):
+        settings.change(THEME, "light")
+    assert file.read_text() == written
+
+
+def test_a_damaged_file_is_set_aside_with_a_notice(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file.write_text("[window\ntheme = ")
+    look = settings.look()
+    assert "was damaged" in look.notices[0]
+    assert "settings.toml.bad" in look.notices[0]
+    assert look.value(THEME) == "system"
+    assert file.with_name("settings.toml.bad").read_text() == "[window\ntheme = "
+    assert "is damaged" in caplog.text or "was damaged" in caplog.text
+    assert settings.look().notices == ()
+    settings.change(THEME, "dark")
+    assert value(THEME) == "dark"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('theme = "pink"', "it is one of system, light, dark"),
+        ("text_scale = 500", "it is a whole number from 80 to 200"),
+        ("text_scale = true", "it is a whole number from 80 to 200"),
+        ("text_scale = 1979-05-27", "it is a whole number from 80 to 200"),
+    ],
+)
+def test_a_value_that_cannot_be_is_said_and_not_used(file: Path, line: str, said: str) -> None:
+    file.write_text(f"[window]\n{line}\n")
+    look = settings.look()
+    assert said in look.notices[0]
+    assert not any(each.changed for each in look.standings if each.setting.stored)
+    assert line in file.read_text()
+
+
+def test_what_cannot_be_chosen_is_refused(file: Path) -> None:
+    for name, wrong in ((THEME, "pink"), (TEXT_SCALE, 300), (TEXT_SCALE, "big"), (AT_LOGIN, "yes")):
+        with pytest.raises(BadOption):
+            settings.change(name, wrong)
+    with pytest.raises(BadOption, match="from 80 to 200"):
+        settings.parse(settings.setting(TEXT_SCALE), "20")
+    with pytest.raises(BadOption) as refused:
+        settings.setting("window.teme")
+    assert refused.value.hint.startswith("Did you mean window.theme")
+    assert not file.exists()
+
+
+def test_texts_are_understood_as_people_write_them() -> None:
+    assert settings.setting("text-scale").name == TEXT_SCALE
+    assert settings.parse(settings.setting("text_scale"), "125 %") == 125
+    assert settings.parse(settings.setting("language"), "ZH_cn") == "zh_CN"
+    assert settings.parse(settings.setting("at_login"), "On") is True
+    assert settings.parse(settings.setting("models.folder"), "~/models") == str(Path.home() / "models")
+
+
+def test_the_folder_for_models_holds_for_all_that_runs_here(file: Path, tmp_path: Path) -> None:
+    usual, wanted = models_dir(), tmp_path / "big disk" / "models"
+    settings.change(MODELS_FOLDER, str(wanted))
+    assert wanted.is_dir()
+    assert models_dir() == wanted
+    assert tomllib.loads(file.read_text())["models"]["folder"] == str(wanted)
+    other = tmp_path / "other"
+    settings.change(MODELS_FOLDER, str(other))
+    assert models_dir() == other
+    settings.reset(MODELS_FOLDER)
+    assert models_dir() == usual
+    assert MODELS_VARIABLE not in os.environ
+
+
+def test_a_folder_that_cannot_be_is_refused(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TargetUnusable):
+        settings.change(MODELS_FOLDER, str(tmp_path / "file"))
+    assert settings_file.read().values == {}
+
+
+def test_the_users_variable_goes_before_the_file(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MODELS_VARIABLE, str(tmp_path / "theirs"))
+    standing = settings.change(MODELS_FOLDER, str(tmp_path / "ours"))
+    assert (standing.value, standing.source) == (str(tmp_path / "theirs"), MODELS_VARIABLE)
+    assert standing.overridden
+    settings.fill(options())
+    assert models_dir() == tmp_path / "theirs"
+
+
+def test_a_command_line_is_given_what_it_leaves_open(file: Path, tmp_path: Path) -> None:
+    file.write_text(f"[window]\ntheme = 'dark'\ntext_scale = 150\n[models]\nfolder = {str(tmp_path)!r}\n")
+    given = options(theme="light")
+    settings.fill(given)
+    assert (given.theme, given.scale, given.language) == ("light", 150, None)
+    assert models_dir() == tmp_path
+    other = argparse.Namespace(verb="status")
+    settings.fill(other)
+    assert vars(other) == {"verb": "status"}
+    os.environ.pop(MODELS_VARIABLE)
+
+
+def test_a_wrong_file_stops_no_command(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file.write_text("[window]\ntheme = 7\n")
+    given = options()
+    settings.fill(given)
+    assert given.theme is None
+    assert "window.theme" in caplog.text
+    file.unlink()
+    file.mkdir()
+    settings.fill(given)
+    assert "cannot be read" in caplog.text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the registry is the user's own")
+def test_serving_from_login_on_is_what_autostart_says(file: Path, login: Path, tmp_path: Path) -> None:
+    keep_last("demo")
+    settings.change(MODELS_FOLDER, str(tmp_path / "models"))
+    standing = settings.change(AT_LOGIN, True)
+    assert (standing.value, standing.source, standing.changed) == (True, "system", True)
+    assert "serve" in standing.note
+    assert "--last" in standing.note
+    state = autostart.look()
+    assert state.on
+    assert MODELS_VARIABLE not in Path(state.places[0]).read_text()  # the file's folder holds there, too
+    assert models_dir() == tmp_path / "models"
+    assert AT_LOGIN not in settings_file.read().values
+    assert settings.reset(AT_LOGIN).value is False
+    assert not autostart.look().on
+    settings.reset(MODELS_FOLDER)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_a_link_to_the_file_stays_one(file: Path, tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles" / "settings.toml"
+    real.parent.mkdir()
+    real.write_text("[window]\ntheme = 'dark'\n")
+    file.symlink_to(real)
+    settings.change(THEME, "light")
+    assert file.is_symlink()
+    assert real.read_text() == '[window]\ntheme = "light"\n'
