@@ -35,11 +35,9 @@ demo-model:
 schema:
     python -m tools.export_schema
 
-# pictures of the window for the README, in both themes
-screenshots:
-    mkdir -p docs/images
-    QT_QPA_PLATFORM=offscreen mtp-launcher gui --demo --theme dark --size 1280x800 --screenshot docs/images/cockpit-dark.png
-    QT_QPA_PLATFORM=offscreen mtp-launcher gui --demo --theme light --size 1280x800 --screenshot docs/images/cockpit-light.png
+# pictures of every page, into build/screenshots; with --docs the chosen ones for docs/screenshots
+screenshots *arguments:
+    python -m tools.screenshots {{arguments}}
 
 # speed of the program itself: prints the table of docs/performance.md
 bench:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 _T = TypeVar("_T")
 
@@ -36,23 +37,39 @@ class Handle(Generic[_T]):
 
 
 class Runtime:
-    """The loop. `close` cancels what still runs, waits for its clean-up, and ends the thread."""
+    """The loop. `close` cancels what still runs, waits for its clean-up, and ends the thread.
+
+    What was submitted ends first: what it has begun beside itself, such as the pumps of a process, must still run then.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._submitted: WeakSet[Coroutine[Any, Any, Any]] = WeakSet()
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name="launcher-core", daemon=True)
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Handle[_T]:
         """Run `work` on the loop; from any thread."""
+        self._submitted.add(work)
         return Handle(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def close(self, timeout_s: float = 15.0) -> bool:
         """End everything; return whether it ended within `timeout_s`."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            if not self._closing:
+                self._closing = True
+                asyncio.run_coroutine_threadsafe(self._wind_up(), self._loop)
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    async def _wind_up(self) -> None:
+        work = [task for task in asyncio.all_tasks() if task.get_coro() in self._submitted]
+        for task in work:
+            task.cancel()
+        if work:
+            await asyncio.wait(work)
+        self._loop.stop()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

@@ -4,9 +4,9 @@ import platform
 from typing import TYPE_CHECKING
 
 from PySide6 import __version__ as pyside_version
-from PySide6.QtCore import Qt, QTimer, qVersion
+from PySide6.QtCore import QTimer, qVersion
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QGridLayout, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QScrollArea, QVBoxLayout, QWidget
 
 from launcher import __version__
 from launcher.base.errors import LauncherError
@@ -36,11 +36,9 @@ class AboutPage(QWidget):
         self._copy.setEnabled(False)
         self._problem = Banner()
         self._card = Card(tr("Versions"))
-        self._grid = QGridLayout()
-        self._grid.setHorizontalSpacing(theme.px(theme.GAP_XL))
-        self._grid.setVerticalSpacing(theme.px(theme.GAP))
-        self._grid.setColumnStretch(1, 1)
-        self._card.body.addLayout(self._grid)
+        self._lines = QVBoxLayout()
+        self._lines.setSpacing(theme.px(theme.GAP_S))
+        self._card.body.addLayout(self._lines)
         self._looking = Label(tr("Asking the engines and drivers for their versions …"))
         self._looking.setObjectName("secondary")
         self._looking.setWordWrap(True)
@@ -87,18 +85,19 @@ class AboutPage(QWidget):
         self._told = told
         self._looking.hide()
         self._copy.setEnabled(True)
-        for row, (what, version) in enumerate(self._rows()):
-            for column, text in enumerate((what, version)):
-                item = self._grid.itemAtPosition(row, column)
-                label = item.widget() if item else None
-                if not isinstance(label, Label):
-                    label = Label()
-                    label.setWordWrap(column == 1)
-                    label.setTextInteractionFlags(theme.SELECTABLE)
-                    self._grid.addWidget(label, row, column, Qt.AlignmentFlag.AlignTop)
-                label.setText(text)
-                if column == 0:
-                    label.setObjectName("secondary")
+        while self._lines.count():
+            item = self._lines.takeAt(0)
+            if item is not None and (widget := item.widget()) is not None:
+                widget.deleteLater()
+        for what, version in self._rows():
+            named, value = Label(what), Label(version)
+            named.setObjectName("secondary")
+            named.setFont(theme.font(theme.CAPTION_PX))
+            value.setWordWrap(True)
+            value.setTextInteractionFlags(theme.SELECTABLE)
+            value.setAccessibleName(f"{what}: {version}")
+            self._lines.addWidget(named)
+            self._lines.addWidget(value)
 
     def _fail(self, error: LauncherError) -> None:
         self._looking.hide()

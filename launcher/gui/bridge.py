@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -48,6 +49,7 @@ class Bridge(QObject):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._runtime: Runtime | None = None
+        self._closed = False
         self._events: deque[object] = deque()
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
@@ -65,6 +67,8 @@ class Bridge(QObject):
 
     def submit(self, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> Handle[object]:
         """Run work on the core's thread; its end comes back as an Ended event named `what`."""
+        if self._closed:
+            return _never()
         if self._runtime is None:
             self._runtime = Runtime()
         handle = self._runtime.submit(_begin(work))
@@ -84,8 +88,10 @@ class Bridge(QObject):
 
         `told` gets each value that the work hands to `tell`, `done` what it returns. An error goes to `failed`, else
         to the window's line for problems. After a cancel by the handle only `cancelled` is called, once the work has
-        cleaned up.
+        cleaned up. Once the bridge is closed nothing is run any more, and nothing called.
         """
+        if self._closed:
+            return _never()
         if self._runtime is None:
             self._runtime = Runtime()
 
@@ -111,6 +117,7 @@ class Bridge(QObject):
 
     def close(self) -> bool:
         """End the core's thread with all that runs on it; return whether it ended in time."""
+        self._closed = True
         return self._runtime is None or self._runtime.close()
 
     @Slot()
@@ -122,10 +129,17 @@ class Bridge(QObject):
         events = [event for event in batch if not isinstance(event, _Call)]
         if events:
             self.drained.emit(events)
-        if len(events) < len(batch):
+        if len(events) < len(batch) and not self._closed:
             for call in batch:
                 if isinstance(call, _Call):
                     call.what(call.value)
+
+
+def _never() -> Handle[Any]:
+    """Return the handle of work that is not begun."""
+    future: Future[Any] = Future()
+    future.cancel()
+    return Handle(future)
 
 
 async def _begin(work: Callable[[], Coroutine[Any, Any, object]]) -> object:

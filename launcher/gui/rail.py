@@ -4,7 +4,16 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QKeySequence
-from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QPushButton, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QButtonGroup,
+    QFrame,
+    QHBoxLayout,
+    QPushButton,
+    QScrollArea,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
 
 from launcher import __version__
 from launcher.gui import theme
@@ -23,6 +32,7 @@ class StatusChip(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("chip")
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self._glyph = Glyph("ring", "secondary", 14)
         self._word, self._subject, self._address = Label(), Elided(), Elided()
         self._word.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
@@ -120,6 +130,8 @@ class Rail(QFrame):
             if spec.name == "settings":
                 layout.addStretch()
             layout.addWidget(button)
+        if "settings" not in self._buttons:
+            layout.addStretch()
         layout.addSpacing(theme.px(8))
         layout.addWidget(self._engine)
         layout.addWidget(self._about)

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QEvent, QSettings, Qt, QTimer, QUrl, Signal, Slot
+from PySide6.QtCore import QEvent, QSettings, QSize, Qt, QTimer, QUrl, Signal, Slot
 from PySide6.QtGui import (
     QCloseEvent,
     QDesktopServices,
@@ -15,7 +15,7 @@ from PySide6.QtGui import (
     QShortcut,
     QShowEvent,
 )
-from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton, QStackedWidget, QWidget
+from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton, QScrollArea, QStackedWidget, QWidget
 
 from launcher.base.paths import state_dir
 from launcher.gui.controller import DEMO, Controller
@@ -34,6 +34,24 @@ _SMALLEST = (940, 520)
 _FIRST_PAGE = "start"
 _KEEPS = "tray/keeps_serving"
 _AHEAD_MS = 200
+
+
+class PageStack(QStackedWidget):
+    """The pages, one of which is shown; it needs the room that this one needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.currentChanged.connect(lambda _: self.updateGeometry())
+
+    def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+        """Return the size that the page wants."""
+        page = self.currentWidget()
+        return page.sizeHint() if page is not None else super().sizeHint()
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Return the least size of the page."""
+        page = self.currentWidget()
+        return page.minimumSizeHint() if page is not None else super().minimumSizeHint()
 
 
 class Window(QMainWindow):
@@ -61,14 +79,18 @@ class Window(QMainWindow):
         self.rail = Rail([spec for spec in self._specs.values() if spec.in_rail])
         self.chip = self.rail.chip
         self.notice = Banner()
-        self._stack = QStackedWidget()
+        self._stack = PageStack()
+        area = QScrollArea()  # for large text in a small window: what does not fit is scrolled, not cut
+        area.setWidgetResizable(True)
+        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        area.setWidget(self._stack)
         body = QWidget()
         layout = QGridLayout(body)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
         layout.addWidget(self.rail, 0, 0, 2, 1)
         layout.addWidget(self.notice, 0, 1)
-        layout.addWidget(self._stack, 1, 1)
+        layout.addWidget(area, 1, 1)
         layout.setColumnStretch(1, 1)
         layout.setRowStretch(1, 1)
         self.setCentralWidget(body)
@@ -84,6 +106,11 @@ class Window(QMainWindow):
     def page_name(self) -> str:
         """The name of the page that is shown."""
         return self._page
+
+    @property
+    def page_names(self) -> tuple[str, ...]:
+        """The names of all pages, in the rail and beside it."""
+        return tuple(self._specs)
 
     def page(self, name: str) -> Any:  # noqa: ANN401 -- each has a class of its own
         """Return a page, which is built when it is first asked for."""

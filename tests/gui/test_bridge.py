@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from pytestqt.qtbot import QtBot
 
+from launcher.base.errors import LauncherError
 from launcher.gui.bridge import Bridge, Ended
 from launcher.runtime import Runtime
 
@@ -98,6 +99,112 @@ def test_closing_waits_for_what_must_be_cleaned_up() -> None:
     assert runtime.close()
     assert cleaned.is_set()
     assert runtime.close(), "closing twice is no harm"
+
+
+def test_what_work_has_begun_beside_itself_still_runs_while_it_cleans_up() -> None:
+    runtime = Runtime()
+    begun, cleaned = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        answer = asyncio.get_running_loop().create_future()
+
+        async def helper() -> None:
+            await asyncio.sleep(0.05)
+            answer.set_result(None)
+
+        helping = asyncio.create_task(helper())
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.shield(answer)
+            await helping
+            cleaned.set()
+
+    runtime.submit(work())
+    assert begun.wait(2)
+    assert runtime.close(5)
+    assert cleaned.is_set()
+
+
+def test_work_is_told_how_it_went_on_this_thread(bridge: Bridge, qtbot: QtBot) -> None:
+    told: list[object] = []
+    threads: set[int] = set()
+
+    def note(what: object) -> None:
+        told.append(what)
+        threads.add(threading.get_ident())
+
+    async def work(tell: Callable[[object], None]) -> int:
+        for percent in (10, 50):
+            tell(percent)
+        await asyncio.sleep(0)
+        return 3
+
+    async def fails(_tell: object) -> None:
+        raise LauncherError("It failed.")
+
+    async def breaks(_tell: object) -> None:
+        raise ValueError("why")
+
+    bridge.run(work, done=lambda each: note(("done", each)), told=note)
+    qtbot.waitUntil(lambda: told == [10, 50, ("done", 3)], timeout=2_000)
+    bridge.run(fails, failed=lambda error: note(error.title))
+    bridge.run(breaks, failed=lambda error: note(error.title))
+    qtbot.waitUntil(lambda: len(told) == 5, timeout=2_000)
+    assert set(told[3:]) == {"It failed.", "Something unforeseen went wrong: ValueError: why."}
+    assert threads == {threading.get_ident()}
+
+
+def test_an_error_that_nobody_takes_is_the_windows(bridge: Bridge, qtbot: QtBot) -> None:
+    events: list[object] = []
+    bridge.drained.connect(events.extend)
+
+    async def fails(_tell: object) -> None:
+        raise LauncherError("It failed.")
+
+    bridge.run(fails)
+    qtbot.waitUntil(lambda: len(events) == 1, timeout=2_000)
+    (event,) = events
+    assert isinstance(event, Ended)
+    assert str(event.error) == "It failed."
+
+
+def test_cancelled_work_says_so_once_it_has_cleaned_up(bridge: Bridge, qtbot: QtBot) -> None:
+    told: list[str] = []
+    begun = threading.Event()
+
+    async def work(_tell: object) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            told.append("cleaned")
+
+    handle = bridge.run(
+        work,
+        done=lambda _: told.append("done"),
+        failed=lambda _: told.append("failed"),
+        cancelled=lambda: told.append("cancelled"),
+    )
+    assert begun.wait(2)
+    handle.cancel()
+    qtbot.waitUntil(lambda: told == ["cleaned", "cancelled"], timeout=2_000)
+
+
+def test_a_closed_bridge_begins_nothing(qtbot: QtBot) -> None:
+    bridge, begun = Bridge(), []
+
+    async def work(*_: object) -> None:
+        begun.append(1)
+
+    assert bridge.close()
+    bridge.run(work, done=begun.append).cancel()
+    bridge.submit("work", work)
+    assert bridge.close()
+    qtbot.wait(50)
+    assert begun == []
 
 
 def test_the_loop_has_a_thread_with_a_name() -> None:

@@ -1,0 +1,112 @@
+"""Ways through the window for tests that look at all of it."""
+
+from collections.abc import Iterator
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAccessible, QAccessibleInterface, QFontMetrics
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QAbstractScrollArea,
+    QAbstractSlider,
+    QAbstractSpinBox,
+    QCheckBox,
+    QComboBox,
+    QLabel,
+    QLineEdit,
+    QRadioButton,
+    QScrollBar,
+    QWidget,
+)
+
+from launcher.gui.labels import Elided
+
+CONTROLS = (QAbstractButton, QAbstractSlider, QAbstractSpinBox, QComboBox, QLineEdit)
+_INNER = 2
+"""Pixels that a border or a rounded edge may take on either side."""
+
+
+def interfaces(root: QWidget) -> Iterator[tuple[QAccessibleInterface, str]]:
+    """Yield what a screen reader meets under a widget, and where it is."""
+    todo = [(QAccessible.queryAccessibleInterface(root), type(root).__name__)]
+    while todo:
+        each, path = todo.pop()
+        if each is None or not each.isValid() or each.state().invisible:
+            continue
+        yield each, path
+        for at in range(each.childCount()):
+            child = each.child(at)
+            if child is not None and child.isValid():
+                owner = child.object()
+                todo.append((child, f"{path} > {type(owner).__name__ if owner else 'part'}"))
+
+
+def controls(root: QWidget) -> list[QWidget]:
+    """Return the controls under a widget that can be seen and used."""
+    return [
+        each
+        for each in root.findChildren(QWidget)
+        if isinstance(each, CONTROLS)
+        and not isinstance(each, QScrollBar)
+        and each.isVisible()
+        and each.isEnabled()
+        and not isinstance(each.parent(), QAbstractSpinBox | QComboBox | QAbstractScrollArea)
+    ]
+
+
+def clipped(root: QWidget) -> list[str]:
+    """Return the texts under a widget that have not the room they need, with what they lack in pixels."""
+    found = []
+    for each in root.findChildren(QWidget):
+        if not each.isVisible() or not each.width() or not each.height():
+            continue
+        lack = _lack(each)
+        if lack is not None and max(lack) > 0:
+            text = each.text()  # type: ignore[attr-defined]
+            found.append(f"{type(each).__name__} {text[:60]!r} lacks {lack[0]} x {lack[1]} px")
+    return found
+
+
+def _lack(widget: QWidget) -> tuple[int, int] | None:
+    """Return the pixels that a text lacks in width and height; None where that is no question."""
+    if isinstance(widget, Elided) or not getattr(widget, "text", str)():
+        return None
+    if isinstance(widget, QLabel):
+        if "…" in widget.text() and widget.toolTip():
+            return None
+        if type(widget).sizeHint is not QLabel.sizeHint or type(widget).paintEvent is not QLabel.paintEvent:
+            return None  # paints itself, and has a test of its own
+        if widget.wordWrap():
+            longest = max(widget.fontMetrics().horizontalAdvance(word) for word in widget.text().split() or [""])
+            width = longest + 2 * widget.margin() + _margins(widget)
+            return width - widget.width(), widget.heightForWidth(widget.width()) - widget.height() - 1
+        hint = widget.sizeHint()
+        return hint.width() - widget.width() - 1, hint.height() - widget.height() - 1
+    if isinstance(widget, QCheckBox | QRadioButton):
+        hint = widget.sizeHint()
+        return hint.width() - widget.width() - _INNER, hint.height() - widget.height() - _INNER
+    if isinstance(widget, QAbstractButton):
+        metrics = QFontMetrics(widget.font())
+        lines = widget.text().split("\n")
+        width = max(metrics.size(Qt.TextFlag.TextShowMnemonic, line).width() for line in lines) + 2 * _INNER
+        return width - widget.width(), metrics.height() * len(lines) - widget.height()
+    return None
+
+
+def _margins(label: QLabel) -> int:
+    margins = label.contentsMargins()
+    return margins.left() + margins.right()
+
+
+def hidden_by_parents(root: QWidget) -> list[str]:
+    """Return the labels and controls that stick out of what holds them, other than what can be scrolled."""
+    found = []
+    for each in root.findChildren(QWidget):
+        if not isinstance(each, (QLabel, *CONTROLS)) or not each.isVisible():
+            continue
+        parent = each.parentWidget()
+        if parent is None or isinstance(parent, QAbstractScrollArea | QAbstractSpinBox | QComboBox | QLineEdit):
+            continue
+        if not parent.rect().adjusted(-_INNER, -_INNER, _INNER, _INNER).contains(each.geometry()):
+            text = getattr(each, "text", str)()
+            found.append(f"{type(each).__name__} {text[:60]!r} sticks out of {type(parent).__name__}")
+    return found

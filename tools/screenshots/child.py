@@ -1,0 +1,118 @@
+"""One window in one theme and language: serves the demo, asks it, and is pictured page by page, size by size."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PySide6.QtCore import QElapsedTimer, QEventLoop, QSize, Qt, QTimer
+from PySide6.QtGui import QImage
+from PySide6.QtWidgets import QApplication
+
+from launcher.base.paths import HOME_VARIABLE
+from launcher.engine.state import State
+from launcher.gui import theme, words
+from launcher.gui.window import Window
+
+SIZES = ((1_000, 640), (1_280, 800), (1_920, 1_080))
+CHOSEN = (1_280, 800)
+"""The size of those in docs/screenshots."""
+_QUESTIONS = ("What is MTP, and what does this demo show?", "When should MTP be switched off?", "What is a draft?")
+_COLOURS = 256
+_LIMIT_MS = 60_000
+_SETTLE_MS = 1_500
+_WATCH_MS = 12_000
+
+
+def main() -> int:
+    """Take the pictures of one theme and language."""
+    folder, look, language = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    for_docs = "--docs" in sys.argv
+    with tempfile.TemporaryDirectory(prefix="mtp-screenshots-") as home:
+        os.environ[HOME_VARIABLE] = home
+        application = QApplication(sys.argv[:1])
+        application.setStyle("Fusion")
+        words.choose(language)
+        theme.choose(look)
+        theme.apply(application, theme.current())
+        window = Window(remember=False)
+        window.resize(*CHOSEN)
+        window.show()
+        _settle()
+        name = "" if for_docs else f"-{language}"
+        sizes = (CHOSEN,) if for_docs else SIZES
+        _take(window, folder, "start", f"{look}{name}", sizes)
+        _serve_and_ask(window)
+        for page in window.page_names:
+            if page != "start" and (not for_docs or page != "keys"):
+                window.show_page(page)
+                _take(window, folder, page, f"{look}{name}", sizes)
+        done = QEventLoop()
+        window.gone.connect(done.quit)
+        QTimer.singleShot(0, window, window.quit)
+        done.exec()
+        return 0 if window.controller.bridge.close() else 1
+
+
+def _serve_and_ask(window: Window) -> None:
+    """Serve the demo, and ask it what a reader would."""
+    controller = window.controller
+    window.start_demo()
+    _until(lambda: controller.inputs.status.state is State.READY)
+    window.show_page("cockpit")
+    asked = QElapsedTimer()
+    asked.start()
+    pane = window.page("cockpit").chat
+    for question in _QUESTIONS:
+        _until(lambda: controller.view.can_ask)
+        pane.ask(question)
+        _until(lambda: not controller.view.replying)
+    _wait(max(_WATCH_MS - asked.elapsed(), 0))
+
+
+def _take(window: Window, folder: Path, page: str, suffix: str, sizes: tuple[tuple[int, int], ...]) -> None:
+    for width, height in sizes:
+        window.resize(QSize(width, height))
+        _settle()
+        few = _quantised(window.grab().toImage())
+        size = "" if len(sizes) == 1 else f"-{width}x{height}"
+        path = folder / f"{page}-{suffix}{size}.png"
+        if not few.save(str(path), quality=0):
+            raise OSError(f"{path} could not be written")
+        print(path.name, path.stat().st_size)
+
+
+def _quantised(picture: QImage) -> QImage:
+    """Return a picture with the 256 colours that it has most of: text keeps its edges, and nothing is dithered."""
+    plain = picture.convertToFormat(QImage.Format.Format_RGB32)
+    pixels = np.frombuffer(plain.constBits(), np.uint32)
+    colours, counts = np.unique(pixels, return_counts=True)
+    table = [int(colour) for colour in colours[np.argsort(counts)[::-1]][:_COLOURS]]
+    flags = Qt.ImageConversionFlag.ThresholdDither | Qt.ImageConversionFlag.AvoidDither
+    return plain.convertToFormat(QImage.Format.Format_Indexed8, table, flags)
+
+
+def _until(done: Callable[[], bool]) -> None:
+    """Wait until it is so. Raises TimeoutError."""
+    clock = QElapsedTimer()
+    clock.start()
+    while not done():
+        if clock.elapsed() > _LIMIT_MS:
+            raise TimeoutError("The demo did not get that far.")
+        _wait(50)
+
+
+def _settle() -> None:
+    _wait(_SETTLE_MS)
+
+
+def _wait(milliseconds: int) -> None:
+    loop = QEventLoop()
+    QTimer.singleShot(milliseconds, loop.quit)
+    loop.exec()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
