@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 from benchmarks import (
+    chat_stream,
     demo_speed,
     diagnosis,
     header,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "restart": restart.run,
     "diagnosis": diagnosis.run,
     "log-flood": log_flood.run,
+    "chat-stream": chat_stream.run,
     "idle-supervision": idle_supervision.run,
     "own-cpu": own_cpu.run,
     "window": window.run,

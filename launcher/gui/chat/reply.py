@@ -226,9 +226,9 @@ class Answer(QWidget):
         self._version.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         row = QHBoxLayout(actions)
         row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(theme.px(theme.GAP_S))
+        row.setSpacing(theme.px(theme.GAP))
         for button in (self.copy_button, self.again_button, self.edit_button):
-            button.setObjectName("quiet")
+            button.setObjectName("dense")
             button.setAutoDefault(True)
             row.addWidget(button)
         row.addStretch()

@@ -1,0 +1,103 @@
+"""The chat while a reply of TOKENS tokens streams at 500 a second: `TOKENS`. Prints one JSON object.
+
+The tokens come over HTTP from a small server in a process of its own, through the program's own client, session and
+bridge, into the chat in a window of its own; meanwhile they are written into the file of conversations. Noted are how
+late a timer of 5 ms is called and by how much the process's memory grows from the first second to the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import statistics
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+from PySide6.QtCore import QTimer
+from PySide6.QtWidgets import QApplication
+
+from benchmarks.window_child import Stalls
+from benchmarks.workplace import ROOT, end_with_parent
+from launcher.base.paths import state_dir
+from launcher.gui import theme
+from launcher.gui.chat.pane import ChatPane
+from launcher.gui.controller import Controller
+
+if TYPE_CHECKING:
+    from launcher.engine.launch import ServeOptions
+
+_RATE = 500
+_SETTLED_MS = 3_000
+
+
+def _fake(tokens: int) -> ServeOptions:
+    """Serve with the fake llama-server, whose replies are that long."""
+    from launcher.engine.demo import unpack_demo_model
+    from launcher.engine.launch import ServeOptions
+
+    program = state_dir() / "fake-llama-server"
+    program.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fake = ROOT / "benchmarks" / "chat_stream_server.py"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(fake)])} "$@"\n')
+    program.chmod(0o755)
+    os.environ |= {"STREAM_LENGTH": str(tokens), "STREAM_RATE": str(_RATE)}
+    return ServeOptions(model=unpack_demo_model(), engine=program)
+
+
+def main() -> None:
+    """Stream one reply and print what it took."""
+    tokens = int(sys.argv[1])
+    end_with_parent()
+    application = QApplication([])
+    theme.apply(application, theme.current())
+    controller = Controller()
+    pane = ChatPane(controller)
+    pane.resize(420, 800)
+    pane.show()
+    stalls = Stalls()
+    process = psutil.Process()
+    began: dict[str, float] = {}
+
+    def ask() -> None:
+        if not controller.view.can_ask:
+            QTimer.singleShot(50, pane, ask)
+            return
+        pane.ask("Go on.")
+        QTimer.singleShot(_SETTLED_MS, pane, begin)
+
+    def begin() -> None:
+        began.update(wall=time.perf_counter(), cpu=time.process_time(), rss=process.memory_info().rss)
+        stalls.begin()
+
+    def end(reply: object, footer: str) -> None:
+        if reply is None:
+            print(footer, file=sys.stderr)
+            controller.close()
+            return
+        wall_s = time.perf_counter() - began["wall"]
+        told = {
+            "max_ms": max(stalls.late_ms),
+            "p99_ms": statistics.quantiles(stalls.late_ms, n=100)[98],
+            "over_50": sum(late > 50 for late in stalls.late_ms),
+            "cpu_percent": 100 * (time.process_time() - began["cpu"]) / wall_s,
+            "grown_mb": (process.memory_info().rss - began["rss"]) / 1e6,
+            "seconds": wall_s,
+            "tokens": reply.timings.predicted_n,  # type: ignore[attr-defined]
+            "characters": len(pane.messages[-1]["content"]),
+        }
+        print(json.dumps(told), flush=True)
+        controller.close()
+
+    controller.launched.connect(lambda launch: ask() if launch is not None else None)
+    controller.replied.connect(end)
+    controller.closed.connect(application.quit)
+    options = _fake(tokens)
+    controller.start(str(options.model), options=options)
+    application.exec()
+
+
+if __name__ == "__main__":
+    main()
