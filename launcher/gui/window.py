@@ -12,6 +12,7 @@ from PySide6.QtGui import (
     QDropEvent,
     QHideEvent,
     QPaintEvent,
+    QResizeEvent,
     QShortcut,
     QShowEvent,
 )
@@ -36,21 +37,37 @@ _KEEPS = "tray/keeps_serving"
 _AHEAD_MS = 200
 
 
-class PageStack(QStackedWidget):
-    """The pages, one of which is shown; it needs the room that this one needs."""
+class PageRoom(QWidget):
+    """Holds the pages, and needs the room that the one needs which is shown.
 
-    def __init__(self) -> None:
+    It has no layout of its own: a stack's would ask for the height of the highest of all its pages.
+    """
+
+    def __init__(self, stack: QStackedWidget) -> None:
         super().__init__()
-        self.currentChanged.connect(lambda _: self.updateGeometry())
+        self._stack = stack
+        stack.setParent(self)
+        stack.currentChanged.connect(lambda _: self.updateGeometry())
 
-    def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+    def event(self, event: QEvent) -> bool:
+        """Hear that the page needs another size."""
+        if event.type() == QEvent.Type.LayoutRequest:
+            self.updateGeometry()
+        return super().event(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Give all room to the page."""
+        super().resizeEvent(event)
+        self._stack.setGeometry(self.rect())
+
+    def sizeHint(self) -> QSize:  # noqa: N802
         """Return the size that the page wants."""
-        page = self.currentWidget()
+        page = self._stack.currentWidget()
         return page.sizeHint() if page is not None else super().sizeHint()
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Return the least size of the page."""
-        page = self.currentWidget()
+        page = self._stack.currentWidget()
         return page.minimumSizeHint() if page is not None else super().minimumSizeHint()
 
 
@@ -79,11 +96,11 @@ class Window(QMainWindow):
         self.rail = Rail([spec for spec in self._specs.values() if spec.in_rail])
         self.chip = self.rail.chip
         self.notice = Banner()
-        self._stack = PageStack()
+        self._stack = QStackedWidget()
         area = QScrollArea()  # for large text in a small window: what does not fit is scrolled, not cut
         area.setWidgetResizable(True)
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        area.setWidget(self._stack)
+        area.setWidget(PageRoom(self._stack))
         body = QWidget()
         layout = QGridLayout(body)
         layout.setContentsMargins(0, 0, 0, 0)

@@ -4,11 +4,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 from PySide6.QtCore import QElapsedTimer, QEventLoop, QSize, Qt, QTimer
-from PySide6.QtGui import QImage
+from PySide6.QtGui import QColor, QImage
 from PySide6.QtWidgets import QApplication
 
 from launcher.base.paths import HOME_VARIABLE
@@ -85,13 +86,20 @@ def _take(window: Window, folder: Path, page: str, suffix: str, sizes: tuple[tup
 
 
 def _quantised(picture: QImage) -> QImage:
-    """Return a picture with the 256 colours that it has most of: text keeps its edges, and nothing is dithered."""
+    """Return a picture with the theme's own colours and those that it has most of: 256, and nothing is dithered."""
     plain = picture.convertToFormat(QImage.Format.Format_RGB32)
     pixels = np.frombuffer(plain.constBits(), np.uint32)
     colours, counts = np.unique(pixels, return_counts=True)
-    table = [int(colour) for colour in colours[np.argsort(counts)[::-1]][:_COLOURS]]
+    often = [int(colour) for colour in colours[np.argsort(counts)[::-1]]]
+    table = list(dict.fromkeys([*_own_colours(), *often]))[:_COLOURS]
     flags = Qt.ImageConversionFlag.ThresholdDither | Qt.ImageConversionFlag.AvoidDither
     return plain.convertToFormat(QImage.Format.Format_Indexed8, table, flags)
+
+
+def _own_colours() -> list[int]:
+    values = [getattr(theme.current(), each.name) for each in fields(theme.Theme)]
+    names = [name for value in values for name in ((value,) if isinstance(value, str) else value)]
+    return [QColor(name).rgb() for name in names]
 
 
 def _until(done: Callable[[], bool]) -> None:
