@@ -79,8 +79,10 @@ def report(minutes: float, seed: int, samples: list[Held], counts: Counter[str],
     found = growths(samples)
     for growth in found:
         whose, _, what = growth.what.partition("_")
-        figures = " | ".join(f"{value:.1f}" for value in (growth.early, growth.late, growth.most, growth.allowed))
-        lines.append(f"| {whose}: {_WORDS[what]} | {figures} | {'kept' if growth.kept else 'GREW'} |")
+        figures = " | ".join(f"{value:.1f}" for value in (growth.early, growth.late, growth.most))
+        limit = "-" if growth.allowed is None else f"{growth.allowed:.1f}"
+        verdict = "no limit" if growth.allowed is None else "kept" if growth.kept else "GREW"
+        lines.append(f"| {whose}: {_WORDS[what]} | {figures} | {limit} | {verdict} |")
     log = max(each.log for each in samples)
     lines.append(f"| log files, MiB | | | {log:.1f} | at most {LOG_MIB:.1f} | {'kept' if log < LOG_MIB else 'GREW'} |")
     sums = ", ".join(f"{what} {number:,}" for what, number in sorted(counts.items()))
@@ -89,7 +91,7 @@ def report(minutes: float, seed: int, samples: list[Held], counts: Counter[str],
     lines += [f"Load average at the end: {load}."]
     lines += [f"WRONG: {each}" for each in wrong]
     good = all(growth.kept for growth in found) and log < LOG_MIB and not wrong
-    lines.append("Nothing grew." if good else "Something grew or went wrong.")
+    lines.append("Nothing that has a limit grew." if good else "Something grew or went wrong.")
     return "\n".join(lines), good
 
 

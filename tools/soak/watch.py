@@ -35,17 +35,20 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A quantity early and late: the medians of a fifth of the samples each, and the most; `allowed` is the limit."""
+    """A quantity early and late: the medians of a fifth of the samples each, and the most.
+
+    `allowed` is the limit, None for what is only told.
+    """
 
     what: str
     early: float
     late: float
     most: float
-    allowed: float
+    allowed: float | None
 
     @property
     def kept(self) -> bool:
-        return self.late - self.early <= self.allowed
+        return self.allowed is None or self.late - self.early <= self.allowed
 
 
 def look(program: psutil.Process, logs: Path, began_s: float) -> Held | None:
@@ -70,19 +73,23 @@ def _of(process: psutil.Process) -> tuple[float, int, int, int]:
         return rss, process.num_fds(), process.num_threads(), len(process.net_connections("inet"))
 
 
-ALLOWED = {
+ALLOWED: dict[str, float | None] = {
     "program_rss": 5.0,
     "program_files": 3.0,
     "program_threads": 1.0,
     "program_sockets": 3.0,
-    "engine_rss": 5.0,
+    "engine_rss": None,
     "engine_files": 6.0,
-    "engine_threads": 0.0,
+    "engine_threads": 6.0,
     "engine_sockets": 6.0,
 }
-"""What a median may be higher by at the end; connections come and go with each request."""
-_SERIES_S, _SERIES_MIB = 600.0, 8.0
-"""The monitor's series fill for ten minutes: 12 of 6,000 samples of some 110 bytes."""
+"""What a median may be higher by at the end; connections come and go with each request.
+
+Each takes a thread of the engine, whose HTTP server adds threads while more connections are open than it has threads
+and lets them go again. Its memory grows without this program, too: see docs/faults.md.
+"""
+_SERIES_S, _SERIES_MIB = 600.0, 1.3
+"""The monitor's series fill for ten minutes: 12 of 6,000 samples of 16 bytes, in arrays that are an eighth too long."""
 LOG_MIB = 9.0
 """Four files of 2 MiB and one batch."""
 
@@ -103,7 +110,7 @@ def growths(samples: Sequence[Held]) -> list[Growth]:
         early = [getattr(each, name) for each in source if fifth <= each.time_s - begin_s < 2 * fifth]
         late = [getattr(each, name) for each in source if each.time_s >= end_s - fifth]
         most = max(getattr(each, name) for each in samples)
-        if name == "program_rss":
+        if name == "program_rss" and allowed is not None:
             allowed += _SERIES_MIB * (min(end_s, _SERIES_S) - min(1.5 * fifth, _SERIES_S)) / _SERIES_S
         found.append(Growth(name, statistics.median(early), statistics.median(late), most, allowed))
     return found
