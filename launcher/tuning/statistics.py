@@ -1,0 +1,190 @@
+"""Intervals, paired comparisons and how many pairs they need: textbook statistics in plain Python.
+
+Speeds are compared by their logarithms: a ratio is then a difference, "twice as fast" and "half as fast" are equally
+far from 1, and noise that grows with the speed has one spread.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+CONFIDENCE = 0.95
+_TINY = 1e-300
+_PRECISION = 1e-15
+_MOST_TERMS = 10_000
+_MOST_PAIRS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate from `n` observations and its confidence interval.
+
+    One observation says nothing about its spread: the interval is then infinite, not narrow.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def half_width(self) -> float:
+        """Half of what the interval spans."""
+        return (self.high - self.low) / 2
+
+    def as_json(self) -> dict[str, float | int | None]:
+        """Return it for a file; an end that is not known is None."""
+        ends = {"low": self.low, "high": self.high}
+        return {"estimate": self.estimate, "n": self.n} | {k: v if math.isfinite(v) else None for k, v in ends.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two measurements beside each other in time: of the baseline and of what is compared with it, both above 0."""
+
+    baseline: float
+    candidate: float
+    baseline_first: bool = True
+
+    @property
+    def log_ratio(self) -> float:
+        """The logarithm of how many times the candidate's value is the baseline's."""
+        return math.log(self.candidate / self.baseline)
+
+
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Return the mean and its interval by Student's t with n - 1 degrees of freedom.
+
+    It holds for independent values of one distribution that is not far from normal. Raises ValueError without values.
+    """
+    if not values:
+        raise ValueError("no mean without values")
+    n, mean = len(values), statistics.fmean(values)
+    if n < 2:
+        return Interval(mean, -math.inf, math.inf, n)
+    reach = t_quantile((1 + confidence) / 2, n - 1) * statistics.stdev(values, mean) / math.sqrt(n)
+    return Interval(mean, mean - reach, mean + reach, n)
+
+
+def paired_speedup(pairs: Sequence[Pair | tuple[float, float]], confidence: float = CONFIDENCE) -> Interval:
+    """Return the typical ratio of candidate to baseline, and its interval: Student's t over the logarithms.
+
+    A pair is a Pair, or baseline and candidate. What both of a pair share (heat, other load, the prompt) cancels.
+    Where both orders occur at least twice, the order's own effect is taken out, too (see `crossover`).
+    """
+    made = [pair if isinstance(pair, Pair) else Pair(*pair) for pair in pairs]
+    first = [pair.log_ratio for pair in made if pair.baseline_first]
+    second = [pair.log_ratio for pair in made if not pair.baseline_first]
+    both = min(len(first), len(second)) >= 2
+    logs = crossover(first, second, confidence) if both else mean_interval(first + second, confidence)
+    return exponential(logs)
+
+
+def crossover(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Return the effect from differences taken in both orders, AB (`first`) and BA (`second`), each at least twice.
+
+    Something that drifts evenly adds as much to the one as it takes from the other. The mean of the two groups' means
+    is free of it, and so is the spread within the groups: n - 2 degrees of freedom (the analysis of an AB/BA crossover
+    trial; S. Senn, Cross-over Trials in Clinical Research, chapter 3).
+    """
+    n = len(first) + len(second)
+    means = statistics.fmean(first), statistics.fmean(second)
+    squares = sum((value - means[0]) ** 2 for value in first) + sum((value - means[1]) ** 2 for value in second)
+    error = math.sqrt(squares / (n - 2) * (1 / len(first) + 1 / len(second))) / 2
+    effect = (means[0] + means[1]) / 2
+    reach = t_quantile((1 + confidence) / 2, n - 2) * error
+    return Interval(effect, effect - reach, effect + reach, n)
+
+
+def exponential(logs: Interval) -> Interval:
+    """Return an interval of logarithms as one of ratios."""
+    return Interval(math.exp(logs.estimate), math.exp(logs.low), _exp(logs.high), logs.n)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return the p-values of several comparisons, adjusted so that all of them hold together (S. Holm, 1979).
+
+    The chance of one false claim among all is at most the level at which the adjusted values are judged, whatever
+    the comparisons have in common.
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    adjusted, most = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(order):
+        most = max(most, min(1.0, p_values[index] * (len(order) - rank)))
+        adjusted[index] = most
+    return adjusted
+
+
+def pairs_needed(spread: float, effect: float, *, confidence: float = CONFIDENCE, power: float = 0.9) -> int:
+    """Return how many pairs show an effect with the power asked, in a crossover analysis: even, at least 4.
+
+    `spread` is the standard deviation of a pair's log-ratio, `effect` the logarithm of the ratio that is expected.
+    """
+    normal = statistics.NormalDist()
+    least = (spread / effect * (normal.inv_cdf((1 + confidence) / 2) + normal.inv_cdf(power))) ** 2  # t needs more
+    n = min(max(4, 2 * int(min(least, _MOST_PAIRS) / 2)), _MOST_PAIRS)
+    while n < _MOST_PAIRS:
+        reach = t_quantile((1 + confidence) / 2, n - 2) + t_quantile(power, n - 2)
+        if n >= (reach * spread / effect) ** 2:
+            break
+        n += 2
+    return n
+
+
+def t_two_sided(t: float, freedom: int) -> float:
+    """Return the chance that Student's t lies at least as far from 0 as this."""
+    if abs(t) < 1:  # each side by the end at which nothing is rounded away
+        return 1 - _beta_regularised(t * t / (freedom + t * t), 0.5, freedom / 2)
+    return _beta_regularised(freedom / (freedom + t * t), freedom / 2, 0.5)
+
+
+@lru_cache(maxsize=1_024)
+def t_quantile(probability: float, freedom: int) -> float:
+    """Return the value below which Student's t lies with a probability between 0 and 1, both excluded.
+
+    Raises ValueError for another probability and for less than one degree of freedom.
+    """
+    if not 0 < probability < 1 or freedom < 1:
+        raise ValueError(f"no quantile {probability} of t with {freedom} degrees of freedom")
+    if probability < 0.5:
+        return -t_quantile(1 - probability, freedom)
+    tail, low, high = 2 * (1 - probability), 0.0, 1.0
+    while t_two_sided(high, freedom) > tail:
+        high *= 2
+    while high - low > 1e-14 * high:
+        middle = (low + high) / 2
+        if middle in {low, high}:
+            break
+        low, high = (middle, high) if t_two_sided(middle, freedom) > tail else (low, middle)
+    return (low + high) / 2
+
+
+def _exp(x: float) -> float:
+    return math.inf if x > 700 else math.exp(x)
+
+
+def _beta_regularised(x: float, a: float, b: float) -> float:
+    """Return the regularised incomplete beta function, by its continued fraction (DLMF 8.17.22, Lentz's method)."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _beta_regularised(1 - x, b, a)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    c, d = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
+    fraction = d
+    for m in range(1, _MOST_TERMS):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            d = 1 / _away_from_zero(1 + term * d)
+            c = _away_from_zero(1 + term / c)
+            fraction *= c * d
+        if abs(c * d - 1) < _PRECISION:
+            break
+    return math.exp(log_front) * fraction / a
+
+
+def _away_from_zero(x: float) -> float:
+    return x if abs(x) > _TINY else _TINY

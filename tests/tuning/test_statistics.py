@@ -1,0 +1,127 @@
+"""The statistics against scipy's, against worked examples, and against what an interval promises."""
+
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from launcher.tuning.statistics import (
+    Interval,
+    Pair,
+    crossover,
+    holm,
+    mean_interval,
+    paired_speedup,
+    pairs_needed,
+    t_quantile,
+    t_two_sided,
+)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 29, 150, 5_000])
+@pytest.mark.parametrize("probability", [0.001, 0.3, 0.5, 0.6, 0.9, 0.975, 0.98, 0.995, 0.99999])
+def test_quantiles_of_t_are_scipys(probability: float, freedom: int) -> None:
+    assert t_quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=1e-9, abs=1e-12)
+
+
+@given(st.floats(-60, 60), st.integers(1, 500))
+def test_tails_of_t_are_scipys(t: float, freedom: int) -> None:
+    assert t_two_sided(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), rel=1e-9, abs=1e-300)
+
+
+@pytest.mark.parametrize(("probability", "freedom"), [(0.0, 3), (1.0, 3), (0.5, 0)])
+def test_a_quantile_that_does_not_exist_is_refused(probability: float, freedom: int) -> None:
+    with pytest.raises(ValueError, match="no quantile"):
+        t_quantile(probability, freedom)
+
+
+@given(st.lists(st.floats(1, 1_000), min_size=2, max_size=40))
+def test_the_interval_of_a_mean_is_scipys(values: list[float]) -> None:
+    found = mean_interval(values)
+    assert found.estimate == pytest.approx(statistics.fmean(values))
+    assert found.n == len(values)
+    if statistics.stdev(values) > 1e-6:
+        low, high = stats.t.interval(0.95, len(values) - 1, loc=statistics.fmean(values), scale=stats.sem(values))
+        assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_one_value_says_nothing_about_its_spread() -> None:
+    alone = mean_interval([5.0])
+    assert alone == Interval(5.0, -math.inf, math.inf, 1)
+    assert alone.as_json() == {"estimate": 5.0, "low": None, "high": None, "n": 1}
+    with pytest.raises(ValueError, match="without values"):
+        mean_interval([])
+
+
+def test_a_paired_comparison_is_scipys_on_logarithms() -> None:
+    before, after = [50.1, 49.2, 51.7, 48.8, 50.3], [71.0, 69.9, 72.5, 70.2, 68.8]
+    found = paired_speedup(list(zip(before, after, strict=True)))
+    test = stats.ttest_rel([math.log(x) for x in after], [math.log(x) for x in before])
+    low, high = test.confidence_interval(0.95)
+    assert (math.log(found.low), math.log(found.high)) == pytest.approx((low, high))
+    assert found.estimate == pytest.approx(statistics.geometric_mean(b / a for a, b in zip(before, after, strict=True)))
+
+
+def test_a_crossover_is_the_regression_on_effect_and_order() -> None:
+    first, second = [0.31, 0.28, 0.35, 0.30], [0.22, 0.19, 0.24, 0.26]
+    found = crossover(first, second)
+    line = stats.linregress([0.5] * 4 + [-0.5] * 4, first + second)  # the order's effect is its slope
+    reach = stats.t.ppf(0.975, 6) * line.intercept_stderr
+    assert (found.low, found.estimate, found.high) == pytest.approx(
+        (line.intercept - reach, line.intercept, line.intercept + reach)
+    )
+
+
+def test_even_drift_does_not_touch_a_comparison_in_both_orders() -> None:
+    """A machine that slows down by 3 % from one measurement to the next, and a candidate that is 10 % faster."""
+    pairs, speed = [], 100.0
+    for number in range(8):
+        earlier, later = speed, speed * 0.97
+        first = number % 2 == 0
+        pairs.append(Pair(earlier, later * 1.1) if first else Pair(later, earlier * 1.1, baseline_first=False))
+        speed *= 0.97**2
+    found = paired_speedup(pairs)
+    assert found.estimate == pytest.approx(1.1)
+    assert found.high - found.low < 1e-9
+    spread_by_order = paired_speedup([(pair.baseline, pair.candidate) for pair in pairs])
+    assert spread_by_order.high - spread_by_order.low > 0.03
+
+
+def test_adjusted_p_values_are_those_of_a_worked_example() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])  # Holm's sequence by hand
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_adjusting_never_makes_a_claim_easier_and_never_harder_than_bonferroni(p_values: list[float]) -> None:
+    for plain, adjusted in zip(p_values, holm(p_values), strict=True):
+        assert plain <= adjusted <= 1
+        assert adjusted <= max(1.0 if p * len(p_values) > 1 else p * len(p_values) for p in p_values if p <= plain)
+
+
+@pytest.mark.parametrize("n", [2, 3, 6, 20])
+def test_an_interval_holds_the_truth_as_often_as_it_says(n: int) -> None:
+    random_ = random.Random(7)
+    kept = 0
+    for _ in range(4_000):
+        found = paired_speedup([(1.0, math.exp(random_.gauss(0.2, 0.05))) for _ in range(n)])
+        kept += found.low <= math.exp(0.2) <= found.high
+    assert kept / 4_000 == pytest.approx(0.95, abs=0.012)  # 3.5 standard errors
+
+
+def test_as_many_pairs_as_are_needed_show_the_effect_as_often_as_asked() -> None:
+    random_ = random.Random(3)
+    n = pairs_needed(0.03, 0.04)
+    shown = 0
+    for _ in range(3_000):
+        logs = [random_.gauss(0.04, 0.03) for _ in range(n)]
+        shown += crossover(logs[::2], logs[1::2]).low > 0
+    assert 0.88 < shown / 3_000 < 0.96
+    assert n % 2 == 0
+    assert pairs_needed(0.03, 0.5) == 4
+    assert pairs_needed(1.0, 1e-9) == 10_000
