@@ -109,7 +109,7 @@ def _serve(window: Window, options: ServeOptions) -> None:
 
 def _flood(window: Window, seconds: float) -> None:
     """The log is open, as it is for a user who looks for what is wrong."""
-    window.page("cockpit").log.show()
+    window.show_page("logs")
     stalls = Stalls()
     lines: list[int] = []
     began: dict[str, float] = {}

@@ -1,0 +1,102 @@
+"""A row of controls that goes on in a further row where it has no room."""
+
+from PySide6.QtCore import QRect, QSize, Qt
+from PySide6.QtWidgets import QLayout, QLayoutItem, QWidget
+
+
+class Flow(QLayout):
+    """Lays out from left to right, each row as high as its highest; what is added with `wide` takes the room left."""
+
+    def __init__(self, parent: QWidget | None = None, *, gap: int) -> None:
+        super().__init__(parent)
+        self._items: list[QLayoutItem] = []
+        self._wide: set[QWidget] = set()
+        self.setContentsMargins(0, 0, 0, 0)
+        self.setSpacing(gap)
+
+    def add(self, widget: QWidget, *, wide: bool = False) -> None:
+        """Add a widget at the end."""
+        if wide:
+            self._wide.add(widget)
+        self.addWidget(widget)
+
+    def addItem(self, item: QLayoutItem) -> None:  # noqa: N802 -- Qt's names from here on
+        """Take an item."""
+        self._items.append(item)
+
+    def count(self) -> int:
+        """Return how many there are."""
+        return len(self._items)
+
+    def itemAt(self, index: int) -> QLayoutItem | None:  # noqa: N802 -- None is the end
+        """Return one of them."""
+        return self._items[index] if 0 <= index < len(self._items) else None
+
+    def takeAt(self, index: int) -> QLayoutItem | None:  # noqa: N802
+        """Take one out."""
+        return self._items.pop(index) if 0 <= index < len(self._items) else None
+
+    def expandingDirections(self) -> Qt.Orientation:  # noqa: N802
+        """Grow in no direction by itself."""
+        return Qt.Orientation(0)
+
+    def hasHeightForWidth(self) -> bool:  # noqa: N802
+        """Be as high as the rows at a width."""
+        return True
+
+    def heightForWidth(self, width: int) -> int:  # noqa: N802
+        """Return the height of all rows at a width."""
+        return self._arrange(QRect(0, 0, width, 0), moves=False)
+
+    def sizeHint(self) -> QSize:  # noqa: N802
+        """Return the size in which all is in one row."""
+        shown = [item.sizeHint() for item in self._items if not item.isEmpty()]
+        gaps = self.spacing() * max(len(shown) - 1, 0)
+        return QSize(sum(each.width() for each in shown) + gaps, max((each.height() for each in shown), default=0))
+
+    def minimumSize(self) -> QSize:  # noqa: N802
+        """Return the size of the largest."""
+        size = QSize()
+        for item in self._items:
+            if not item.isEmpty():
+                size = size.expandedTo(item.minimumSize())
+        return size
+
+    def setGeometry(self, rect: QRect) -> None:  # noqa: N802
+        """Put all in their places."""
+        super().setGeometry(rect)
+        self._arrange(rect, moves=True)
+
+    def _least(self, item: QLayoutItem) -> int:
+        """Return how wide an item is before the room that is left is given away."""
+        return item.minimumSize().width() if item.widget() in self._wide else item.sizeHint().width()
+
+    def _arrange(self, rect: QRect, *, moves: bool) -> int:
+        rows: list[list[QLayoutItem]] = [[]]
+        used = 0
+        for item in self._items:
+            if item.isEmpty():
+                continue
+            width = self._least(item)
+            if rows[-1] and used + self.spacing() + width > rect.width():
+                rows.append([])
+                used = 0
+            used += width + (self.spacing() if rows[-1] else 0)
+            rows[-1].append(item)
+        top = rect.top()
+        for row in filter(None, rows):
+            height = max(item.sizeHint().height() for item in row)
+            if moves:
+                self._place(row, QRect(rect.left(), top, rect.width(), height))
+            top += height + self.spacing()
+        return max(top - self.spacing() - rect.top(), 0)
+
+    def _place(self, row: list[QLayoutItem], rect: QRect) -> None:
+        left = rect.left()
+        spare = rect.width() - sum(map(self._least, row)) - self.spacing() * (len(row) - 1)
+        wide = next((item for item in row if item.widget() in self._wide), None)
+        for item in row:
+            hint = item.sizeHint()
+            width = min(self._least(item), rect.width()) + (max(spare, 0) if item is wide else 0)
+            item.setGeometry(QRect(left, rect.top() + (rect.height() - hint.height()) // 2, width, hint.height()))
+            left += width + self.spacing()

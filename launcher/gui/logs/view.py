@@ -1,0 +1,185 @@
+"""The list of lines: painted straight from the model, follows the end until the user looks back."""
+
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QRectF, QSize, Qt, Signal, Slot
+from PySide6.QtGui import QFontMetrics, QGuiApplication, QKeyEvent, QKeySequence, QPainter, QResizeEvent, QWheelEvent
+from PySide6.QtWidgets import QAbstractItemView, QListView, QStyle, QStyledItemDelegate, QStyleOptionViewItem
+
+from launcher.base.text import one_line
+from launcher.gui import theme
+from launcher.gui.logs.model import LogModel
+from launcher.gui.widgets import paint_glyph
+from launcher.gui.words import tr
+
+_Index = QModelIndex | QPersistentModelIndex
+_WIDEST = 1_000
+"""Characters of a line that can be scrolled to; its tip and its copy have more."""
+_STEP = 40
+_GLYPHS = {"E": ("cross", "bad"), "W": ("triangle", "attention")}
+
+
+class _Painter(QStyledItemDelegate):
+    def __init__(self, view: "LogView") -> None:
+        super().__init__(view)
+        self._view = view
+        self.characters = _STEP
+        self.measure()
+
+    def measure(self) -> None:
+        """Take the sizes of the font."""
+        self.font = theme.monospace()
+        metrics = QFontMetrics(self.font)
+        self.height = metrics.height() + theme.px(4)
+        self.advance = metrics.horizontalAdvance("m")
+        self.time_width = metrics.horizontalAdvance("00:00:00.000") + theme.px(theme.GAP_M)
+        self.glyph = theme.px(12)
+        self.with_times = self.time_width
+        self.begin = theme.px(theme.GAP) + self.time_width + self.glyph + theme.px(theme.GAP)
+
+    def show_times(self, *, shows: bool) -> None:
+        """Leave room for times, or none where no line has one."""
+        self.time_width = self.with_times if shows else 0
+        self.begin = theme.px(theme.GAP) + self.time_width + self.glyph + theme.px(theme.GAP)
+
+    def sizeHint(self, _option: QStyleOptionViewItem, _index: _Index) -> QSize:  # noqa: N802 -- Qt's name
+        return QSize(self.begin + self.characters * self.advance + theme.px(theme.GAP_L), self.height)
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
+        model = self._view.lines
+        row = index.row()
+        if row >= len(model.shown):
+            return
+        line = model.shown[row]
+        rect: QRect = option.rect
+        marked = model.is_marked(line)
+        state = option.state
+        painter.save()
+        if state & QStyle.StateFlag.State_Selected or marked:
+            painter.fillRect(rect, theme.colour("raised"))
+        if marked:
+            painter.fillRect(QRect(rect.left(), rect.top(), theme.px(3), rect.height()), theme.colour("accent"))
+        painter.setFont(self.font)
+        middle = int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft)
+        inside = rect.adjusted(theme.px(theme.GAP), 0, 0, 0)
+        painter.setPen(theme.colour("secondary"))
+        painter.drawText(inside, middle, line.time)
+        if look := _GLYPHS.get(line.level):
+            left = inside.left() + self.time_width
+            side = float(self.glyph)
+            paint_glyph(
+                painter, look[0], QRectF(left, rect.center().y() - side / 2 + 1, side, side), theme.colour(look[1])
+            )
+        dim = line.level in ("D", "T")
+        painter.setPen(theme.colour("secondary" if dim else "text"))
+        text = one_line(line.words, _WIDEST)
+        painter.drawText(rect.adjusted(self.begin, 0, 0, 0), middle, text)
+        if len(text) > self.characters:
+            self._view.widen(len(text))
+        if state & QStyle.StateFlag.State_HasFocus and self._view.hasFocus():
+            painter.setPen(theme.colour("accent"))
+            painter.drawRect(rect.adjusted(0, 0, -1, -1))
+        painter.restore()
+
+
+class LogView(QListView):
+    """The lines. `following_changed` tells when it begins or ceases to follow the end."""
+
+    following_changed = Signal(bool)
+
+    def __init__(self, model: LogModel) -> None:
+        super().__init__()
+        self.lines = model
+        self._follows = True
+        self._painter = _Painter(self)
+        self.setObjectName("log")
+        self.setModel(model)
+        self.setItemDelegate(self._painter)
+        self.setAccessibleName(tr("Lines of the log"))
+        self.setUniformItemSizes(True)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.ExtendedSelection)
+        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerItem)
+        self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.setToolTip(tr("Ctrl+C copies the lines that are chosen; End follows what comes"))
+        model.rowsInserted.connect(self._end)
+        model.modelReset.connect(self._begin)
+        self.verticalScrollBar().actionTriggered.connect(self._look_later)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it shows what comes as it comes."""
+        return self._follows
+
+    def follow(self, *, follows: bool) -> None:
+        """Go to the end and stay there, or stay where it is."""
+        if follows != self._follows:
+            self._follows = follows
+            self.following_changed.emit(follows)
+        self._end()
+
+    def show_row(self, row: int) -> None:
+        """Go to a row and choose it."""
+        self.follow(follows=False)
+        index = self.lines.index(row)
+        self.setCurrentIndex(index)
+        self.scrollTo(index, QAbstractItemView.ScrollHint.PositionAtCenter)
+
+    def widen(self, characters: int) -> None:
+        """Let lines be scrolled to that many characters."""
+        wanted = min(-(-characters // _STEP) * _STEP, _WIDEST)
+        if wanted > self._painter.characters:
+            self._painter.characters = wanted
+            self.scheduleDelayedItemsLayout()
+
+    @property
+    def chosen(self) -> list[str]:
+        """The texts of the lines that are chosen, as they were written."""
+        rows = sorted(index.row() for index in self.selectionModel().selectedRows())
+        return [self.lines.shown[row].text for row in rows]
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
+        """Copy, and follow with End."""
+        if event.matches(QKeySequence.StandardKey.Copy):
+            if chosen := self.chosen:
+                QGuiApplication.clipboard().setText("\n".join(one_line(text, 20_000) for text in chosen))
+            return
+        super().keyPressEvent(event)
+        self._look()
+        if event.key() == Qt.Key.Key_End:
+            self.follow(follows=True)
+
+    def wheelEvent(self, event: QWheelEvent) -> None:  # noqa: N802
+        """Cease to follow when the user scrolls back."""
+        super().wheelEvent(event)
+        self._look()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
+        """Keep the end in sight, or the line that was gone to."""
+        super().resizeEvent(event)
+        if self._follows:
+            self.scrollToBottom()
+        elif self.currentIndex().isValid():
+            self.scrollTo(self.currentIndex())
+
+    @Slot()
+    def _begin(self) -> None:
+        self._painter.show_times(shows=any(line.time for line in self.lines.shown[:200]))
+        self._end()
+
+    @Slot()
+    def _end(self) -> None:
+        if self._follows:
+            self.scrollToBottom()
+
+    @Slot(int)
+    def _look_later(self, _action: int) -> None:
+        bar = self.verticalScrollBar()
+        self._set_following(bar.sliderPosition() >= bar.maximum())
+
+    def _look(self) -> None:
+        bar = self.verticalScrollBar()
+        self._set_following(bar.value() >= bar.maximum())
+
+    def _set_following(self, follows: bool) -> None:
+        if follows != self._follows:
+            self._follows = follows
+            self.following_changed.emit(follows)

@@ -1,0 +1,251 @@
+"""The Logs page: what it shows of a log, of a flood, and of what went wrong."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QMimeData, QPoint, Qt, QUrl
+from PySide6.QtGui import QDragEnterEvent, QDropEvent, QGuiApplication
+from pytestqt.qtbot import QtBot
+
+from launcher.engine.state import LogAdded, State
+from launcher.gui.logs.lines import MOST_LINES, Line, Wanted, taken_apart, thinned
+from launcher.gui.logs.model import LogModel
+from launcher.gui.logs.page import LogsPage
+from launcher.gui.window import Window
+
+FAKES = Path(__file__).parents[1] / "fakes"
+KV_MEMORY = Path(__file__).parents[1] / "data" / "logs" / "held-out" / "17-KV-memory-built-in.log"
+
+
+@pytest.fixture
+def page(window: Window, qtbot: QtBot) -> LogsPage:
+    with qtbot.waitSignal(window.page_shown, timeout=10_000):
+        window.show_page("logs")
+    found: LogsPage = window.page("logs")
+    return found
+
+
+def texts(page: LogsPage) -> list[str]:
+    return [line.text for line in page.lines.shown]
+
+
+def post(window: Window, *lines: str) -> None:
+    for line in lines:
+        window.controller.bridge.post(LogAdded(line))
+
+
+@pytest.mark.parametrize(
+    ("raw", "time", "level", "words"),
+    [
+        ("0.00.123.456 E srv load: no", "came", "E", "srv load: no"),
+        ("2026-11-21 09:30:01,123 0.00.123.456 W slot x", "09:30:01.123", "W", "slot x"),
+        ("2026-11-21 09:30:01,123 plain", "09:30:01.123", "I", "plain"),
+        ('{"type":"log","level":"warn","msg":"m"}', "came", "W", '{"type":"log","level":"warn","msg":"m"}'),
+        ("error: invalid argument", "came", "E", "error: invalid argument"),
+        ("warning: slow", "came", "W", "warning: slow"),
+        ("load_tensors: ok", "came", "I", "load_tensors: ok"),
+    ],
+)
+def test_a_line_is_taken_apart(raw: str, time: str, level: str, words: str) -> None:
+    line = taken_apart(raw, "came")
+    assert (line.time, line.level, line.words, line.text) == (time, level, words, raw)
+    assert taken_apart("0.00.123.456 E srv load: no").time == "0.00.123.456"
+
+
+def test_lines_are_chosen_by_level_text_expression_and_noise() -> None:
+    lines = [
+        taken_apart(text)
+        for text in (
+            "0.00.000.001 I srv  update_slots: all slots are idle",
+            "0.00.000.002 I done request: GET /health 127.0.0.1 200",
+            "0.00.000.003 I done request: POST /v1/chat/completions 127.0.0.1 200",
+            "0.00.000.004 W n_ctx is small",
+            "0.00.000.005 E it failed",
+        )
+    ]
+
+    def numbers(wanted: Wanted) -> str:
+        return "".join(line.text[11] for line in filter(wanted.test(), lines))
+
+    assert numbers(Wanted()) == "345"
+    assert numbers(Wanted(hides_polling=False)) == "12345"
+    assert numbers(Wanted(level="W")) == "45"
+    assert numbers(Wanted(level="E")) == "5"
+    assert numbers(Wanted(text="N_CTX")) == "4"
+    assert numbers(Wanted(text="n_.tx|FAILED", regex=True)) == "45"
+    assert numbers(Wanted(text="n_.tx")) == ""
+
+
+def test_of_a_flood_the_last_lines_and_the_serious_are_kept() -> None:
+    batch = ["0.00.000.001 E first", *(f"0.00.000.001 I line {n}" for n in range(1_000))]
+    kept, left_out = thinned(batch)
+    assert kept[0] == batch[0]
+    assert kept[1:] == batch[-len(kept[1:]) :]
+    assert left_out + len(kept) == len(batch)
+    assert thinned(["a"]) == (["a"], 0)
+
+
+def test_the_ring_forgets_the_oldest(qtbot: QtBot) -> None:
+    model = LogModel()
+    removed: list[int] = []
+    model.rowsRemoved.connect(lambda _parent, first, last: removed.append(last - first + 1))
+    for begin in range(0, 3 * MOST_LINES, 500):
+        model.append([Line("", "I", f"{number}") for number in range(begin, begin + 500)])
+    assert model.rowCount() <= MOST_LINES * 1.1
+    assert model.shown[-1].text == f"{3 * MOST_LINES - 1}"
+    assert sum(removed) + model.rowCount() == 3 * MOST_LINES
+    assert len(model.kept) <= MOST_LINES * 1.1
+
+
+def test_lines_come_are_counted_filtered_and_found_again(window: Window, page: LogsPage, qtbot: QtBot) -> None:
+    assert page.empty.isVisible()
+    assert not page._copy.isEnabled()
+    post(window, "0.00.000.001 I one", "0.00.000.002 W two", "0.00.000.003 E three", "update_slots: all slots are idle")
+    qtbot.waitUntil(lambda: len(page.lines.shown) == 3)
+    assert page.count.text() == "3 of 4 lines"
+    qtbot.mouseClick(page.bar.level.button("E"), Qt.MouseButton.LeftButton)
+    assert texts(page) == ["0.00.000.003 E three"]
+    qtbot.mouseClick(page.bar.level.button(""), Qt.MouseButton.LeftButton)
+    page.bar.search.setText("two")
+    qtbot.waitUntil(lambda: len(page.lines.shown) == 1)
+    page.bar.regex.setChecked(True)
+    page.bar.search.setText("t(wo")
+    qtbot.waitUntil(lambda: page.bar._wrong.isVisible())
+    assert texts(page) == ["0.00.000.002 W two"]
+    page.bar.search.setText("t(wo|hree)")
+    qtbot.waitUntil(lambda: len(page.lines.shown) == 2)
+
+
+def test_a_pause_holds_the_lines_still(window: Window, page: LogsPage, qtbot: QtBot) -> None:
+    post(window, "one")
+    qtbot.waitUntil(lambda: texts(page) == ["one"])
+    qtbot.mouseClick(page.bar.pause, Qt.MouseButton.LeftButton)
+    post(window, "two", "three")
+    qtbot.waitUntil(lambda: "2 more" in page.count.text())
+    assert texts(page) == ["one"]
+    qtbot.mouseClick(page.bar.pause, Qt.MouseButton.LeftButton)
+    assert texts(page) == ["one", "two", "three"]
+
+
+def test_it_follows_until_the_user_looks_back(window: Window, page: LogsPage, qtbot: QtBot) -> None:
+    post(window, *(f"line {number}" for number in range(290)))
+    bar = page.view.verticalScrollBar()
+    qtbot.waitUntil(lambda: bar.maximum() > 0 and bar.value() == bar.maximum())
+    qtbot.keyClick(page.view, Qt.Key.Key_Home)
+    assert not page.bar.follow.isChecked()
+    post(window, "more")
+    qtbot.waitUntil(lambda: len(page.lines.shown) == 291)
+    assert bar.value() < bar.maximum()
+    qtbot.mouseClick(page.bar.follow, Qt.MouseButton.LeftButton)
+    assert bar.value() == bar.maximum()
+
+
+def test_chosen_lines_are_copied_as_they_were_written(window: Window, page: LogsPage, qtbot: QtBot) -> None:
+    post(window, "0.00.000.001 I one", "0.00.000.002 W two")
+    qtbot.waitUntil(lambda: len(page.lines.shown) == 2)
+    page.view.selectAll()
+    qtbot.keyClick(page.view, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
+    assert QGuiApplication.clipboard().text() == "0.00.000.001 I one\n0.00.000.002 W two"
+
+
+def test_a_report_is_copied_without_secrets(window: Window, page: LogsPage, qtbot: QtBot) -> None:
+    post(window, "started with --api-key abcdef99 today")
+    qtbot.waitUntil(lambda: len(page.lines.kept) == 1)
+    QGuiApplication.clipboard().clear()
+    qtbot.mouseClick(page._copy, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: "### Versions" in QGuiApplication.clipboard().text(), timeout=20_000)
+    assert "abcdef99" not in QGuiApplication.clipboard().text()
+    assert "started with" in QGuiApplication.clipboard().text()
+    assert "Read them" in page.banner.text.text()
+
+
+def test_a_log_that_is_dropped_is_diagnosed_and_its_line_marked(window: Window, page: LogsPage, qtbot: QtBot) -> None:
+    data = QMimeData()
+    data.setUrls([QUrl.fromLocalFile(str(KV_MEMORY))])
+    buttons, keys = Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier
+    entering = QDragEnterEvent(QPoint(50, 50), Qt.DropAction.CopyAction, data, buttons, keys)
+    page.dragEnterEvent(entering)
+    assert entering.isAccepted()
+    page.dropEvent(QDropEvent(QPoint(50, 50), Qt.DropAction.CopyAction, data, buttons, keys))
+    qtbot.waitUntil(page.card.isVisible, timeout=20_000)
+    assert "not enough memory" in page.card.title.text()
+    assert not page.card.fix_button.isVisible()  # it is no log of ours
+    assert "What helps" in page.card.hint.text()
+    row = page.lines.row_of_mark()
+    assert row is not None
+    qtbot.waitUntil(lambda: page.view.currentIndex().row() == row)
+    assert page.view.viewport().rect().contains(page.view.visualRect(page.lines.index(row)).center())
+    post(window, "meanwhile")
+    page._to_ours()
+    qtbot.waitUntil(lambda: "meanwhile" in texts(page))
+    assert not page.card.isVisible()
+
+
+def test_a_model_is_left_to_the_window(page: LogsPage, tmp_path: Path) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"GGUF")
+    data = QMimeData()
+    data.setUrls([QUrl.fromLocalFile(str(model))])
+    buttons, keys = Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier
+    entering = QDragEnterEvent(QPoint(5, 5), Qt.DropAction.CopyAction, data, buttons, keys)
+    entering.ignore()
+    page.dragEnterEvent(entering)
+    assert not entering.isAccepted()
+
+
+def test_a_file_that_cannot_be_read_says_so(page: LogsPage, qtbot: QtBot, tmp_path: Path) -> None:
+    page.open_file(tmp_path / "nowhere.log")
+    qtbot.waitUntil(page.banner.isVisible, timeout=20_000)
+    assert "cannot be read" in page.banner.text.text()
+
+
+def test_a_failed_start_is_mended_by_its_button(
+    window: Window, page: LogsPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, demo_model: Path
+) -> None:
+    """The fake engine fails as long as FAKE_FAULTS says so; the button starts it again with other settings."""
+    from launcher import app
+    from launcher.engine.launch import ServeOptions
+
+    program = tmp_path / "fake"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(FAKES / "llama_server.py")])} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
+    options = ServeOptions(model=demo_model, engine=program, context=131_072, draft=0)
+    monkeypatch.setattr(app, "options_for", lambda *_a, **_k: options)
+    window.controller.start(str(demo_model))
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is State.FAILED, timeout=20_000)
+    qtbot.waitUntil(page.card.isVisible, timeout=5_000)
+    assert page.lines.row_of_mark() is not None
+    qtbot.waitUntil(lambda: page.view.currentIndex().row() == page.lines.row_of_mark())
+    monkeypatch.setenv("FAKE_FAULTS", "")
+    qtbot.mouseClick(page.card.fix_button, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is State.READY, timeout=20_000)
+    assert not page.card.isVisible()
+    launch = window.controller.launch
+    assert launch is not None
+    assert launch.options != options
+
+
+def test_the_last_log_is_offered_after_a_restart_of_the_window(window: Window, qtbot: QtBot) -> None:
+    from launcher.engine.logs import LogBook
+
+    book = LogBook.for_port(9_300)
+    book.add("from the day before")
+    book.close()
+    window.show_page("logs")
+    page = window.page("logs")
+    qtbot.waitUntil(lambda: any("the day before" in text for text in texts(page)), timeout=20_000)
+    assert page.bar.source.where.endswith("engine-9300.log")
+
+
+def test_what_came_before_the_page_was_there_is_shown_once(demo: Window, qtbot: QtBot) -> None:
+    session = demo.controller.session
+    assert session is not None
+    demo.show_page("logs")
+    page = demo.page("logs")
+    qtbot.waitUntil(lambda: len(page.lines.kept) > 5, timeout=10_000)
+    qtbot.wait(100)
+    said = [line.text for line in session.supervisor.log.since(0)]
+    assert [line.text for line in page.lines.kept][: len(said)] == said
