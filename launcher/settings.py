@@ -69,7 +69,7 @@ SETTINGS = (
         THEME,
         "Window",
         "Theme",
-        "Light or dark. As the system follows the desktop, also when it changes.",
+        "Light or dark, or as the desktop has it, also when that changes.",
         "choice",
         SYSTEM,
         "now",

@@ -50,11 +50,11 @@ def test_they_are_listed_with_what_they_may_be(home: Path) -> None:
 
 
 def test_one_is_set_got_and_reset(home: Path) -> None:
-    assert "window.theme is dark. It applies when a window is opened the next time." in run("set", "theme", "dark").stdout
+    told = run("set", "theme", "dark").stdout
+    assert "window.theme is dark. It applies when a window is opened the next time." in told
     assert run("get", "window.theme").stdout == "dark\n"
     assert "window.theme = dark (default system)" in run("list").stdout
-    told = answer("get", "theme")
-    assert told == {
+    assert answer("get", "theme") == {
         "name": "window.theme",
         "kind": "choice",
         "value": "dark",

@@ -1,0 +1,170 @@
+"""A control for each kind of setting. It shows a value without telling, and tells what the user chose."""
+
+from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtGui import QFontMetrics
+from PySide6.QtWidgets import QCheckBox, QComboBox, QFileDialog, QHBoxLayout, QLineEdit, QPushButton, QWidget
+
+from launcher.gui import theme
+from launcher.gui.labels import Label, set_tip
+from launcher.gui.widgets.slider import Slider
+from launcher.gui.words import tr
+from launcher.settings import Setting
+from launcher.settings_file import Value
+
+_SETTLED_MS = 300
+"""So long must a slider rest before its value is kept."""
+
+
+class Control(QWidget):
+    """What a setting is changed with."""
+
+    chosen = Signal(object)
+    """The value that the user chose."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__()
+        self.setting = setting
+        self.row = QHBoxLayout(self)
+        self.row.setContentsMargins(0, 0, 0, 0)
+        self.row.setSpacing(theme.px(theme.GAP))
+
+    def show_value(self, value: Value) -> None:
+        """Show a value."""
+        raise NotImplementedError
+
+    def name(self, widget: QWidget) -> None:
+        """Give a widget the setting's name for screen readers, and a tip with its name in the file and the terminal."""
+        title = tr(self.setting.title)
+        widget.setAccessibleName(title)
+        widget.setAccessibleDescription(tr(self.setting.sentence))
+        set_tip(widget, tr("{title}. In the file and the terminal: {name}", title=title, name=self.setting.name))
+
+
+class Choice(Control):
+    """One of a few words."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.box = QComboBox()
+        for value, words in setting.choices:
+            self.box.addItem(tr(words), value)
+        self.box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
+        self.box.setMinimumWidth(theme.px(140))
+        self.box.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.box.activated.connect(lambda at: self.chosen.emit(self.box.itemData(at)))
+        self.name(self.box)
+        self.row.addWidget(self.box, 1)
+
+    def show_value(self, value: Value) -> None:
+        """Show a value."""
+        self.box.setCurrentIndex(self.box.findData(value))
+
+
+class Number(Control):
+    """A slider with its value; it tells when it has come to rest."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.slider = Slider()
+        self.slider.setRange(0, (setting.most - setting.least) // setting.step)
+        self.slider.setPageStep(max(self.slider.maximum() // 8, 1))
+        self.slider.setMinimumWidth(theme.px(100))
+        self.value = Label()
+        font = theme.font(theme.BODY_PX, bold=True, tabular=True)
+        self.value.setFont(font)
+        self.value.setMinimumWidth(QFontMetrics(font).horizontalAdvance(self._words(setting.most)))
+        self.value.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self._rest = QTimer(self)
+        self._rest.setSingleShot(True)
+        self._rest.setInterval(_SETTLED_MS)
+        self._rest.timeout.connect(lambda: self.chosen.emit(self._number()))
+        self.slider.valueChanged.connect(self._moved)
+        self.name(self.slider)
+        self.row.addWidget(self.slider, 1)
+        self.row.addWidget(self.value)
+
+    def show_value(self, value: Value) -> None:
+        """Show a value."""
+        if self._rest.isActive():
+            return  # it is under the user's hand
+        self.slider.blockSignals(True)
+        self.slider.setValue(round((int(value) - self.setting.least) / self.setting.step))
+        self.slider.blockSignals(False)
+        self.slider.update()
+        self._say(int(value))
+
+    def _moved(self) -> None:
+        self._say(self._number())
+        self._rest.start()
+
+    def _number(self) -> int:
+        return self.setting.least + self.setting.step * self.slider.value()
+
+    def _say(self, number: int) -> None:
+        self.value.setText(self._words(number))
+        self.slider.setAccessibleDescription(self._words(number))
+
+    def _words(self, number: int) -> str:
+        return f"{number:,} {self.setting.unit}".strip()
+
+
+class Switch(Control):
+    """On or off."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.box = QCheckBox(tr("On"))
+        self.box.clicked.connect(lambda checked: self.chosen.emit(checked))
+        self.name(self.box)
+        self.row.addWidget(self.box)
+        self.row.addStretch()
+
+    def show_value(self, value: Value) -> None:
+        """Show a value."""
+        self.box.setChecked(bool(value))
+
+
+class Folder(Control):
+    """A path that can be typed, or chosen."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._shown = ""
+        self.line = QLineEdit()
+        self.line.setMinimumWidth(theme.px(100))
+        self.line.editingFinished.connect(self._typed)
+        self.name(self.line)
+        self.button = QPushButton(tr("Choose …"))
+        set_tip(self.button, tr("Choose a folder: {title}", title=tr(setting.title)))
+        self.button.clicked.connect(lambda _checked=False: self._choose())
+        self.row.addWidget(self.line, 1)
+        self.row.addWidget(self.button)
+
+    def show_value(self, value: Value) -> None:
+        """Show a value, from its beginning."""
+        self._shown = str(value)
+        self.line.setText(self._shown)
+        self.line.setCursorPosition(0)
+
+    def _typed(self) -> None:
+        text = self.line.text().strip()
+        if text and text != self._shown:
+            self._shown = text
+            self.chosen.emit(text)
+        elif not text:
+            self.line.setText(self._shown)
+
+    def _choose(self) -> None:
+        dialog = QFileDialog(self, tr(self.setting.title), self._shown)
+        dialog.setFileMode(QFileDialog.FileMode.Directory)
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.fileSelected.connect(self.chosen.emit)
+        dialog.open()
+
+
+_CONTROLS: dict[str, type[Control]] = {"choice": Choice, "number": Number, "switch": Switch, "folder": Folder}
+
+
+def control_for(setting: Setting) -> Control:
+    """Return the control of a setting's kind."""
+    return _CONTROLS[setting.kind](setting)

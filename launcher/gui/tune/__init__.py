@@ -1,0 +1,1 @@
+"""The Tune page: which settings win on this machine, measured."""

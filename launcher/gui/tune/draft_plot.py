@@ -1,0 +1,197 @@
+"""Tokens a second by draft length: measured, with an interval, or predicted; a curve for each workload."""
+
+import math
+from collections.abc import Sequence
+
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QFontMetrics, QHelpEvent, QPainter, QPaintEvent, QPen, QPolygonF
+from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
+
+from launcher.gui import theme
+from launcher.gui.tune.told import Curve, Point
+from launcher.gui.widgets import paint_glyph
+from launcher.gui.words import tr
+
+_DOT, _NEAR = 4.5, 14
+_STEPS = (1, 2, 2.5, 5, 10)
+
+
+class DraftPlot(QWidget):
+    """One column a setting, in the order of the first curve. Each point says its figures on hover and to readers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._curves: tuple[Curve, ...] = ()
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
+        self.setMouseTracking(True)
+        self.show_curves(())
+
+    @property
+    def curves(self) -> tuple[Curve, ...]:
+        """What it shows."""
+        return self._curves
+
+    def show_curves(self, curves: Sequence[Curve]) -> None:
+        """Show other curves; without any it says what will be here."""
+        self._curves = tuple(curve for curve in curves if curve.points)
+        self.setAccessibleName(tr("Tokens per second by draft length"))
+        points = [says(curve, point) for curve in self._curves for point in curve.points]
+        self.setAccessibleDescription("\n".join(points) or _empty())
+        self.update()
+
+    def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+        """Return the usual size."""
+        return QSize(theme.px(480), theme.px(240))
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Return the least size at which it can be read."""
+        return QSize(theme.px(200), theme.px(180))
+
+    def place(self, point: Point) -> QPointF:
+        """Return where a point is painted."""
+        area, (low, high, _) = self._area(), self._scale()
+        names = self._names()
+        x = area.left() + area.width() * (names.index(point.setting) + 0.5) / len(names)
+        return QPointF(x, area.bottom() - area.height() * (point.rate - low) / (high - low))
+
+    def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
+        """Paint grid, curves, intervals, points and names."""
+        with QPainter(self) as painter:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            painter.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+            if not self._curves:
+                painter.setPen(theme.colour("secondary"))
+                painter.setFont(theme.font(theme.BODY_PX))
+                flags = Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap
+                painter.drawText(QRectF(self.rect()).adjusted(theme.px(16), 0, -theme.px(16), 0), int(flags), _empty())
+                return
+            self._paint_grid(painter)
+            for curve in self._curves:
+                self._paint_curve(painter, curve)
+            self._paint_names(painter)
+            self._paint_key(painter)
+
+    def event(self, event: QEvent) -> bool:
+        """Say the figures of the point under the mouse."""
+        if isinstance(event, QHelpEvent):
+            found = self._at(QPointF(event.pos()))
+            if found is None:
+                QToolTip.hideText()
+            else:
+                QToolTip.showText(event.globalPos(), says(*found), self)
+            return True
+        return super().event(event)
+
+    def _at(self, place: QPointF) -> tuple[Curve, Point] | None:
+        near = [
+            (math.hypot((gap := self.place(point) - place).x(), gap.y()), at, curve, point)
+            for at, curve in enumerate(self._curves)
+            for point in curve.points
+        ]
+        if not near:
+            return None
+        distance, _, curve, point = min(near, key=lambda each: each[:2])
+        return (curve, point) if distance <= theme.px(_NEAR) else None
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(point.setting for curve in self._curves for point in curve.points))
+
+    def _area(self) -> QRectF:
+        caption = QFontMetrics(theme.font(theme.CAPTION_PX, tabular=True))
+        ticks = max(caption.horizontalAdvance(f"{self._scale()[1]:,.0f}"), caption.horizontalAdvance("000"))
+        return QRectF(self.rect()).adjusted(
+            ticks + theme.px(10), caption.height() + theme.px(16), -theme.px(4), -caption.height() - theme.px(10)
+        )
+
+    def _scale(self) -> tuple[float, float, float]:
+        """Return the lowest and highest rate of the axis, and the step between its lines."""
+        points = [point for curve in self._curves for point in curve.points]
+        low = min(point.rate - (point.spread or 0) for point in points)
+        high = max(point.rate + (point.spread or 0) for point in points)
+        span = max(high - low, high * 0.05, 1e-6)
+        power = 10 ** math.floor(math.log10(span / 4))
+        step = next(each * power for each in _STEPS if each * power >= span / 4)
+        return low - 0.12 * span, high + 0.16 * span, step
+
+    def _paint_grid(self, painter: QPainter) -> None:
+        area, (low, high, step) = self._area(), self._scale()
+        line, text = theme.colour("secondary"), theme.colour("secondary")
+        line.setAlphaF(0.2)
+        digits = 0 if step >= 1 and step == int(step) else 1 if step >= 0.1 else 2
+        for number in range(max(math.ceil(low / step), 0), math.floor(high / step) + 1):
+            rate = number * step
+            y = area.bottom() - area.height() * (rate - low) / (high - low)
+            painter.setPen(QPen(line, 1))
+            painter.drawLine(QPointF(area.left(), round(y) + 0.5), QPointF(area.right(), round(y) + 0.5))
+            painter.setPen(text)
+            room = QRectF(0, y - theme.px(10), area.left() - theme.px(8), theme.px(20))
+            right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+            painter.drawText(room, int(right), f"{rate:,.{digits}f}")
+        names, metrics = self._names(), painter.fontMetrics()
+        for at, name in enumerate(names):
+            width = area.width() / len(names)
+            room = QRectF(area.left() + at * width, area.bottom() + theme.px(8), width, metrics.height())
+            said = metrics.elidedText(name, Qt.TextElideMode.ElideRight, int(width))
+            painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), said)
+
+    def _paint_curve(self, painter: QPainter, curve: Curve) -> None:
+        colour = theme.colour(curve.role)
+        places = [self.place(point) for point in curve.points]
+        painter.setPen(QPen(colour, 1.3))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawPolyline(QPolygonF(places))
+        low, high, _ = self._scale()
+        for point, place in zip(curve.points, places, strict=True):
+            painter.setPen(QPen(colour, 1.5))
+            if point.spread:
+                reach = self._area().height() * point.spread / (high - low)
+                painter.drawLine(QPointF(place.x(), place.y() - reach), QPointF(place.x(), place.y() + reach))
+            painter.setBrush(colour if point.measured else theme.colour("card"))
+            radius = theme.px(_DOT) if point.measured else theme.px(_DOT) - 0.8
+            painter.drawEllipse(place, radius, radius)
+
+    def _paint_key(self, painter: QPainter) -> None:
+        """Say at the top right what the signs mean."""
+        metrics, side = painter.fontMetrics(), theme.px(12)
+        right = float(self.width() - theme.px(4))
+        painter.setPen(theme.colour("secondary"))
+        for glyph, words in (("", tr("bars 95 %")), ("ring", tr("predicted")), ("dot", tr("measured"))):
+            width = metrics.horizontalAdvance(words)
+            painter.drawText(
+                QRectF(right - width, 0, width, metrics.height()), int(Qt.AlignmentFlag.AlignCenter), words
+            )
+            right -= width + theme.px(4)
+            if glyph:
+                place = QRectF(right - side, (metrics.height() - side) / 2, side, side)
+                paint_glyph(painter, glyph, place, theme.colour("secondary"))
+                right -= side
+            right -= theme.px(theme.GAP_M)
+
+    def _paint_names(self, painter: QPainter) -> None:
+        """Write each curve's name over or under its last point, apart from the others."""
+        painter.setPen(theme.colour("text"))
+        metrics, taken = painter.fontMetrics(), list[QRectF]()
+        low, high, _ = self._scale()
+        for curve in sorted(self._curves, key=lambda each: -each.points[-1].rate):
+            last = curve.points[-1]
+            place = self.place(last)
+            reach = self._area().height() * (last.spread or 0) / (high - low) + theme.px(6)
+            width = metrics.horizontalAdvance(curve.name)
+            left = min(place.x() - width / 2, self.width() - width)
+            room = QRectF(left, place.y() - reach - metrics.height(), width, metrics.height())
+            if any(room.intersects(each) for each in taken):
+                room.moveTop(place.y() + reach)
+            taken.append(room)
+            painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), curve.name)
+
+
+def says(curve: Curve, point: Point) -> str:
+    """Return a point in words."""
+    rate = f"{point.rate:,.1f}" if point.spread is None else f"{point.rate:,.1f} ± {point.spread:.1f}"
+    if point.measured:
+        return tr("{curve}, {setting}: {rate} t/s, measured", curve=curve.name, setting=point.setting, rate=rate)
+    return tr("{curve}, {setting}: {rate} t/s, predicted", curve=curve.name, setting=point.setting, rate=rate)
+
+
+def _empty() -> str:
+    return tr("Will show tokens a second with MTP off and with each draft length, each with its 95 % interval.")

@@ -1,0 +1,216 @@
+"""The Settings page: made from the declarations, changed, taken back, searched, and told what is wrong."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from launcher import autostart, settings, settings_file
+from launcher.base.paths import MODELS_VARIABLE, models_dir
+from launcher.gui import theme
+from launcher.gui.settings.page import SettingsPage
+from launcher.gui.window import Window
+from launcher.settings import AT_LOGIN, LANGUAGE, MODELS_FOLDER, SETTINGS, TEXT_SCALE, THEME
+from tests.gui.walk import clipped, hidden_by_parents
+
+SECRET = "hf_abcdefghijklmnop"
+
+
+@pytest.fixture
+def page(
+    window: Window, qtbot: QtBot, qapp: QApplication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SettingsPage]:
+    """The page, told how all stand; the theme is put back."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    monkeypatch.delenv(MODELS_VARIABLE, raising=False)
+    monkeypatch.setattr(settings, "_taken", {})
+    yield show(window, qtbot)
+    os.environ.pop(MODELS_VARIABLE, None)
+    theme.choose(None)
+    theme.apply(qapp, theme.current())
+
+
+def show(window: Window, qtbot: QtBot) -> SettingsPage:
+    window.show_page("settings")
+    page: SettingsPage = window.page("settings")
+    qtbot.waitUntil(lambda: bool(page.token_words.text()) and bool(page._path.whole), timeout=10_000)
+    return page
+
+
+def control(page: SettingsPage, name: str) -> Any:  # noqa: ANN401 -- each kind has its own
+    return page.rows[name].control
+
+
+def kept(name: str) -> object:
+    return settings_file.read().values.get(name)
+
+
+def test_it_shows_what_is_declared_as_it_stands(page: SettingsPage) -> None:
+    assert list(page.rows) == [each.name for each in SETTINGS]
+    assert list(page.cards) == list(dict.fromkeys(each.group for each in SETTINGS))
+    assert control(page, THEME).box.currentData() == "system"
+    assert control(page, TEXT_SCALE).value.text() == "100 %"
+    assert control(page, MODELS_FOLDER).line.text() == str(models_dir())
+    assert not control(page, AT_LOGIN).box.isChecked()
+    assert not any(row.mark.isVisible() or row.back.isVisible() for row in page.rows.values())
+    assert "next time" in page.rows[LANGUAGE]._sentence.text()
+    assert page._path.whole == str(settings_file.path())
+
+
+def test_the_theme_applies_at_once_and_comes_back(page: SettingsPage, qtbot: QtBot) -> None:
+    box, row = control(page, THEME).box, page.rows[THEME]
+    box.setFocus()
+    qtbot.keyClick(box, Qt.Key.Key_Down)
+    qtbot.keyClick(box, Qt.Key.Key_Down)
+    qtbot.waitUntil(lambda: kept(THEME) == "dark")
+    qtbot.waitUntil(lambda: theme.current() is theme.DARK)
+    qtbot.waitUntil(row.mark.isVisible)
+    row.back.click()
+    qtbot.waitUntil(lambda: kept(THEME) is None and not row.back.isVisible())
+    assert box.currentData() == "system"
+
+
+def test_a_slider_is_kept_when_it_has_come_to_rest(page: SettingsPage, qtbot: QtBot) -> None:
+    slider = control(page, TEXT_SCALE).slider
+    for _ in range(4):
+        qtbot.keyClick(slider, Qt.Key.Key_Right)
+    assert control(page, TEXT_SCALE).value.text() == "120 %"
+    assert kept(TEXT_SCALE) is None
+    qtbot.waitUntil(lambda: kept(TEXT_SCALE) == 120)
+    qtbot.waitUntil(page.rows[TEXT_SCALE].back.isVisible)
+
+
+def test_what_is_chosen_later_is_what_stays(page: SettingsPage, qtbot: QtBot) -> None:
+    for value in ("light", "dark", "light", "dark"):
+        page.change(THEME, value)
+    qtbot.waitUntil(lambda: control(page, THEME).box.currentData() == "dark" and theme.current() is theme.DARK)
+    assert kept(THEME) == "dark"
+
+
+def test_a_folder_is_taken_or_refused_in_place(page: SettingsPage, qtbot: QtBot, tmp_path: Path) -> None:
+    line = control(page, MODELS_FOLDER).line
+    usual = line.text()
+    line.setText(str(tmp_path / "big"))
+    qtbot.keyClick(line, Qt.Key.Key_Return)
+    qtbot.waitUntil(lambda: models_dir() == tmp_path / "big")
+    qtbot.waitUntil(page.rows[MODELS_FOLDER].back.isVisible)
+    (tmp_path / "file").touch()
+    line.setText(str(tmp_path / "file"))
+    qtbot.keyClick(line, Qt.Key.Key_Return)
+    qtbot.waitUntil(page.banner.isVisible)
+    assert "is a file, not a folder" in page.banner.text.text()
+    qtbot.waitUntil(lambda: line.text() == str(tmp_path / "big"))
+    page.rows[MODELS_FOLDER].back.click()
+    qtbot.waitUntil(lambda: line.text() == usual)
+    assert not page.banner.isVisible()
+
+
+def test_what_the_environment_says_is_not_changed_here(
+    page: SettingsPage, window: Window, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MODELS_VARIABLE, str(tmp_path / "theirs"))
+    page.shown()
+    row = page.rows[MODELS_FOLDER]
+    qtbot.waitUntil(lambda: not row.control.isEnabled())
+    assert control(page, MODELS_FOLDER).line.text() == str(tmp_path / "theirs")
+    assert MODELS_VARIABLE in row._note.text()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the registry is the user's own")
+def test_serving_from_login_on_is_switched_and_says_what_starts(page: SettingsPage, qtbot: QtBot) -> None:
+    row = page.rows[AT_LOGIN]
+    control(page, AT_LOGIN).box.click()
+    qtbot.waitUntil(lambda: autostart.look().on)
+    qtbot.waitUntil(row._note.isVisible)
+    assert "--last" in row._note.text()
+    row.back.click()
+    qtbot.waitUntil(lambda: not autostart.look().on)
+    qtbot.waitUntil(lambda: not control(page, AT_LOGIN).box.isChecked())
+
+
+def test_a_file_that_was_edited_by_hand_is_read_and_its_faults_are_said(page: SettingsPage, qtbot: QtBot) -> None:
+    file = settings_file.path()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("[window]\ntext_scale = 150\ncolour = 'teal'\n")
+    page.shown()
+    qtbot.waitUntil(page.banner.isVisible)
+    assert "window.colour" in page.banner.text.text()
+    assert control(page, TEXT_SCALE).value.text() == "150 %"
+    file.write_text("[[[")
+    page.banner.clear()
+    page.shown()
+    qtbot.waitUntil(page.banner.isVisible)
+    assert "settings.toml.bad" in page.banner.text.text()
+    qtbot.waitUntil(lambda: control(page, TEXT_SCALE).value.text() == "100 %")
+
+
+def test_it_is_searched(page: SettingsPage, qtbot: QtBot) -> None:
+    qtbot.keyClick(page, Qt.Key.Key_F, Qt.KeyboardModifier.ControlModifier)
+    qtbot.waitUntil(page.search.hasFocus)
+    qtbot.keyClicks(page.search, "folder MODELS")
+    assert [name for name, row in page.rows.items() if row.isVisible()] == [MODELS_FOLDER]
+    assert [name for name, card in page.cards.items() if card.isVisible()] == ["Models"]
+    assert not page.token.isVisible()
+    page.search.setText("token")
+    assert page.token.isVisible()
+    assert not any(row.isVisible() for row in page.rows.values())
+    page.search.setText("no such thing")
+    assert page.none.isVisible()
+    assert "no such thing" in page.none.text()
+    page.search.clear()
+    assert all(row.isVisible() for row in page.rows.values())
+    assert not page.none.isVisible()
+
+
+def test_a_token_is_told_of_but_never_shown(page: SettingsPage) -> None:
+    from PySide6.QtWidgets import QLabel, QWidget
+
+    assert page.token_words.text() == "found in HF_TOKEN"
+    texts = [each.text() for each in page.findChildren(QLabel)]
+    texts += [
+        each.accessibleName() + each.accessibleDescription() + each.toolTip() for each in page.findChildren(QWidget)
+    ]
+    assert not any(SECRET in text for text in texts)
+
+
+def test_nothing_moves_when_a_setting_is_changed(page: SettingsPage, qtbot: QtBot) -> None:
+    before = [(row.geometry(), row.control.geometry()) for row in page.rows.values()]
+    page.change(LANGUAGE, "zh_CN")
+    qtbot.waitUntil(page.rows[LANGUAGE].back.isVisible)
+    assert [(row.geometry(), row.control.geometry()) for row in page.rows.values()] == before
+
+
+@pytest.mark.parametrize("percent", [80, 200])
+def test_no_text_is_clipped(
+    percent: int, qtbot: QtBot, qapp: QApplication, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    theme.set_scale(percent)
+    theme.apply(qapp, theme.current())
+    window = Window(remember=False, page="settings")
+    try:
+        window.resize(1_000, 640)
+        with qtbot.waitSignal(window.page_shown, timeout=10_000):
+            window.show()
+        page = show(window, qtbot)
+        page.change(THEME, "dark")
+        page.change(TEXT_SCALE, 150)
+        qtbot.waitUntil(page.rows[TEXT_SCALE].back.isVisible)
+        qtbot.wait(50)
+        assert [*clipped(page), *hidden_by_parents(page)] == []
+        with qtbot.waitSignal(window.gone, timeout=15_000):
+            window.quit()
+        assert window.controller.bridge.close()
+    finally:
+        window.deleteLater()
+        theme.set_scale(100)
+        theme.choose(None)
+        theme.apply(qapp, theme.current())

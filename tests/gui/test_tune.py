@@ -1,0 +1,263 @@
+"""The Tune page: it pretends nothing, and its widgets show what a measurement will give them."""
+
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QFontMetrics, QGuiApplication, QHelpEvent, QImage
+from PySide6.QtWidgets import QApplication, QToolTip
+from pytestqt.qtbot import QtBot
+
+from launcher.gui import theme
+from launcher.gui.tune.draft_plot import DraftPlot, says
+from launcher.gui.tune.page import TunePage
+from launcher.gui.tune.step_card import StepCard
+from launcher.gui.tune.table import TrialTable, cells
+from launcher.gui.tune.told import Curve, Part, Point, Told, TrialRow
+from launcher.gui.tune.verdict import VerdictCard
+from launcher.gui.tune.workloads import WORKLOADS
+from launcher.gui.widgets.number import UNKNOWN
+from launcher.gui.window import Window
+from tests.gui.walk import clipped, hidden_by_parents
+
+ROWS = (
+    TrialRow("off", 171.2, 1.1, vram_mib=18_900, against_off=1.0, how="measured, 6 pairs"),
+    TrialRow("draft 1", 203.4, 4.2, 0.86, 1.86, 20_409, 1.19, "predicted", predicted=True),
+    TrialRow("draft 2", 241.3, 1.6, 0.79, 2.58, 20_472, 1.41, "measured, 6 pairs", best=True),
+)
+CODE = Curve(
+    "code",
+    "rate",
+    (Point("off", 171.2, 1.1), Point("draft 1", 203.0, 4.0, measured=False), Point("draft 2", 241.3, 9.0)),
+)
+PROSE = Curve("prose", "acceptance", (Point("off", 112.0), Point("draft 2", 126.0, 3.0)))
+
+
+@pytest.fixture(autouse=True)
+def themed(qapp: QApplication) -> None:
+    theme.apply(qapp, theme.current())
+
+
+@pytest.fixture
+def page(window: Window, qtbot: QtBot) -> TunePage:
+    with qtbot.waitSignal(window.page_shown, timeout=10_000):
+        window.show_page("tune")
+    found: TunePage = window.page("tune")
+    return found
+
+
+@pytest.fixture
+def plot(qtbot: QtBot) -> Iterator[DraftPlot]:
+    shown = DraftPlot()
+    qtbot.addWidget(shown)
+    shown.resize(600, 300)
+    shown.show_curves((CODE, PROSE))
+    shown.show()
+    yield shown
+    QToolTip.hideText()
+
+
+def fill(page: TunePage) -> None:
+    buttons = [("Keep draft 2", lambda: None), ("Why", lambda: None)]
+    sentence = "Draft 2 is 41 % ± 3 faster than no MTP for code, 12 % ± 3 for prose."
+    page.verdict.show_verdict(Told(sentence, "Verdict · 9 min 12 s · 36 runs", "A detail.", buttons=buttons))
+    page.plot.show_curves((CODE, PROSE))
+    page.show_rows(ROWS)
+    page.step.show_parts((Part("verify 3 tokens", 7.4), Part("draft 2 tokens", 2.1)), "draft 2, code", "A note.")
+    page.workloads.show_amounts({"code": "6 prompts", "mine": "none yet"})
+
+
+def painted(widget: DraftPlot, place: QPoint) -> str:
+    image: QImage = widget.grab().toImage()
+    return image.pixelColor(place).name().upper()
+
+
+def test_before_a_measurement_it_says_what_will_be_here(page: TunePage) -> None:
+    assert page.verdict.sentence.text() == "Nothing was measured on this machine yet."
+    assert page.verdict.buttons == []
+    assert page.table.rows == ()
+    assert page.to_come.isVisible()
+    assert page.plot.curves == ()
+    assert page.step.bars == []
+    assert not any(button.amount for button in page.workloads.buttons.values())
+
+
+def test_the_button_says_in_place_what_measures_today(page: TunePage) -> None:
+    page.measure.click()
+    assert "next version" in page.verdict.sentence.text()
+    assert "`mtp-launcher attach URL --bench`" in page.verdict.detail.text()
+    page.verdict.buttons[0].click()
+    assert QGuiApplication.clipboard().text() == "mtp-launcher attach URL --bench"
+
+
+def test_the_command_names_the_server_that_runs(demo: Window, qtbot: QtBot) -> None:
+    qtbot.waitUntil(lambda: bool(demo.controller.view.address))
+    demo.show_page("tune")
+    page: TunePage = demo.page("tune")
+    page.measure.click()
+    assert f"attach http://{demo.controller.view.address} --bench" in page.verdict.detail.text()
+
+
+def test_workloads_are_chosen_by_mouse_and_arrows(page: TunePage, qtbot: QtBot) -> None:
+    assert list(page.workloads.buttons) == [each.name for each in WORKLOADS]
+    assert page.workloads.value == "code"
+    code, prose = page.workloads.buttons["code"], page.workloads.buttons["prose"]
+    code.setFocus()
+    with qtbot.waitSignal(page.workloads.chosen) as told:
+        qtbot.keyClick(code, Qt.Key.Key_Down)
+    assert told.args == ["prose"]
+    assert prose.isChecked()
+    reasoning = page.workloads.buttons["reasoning"]
+    qtbot.mouseClick(reasoning, Qt.MouseButton.LeftButton, pos=QPoint(reasoning.width() - 5, 5))
+    assert page.workloads.value == "reasoning"
+    page.workloads.show_amounts({"reasoning": "4 prompts"})
+    assert reasoning.accessibleDescription() == "4 prompts"
+    assert code.accessibleDescription() == ""
+
+
+def test_a_budget_is_chosen(page: TunePage, qtbot: QtBot) -> None:
+    assert page.budget.value == 10
+    qtbot.keyClick(page.budget.slider, Qt.Key.Key_Right)
+    assert page.budget.value == 15
+    assert "15 minutes" in page.budget.slider.accessibleDescription()
+
+
+def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:
+    card, pressed = VerdictCard(), []
+    qtbot.addWidget(card)
+    card.show()
+    empty = card.sentence.text()
+    told = Told(
+        "MTP is better left off.", "3 min · 9 runs", "Why so.", "attention", [("Keep", lambda: pressed.append(1))]
+    )
+    card.show_verdict(told)
+    assert card.accessibleName() == "MTP is better left off."
+    assert card.property("meaning") == "attention"
+    assert card.kicker.isVisible()
+    card.buttons[0].click()
+    assert pressed == [1]
+    card.show_verdict(None)
+    assert card.sentence.text() == empty
+    assert not card.kicker.isVisible()
+    assert card.buttons == []
+
+
+def test_a_row_is_written_as_finely_as_it_is_known() -> None:
+    off, one, two = map(cells, ROWS)
+    assert off == ("off", "171.2", "± 1.1", UNKNOWN, UNKNOWN, "18,900", "1.00 ×", "measured, 6 pairs")  # noqa: RUF001
+    assert one[1:3] == ("203", "± 4")
+    assert two[3:5] == ("79", "2.58")
+    assert cells(TrialRow("draft 9", None))[1:7] == (UNKNOWN,) * 6
+    assert cells(TrialRow("draft 9", 0.0, accepted=0.0))[1:4] == ("0.0", UNKNOWN, "0")
+
+
+def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot) -> None:
+    page.show_rows(ROWS)
+    table: TrialTable = page.table
+    assert not page.to_come.isVisible()
+    assert table.height() >= table.rowHeight(0) * 3 + table.horizontalHeader().height()
+    model = table.model()
+    best = model.index(2, 0)
+    assert model.data(best, Qt.ItemDataRole.AccessibleTextRole) == "Setting: draft 2, best"
+    assert model.data(best, Qt.ItemDataRole.FontRole).weight() > table.font().weight()
+    assert model.data(model.index(0, 0), Qt.ItemDataRole.FontRole) is None
+    assert "Not known" in model.data(model.index(0, 3), Qt.ItemDataRole.ToolTipRole)
+    image = table.viewport().grab().toImage()
+    spots = [table.visualRect(model.index(row, 0)) for row in range(3)]
+    colours = [image.pixelColor(spot.left() + 3, spot.center().y()) for spot in spots]
+    assert [each.name().upper() for each in colours] == [theme.current().card] * 2 + [theme.current().raised]
+    body = QFontMetrics(theme.font(theme.BODY_PX, bold=True, tabular=True))
+    assert all(table.columnWidth(1) > body.horizontalAdvance(cells(row)[1]) + 2 * table.inset for row in ROWS)
+    table.selectRow(1)
+    page.show_rows(ROWS[:2])
+    assert table.currentIndex().row() == 1
+    page.show_rows(())
+    assert page.to_come.isVisible()
+
+
+def test_points_lie_where_their_figures_are(plot: DraftPlot) -> None:
+    off, one, two = map(plot.place, CODE.points)
+    assert off.x() < one.x() < two.x()
+    assert off.y() > one.y() > two.y()
+    per_rate = (off.y() - two.y()) / (241.3 - 171.2)
+    assert (off.y() - one.y()) == pytest.approx(per_rate * (203.0 - 171.2), abs=0.01)
+    assert plot.place(PROSE.points[1]).x() == two.x()  # the same setting, though the curve has fewer
+    assert all(plot.rect().contains(plot.place(point).toPoint()) for curve in plot.curves for point in curve.points)
+
+
+def test_measured_is_full_predicted_is_hollow_and_bars_are_as_long_as_the_interval(plot: DraftPlot) -> None:
+    off, one, two = (plot.place(point).toPoint() for point in CODE.points)
+    colour, ground = theme.current().rate, theme.current().card
+    plot.setStyleSheet(f"background: {ground}")
+    assert painted(plot, off) == colour
+    assert painted(plot, one) == ground
+    reach = (plot.place(CODE.points[0]).y() - plot.place(CODE.points[2]).y()) / (241.3 - 171.2) * 9.0
+    assert reach > theme.px(8)
+    column = [plot.grab().toImage().pixelColor(round(plot.place(CODE.points[2]).x()), y) for y in range(plot.height())]
+    bare = theme.LIGHT.card if theme.current() is theme.LIGHT else theme.DARK.card
+    top = next(y for y in range(two.y(), 0, -1) if column[y].name().upper() == bare)
+    assert two.y() - top == pytest.approx(reach, abs=2)
+
+
+def test_a_point_says_its_figures_on_hover_and_to_readers(plot: DraftPlot) -> None:
+    place = plot.place(CODE.points[1]).toPoint()
+    event = QHelpEvent(QHelpEvent.Type.ToolTip, place, plot.mapToGlobal(place))
+    QApplication.sendEvent(plot, event)
+    assert QToolTip.text() == "code, draft 1: 203.0 ± 4.0 t/s, predicted"
+    assert says(PROSE, PROSE.points[0]) == "prose, off: 112.0 t/s, measured"
+    assert plot.accessibleDescription().count("\n") == 4
+    assert "prose, draft 2: 126.0 ± 3.0 t/s, measured" in plot.accessibleDescription()
+
+
+@pytest.mark.parametrize(
+    "rates", [(0.3,), (0.0, 0.0), (12.1, 12.1, 12.1), (1_200.0, 90_000.0)], ids=["one", "zero", "same", "far apart"]
+)
+def test_any_figures_can_be_painted(plot: DraftPlot, rates: tuple[float, ...]) -> None:
+    curve = Curve("code", "rate", tuple(Point(f"draft {at}", rate) for at, rate in enumerate(rates)))
+    plot.show_curves((curve,))
+    assert not plot.grab().isNull()
+    assert all(plot.rect().contains(plot.place(point).toPoint()) for point in curve.points)
+    plot.show_curves((Curve("none", "rate"),))
+    assert plot.curves == ()
+    assert not plot.grab().isNull()
+    assert plot.accessibleDescription()
+
+
+def test_a_step_is_divided(qtbot: QtBot) -> None:
+    card = StepCard()
+    qtbot.addWidget(card)
+    card.show()
+    before = card.about.text()
+    card.show_parts((Part("verify 3 tokens", 6.0), Part("draft 2 tokens", 2.0)), "draft 2", "A note.")
+    assert [bar.accessibleName() for bar in card.bars] == ["verify 3 tokens: 6.0 ms", "draft 2 tokens: 2.0 ms"]
+    assert [bar.value() for bar in card.bars] == [750, 250]
+    assert card.note.isVisible()
+    card.show_parts((Part("nothing", 0.0),))
+    assert card.bars[0].value() == 0
+    card.show_parts(())
+    assert card.about.text() == before
+    assert not card.note.isVisible()
+
+
+@pytest.mark.parametrize("percent", [80, 100, 150, 200])
+def test_no_text_is_clipped_with_figures(percent: int, qtbot: QtBot, qapp: QApplication, home: object) -> None:
+    theme.set_scale(percent)
+    theme.apply(qapp, theme.current())
+    window = Window(remember=False, page="tune")
+    try:
+        window.resize(1_000, 640)
+        with qtbot.waitSignal(window.page_shown, timeout=10_000):
+            window.show()
+        page: TunePage = window.page("tune")
+        for show in (page._measure, lambda: fill(page)):
+            show()
+            qtbot.wait(50)
+            assert [*clipped(page), *hidden_by_parents(page)] == []
+            assert page._inner.width() == page._area.viewport().width()
+        with qtbot.waitSignal(window.gone, timeout=15_000):
+            window.quit()
+        assert window.controller.bridge.close()
+    finally:
+        window.deleteLater()
+        theme.set_scale(100)
+        theme.apply(qapp, theme.current())
