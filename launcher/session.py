@@ -103,6 +103,7 @@ class Session:
         self._tried: Started | None = None
         self._proposed: tuple[Action, ...] = ()
         self._load_clock = LoadClock()
+        self._putting_away = asyncio.Lock()
 
     @property
     def supervisor(self) -> Supervisor:
@@ -200,11 +201,8 @@ class Session:
         check_options(options)
         await asyncio.to_thread(check_model, options)  # before a port is claimed
         for moves_left in reversed(range(_PORTS_TRIED if self._may_move else 1)):
-            if request != self._requests:
-                raise Superseded("A newer request to this server took the place of this one.")
-            self._hides_lost_port = moves_left > 0
             try:
-                await self._become(options, again=again, drain_s=drain_s)
+                await self._become(options, request, moves_left, again=again, drain_s=drain_s)
             except PortBusy:
                 if not moves_left:
                     raise
@@ -212,9 +210,15 @@ class Session:
             else:
                 break
 
-    async def _become(self, options: ServeOptions, *, again: bool, drain_s: float) -> None:
-        supervisor = self._supervisor or self._open(options)
-        self.monitor.begin(supervisor)
+    async def _become(
+        self, options: ServeOptions, request: int, moves_left: int, *, again: bool, drain_s: float
+    ) -> None:
+        async with self._putting_away:  # else the new one's monitor and control line would be put away, too
+            if request != self._requests:
+                raise Superseded("A newer request to this server took the place of this one.")
+            self._hides_lost_port = moves_left > 0
+            supervisor = self._supervisor or self._open(options)
+            self.monitor.begin(supervisor)
         try:
             await supervisor.become(options, again=again, drain_s=drain_s)
         except BaseException:
@@ -321,19 +325,20 @@ class Session:
 
     async def _settle(self) -> None:
         """Put everything away, unless a newer start is under way."""
-        supervisor = self._supervisor
-        resting = supervisor is not None and supervisor.status.state in (State.STOPPED, State.FAILED)
-        if supervisor is None or supervisor.changing or not resting:
-            return
-        self._supervisor = None
-        remote, listening = self._remote, self._listening
-        if self._registration is not None:
-            self._registration.remove()
-        supervisor.log.close()
-        if remote is not None and listening is not None:
-            await asyncio.wait([listening])
-            await remote.close()
-        await self.monitor.end()
+        async with self._putting_away:
+            supervisor = self._supervisor
+            resting = supervisor is not None and supervisor.status.state in (State.STOPPED, State.FAILED)
+            if supervisor is None or supervisor.changing or not resting:
+                return
+            self._supervisor = None
+            remote, listening = self._remote, self._listening
+            if self._registration is not None:
+                self._registration.remove()
+            supervisor.log.close()
+            if remote is not None and listening is not None:
+                await asyncio.wait([listening])
+                await remote.close()
+            await self.monitor.end()
 
 
 async def _listen(remote: RemoteControl, registration: Registration) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher import app
+from launcher.base.control import ask
 from launcher.base.errors import ModelBroken, PortBusy, ServerNotFound, Superseded
 from launcher.engine import registry
 from launcher.engine.client import ChatRequest
@@ -76,6 +77,35 @@ async def test_what_runs_goes_on_when_the_next_start_cannot_be(options: ServeOpt
             await mine.start(replace(options, model=broken))
         assert mine.supervisor.status.state is State.READY
         assert (await mine.ask(QUESTION)).text
+
+
+async def test_a_start_waits_until_what_a_stop_puts_away_is_away(options: ServeOptions) -> None:
+    reached, go, sampled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    mine = app.Session(on_sample=lambda _: sampled.set())
+    end = mine.monitor.end
+
+    async def end_late() -> None:
+        reached.set()
+        await go.wait()
+        await end()
+
+    await mine.start(options)
+    mine.monitor.end = end_late  # type: ignore[method-assign]
+    try:
+        stopping = asyncio.create_task(mine.stop())
+        await reached.wait()
+        starting = asyncio.create_task(mine.start(options))
+        await asyncio.wait([starting], timeout=0.2)
+        go.set()
+        await asyncio.gather(stopping, starting)
+        sampled.clear()
+        await asyncio.wait_for(sampled.wait(), 5)
+        (entry,) = registry.running()
+        assert entry.line is not None
+        assert [told["state"] async for told in ask(entry.line, "status")] == ["ready"]
+    finally:
+        go.set()
+        await mine.stop()
 
 
 async def test_cancelling_a_stop_still_stops(options: ServeOptions) -> None:
