@@ -16,6 +16,8 @@ from launcher.preview import Previewer
 from launcher.preview_basis import basis_of
 
 _LOG_LINES = 200
+_LINES_AT_ONCE = 4
+"""In one message: the longest lines, with each character as \\uXXXX\\uXXXX, stay below the 1 MiB that control reads."""
 _LOG_PERIOD_S = 0.2
 
 
@@ -120,8 +122,8 @@ class RemoteControl:
         while True:
             new = log.since(seen)
             seen = log.added
-            for begin in range(0, len(new), _LOG_LINES):
-                yield {"lines": [[line.time_s, line.text] for line in new[begin : begin + _LOG_LINES]]}
+            for begin in range(0, len(new), _LINES_AT_ONCE):
+                yield {"lines": [[line.time_s, line.text] for line in new[begin : begin + _LINES_AT_ONCE]]}
             if not fields.get("follow"):
                 return
             await asyncio.sleep(_LOG_PERIOD_S)

@@ -117,6 +117,14 @@ async def test_its_log_is_followed_until_it_ends(options: ServeOptions) -> None:
         await anext(running.logs(None, lines=3, follow=True))
 
 
+async def test_the_longest_lines_of_a_log_come_over(options: ServeOptions) -> None:
+    async with served(options) as session:
+        for number in range(300):
+            session.supervisor.log.add(f"{number}" + "\N{OX}" * 16_000)
+        lines = [line async for line in running.logs(None, lines=250, follow=False)]
+        assert [line.split("\N{OX}")[0].rpartition(" ")[2] for line in lines] == [str(each) for each in range(50, 300)]
+
+
 async def test_it_is_stopped_and_its_program_goes_on(options: ServeOptions) -> None:
     async with served(options) as session:
         ended = asyncio.create_task(session.wait_until_ended())

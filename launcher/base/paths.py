@@ -51,6 +51,12 @@ def check_home() -> None:
 
 def refusal(error: OSError) -> LauncherError:
     """Return what the system has refused as a sentence, and what to do about it, also where it was a folder of ours."""
+    if lock := getattr(error, "lock_file", None):  # filelock.Timeout
+        return HomeUnusable(
+            f"Another run of this program holds {lock} and does not let go of it.",
+            "Is one of them stopped, by Ctrl-Z say? Let it go on, or end it.",
+            folder=str(lock),
+        )
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     refused = f"The system refused: {error.strerror or error}{f' ({path})' if path else ''}."
     if path and any(_related(Path(path), folder) for folder in (config_dir(), cache_dir(), state_dir())):

@@ -69,10 +69,11 @@ async def _report(options: argparse.Namespace) -> int:
 def _lines_of(path: Path, most: int | None) -> list[str]:
     from launcher.base.errors import BadOption
     from launcher.base.paths import expanded
+    from launcher.base.text import visible
     from launcher.engine.diagnosis_log import read_log
 
     try:
-        lines = read_log(expanded(path)).splitlines()
+        lines = visible(read_log(expanded(path))).splitlines()
     except OSError as error:
         hint = "`mtp-launcher logs --files` lists those of our servers."
         raise BadOption(f"{path} cannot be read: {error.strerror or error}.", hint, path=str(path)) from None

@@ -146,7 +146,8 @@ def _explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:
     except LauncherError as error:
         print_error(error, as_json=options.json)
     except OSError as error:
-        if isinstance(error, BrokenPipeError) or (error.filename is None and options.verb in _ANSWERING):
+        unnamed = error.filename is None and not isinstance(error, TimeoutError)  # which is a lock's
+        if isinstance(error, BrokenPipeError) or (unnamed and options.verb in _ANSWERING):
             raise  # it is the output that cannot be written
         print_error(refusal(error), as_json=options.json)
     return 1

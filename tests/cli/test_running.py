@@ -8,6 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+from filelock import FileLock
+
+from launcher.base.paths import runtime_dir
+from launcher.cli.main import main
+from launcher.engine import registry
+
 COMMAND = [sys.executable, "-m", "launcher"]
 
 
@@ -81,3 +88,23 @@ def test_a_program_that_does_not_answer_is_stopped_by_a_signal(home: Path) -> No
             path.unlink()
         assert run("stop").returncode == 0
         assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize("verb", ["status", "stop"])
+def test_a_lock_that_another_run_holds_is_named(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registry, "_LOCK_S", 0.01)
+    runtime_dir().mkdir(mode=0o700, parents=True)
+    with FileLock(runtime_dir() / "lock"):
+        assert main([verb], lambda _: 0) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"Error: Another run of this program holds {runtime_dir() / 'lock'}")
+
+
+def test_a_log_of_others_cannot_act_on_the_terminal(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_bytes(b"one\x1b]52;c;YQ==\x07\x1b[2J\x9b\ntwo\n")
+    told = run("logs", "--file", str(log)).stdout
+    assert told.splitlines()[1] == "two"
+    assert told.replace("\n", "").isprintable()
