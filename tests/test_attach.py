@@ -220,6 +220,22 @@ async def test_where_nothing_listens() -> None:
         await looked(url)
 
 
+@pytest.mark.parametrize("url", ["http://xn--zz", "http://\N{SNOWMAN}.example", "http://a\x7fb"])
+async def test_a_host_whose_name_is_none_is_an_error_in_a_sentence(url: str) -> None:
+    with pytest.raises(Unreachable, match="cannot be asked"):
+        await looked(url)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "odd://127.0.0.1:1", "http://127.0.0.1:x"])
+async def test_a_proxy_that_cannot_be_used_is_an_error_in_a_sentence(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(Unreachable, match="HTTPS_PROXY") as error:
+        await looked("https://models.example")
+    assert ".." not in error.value.title
+
+
 async def asked(url: str, request: ChatRequest) -> str:
     async with attached(address_of(url)) as server, server.chat(request) as deltas:
         return "".join([delta.content async for delta in deltas])

@@ -15,7 +15,7 @@ import httpx
 from launcher import __version__
 from launcher.base.errors import Refused, Unreachable
 from launcher.base.events import read_events
-from launcher.base.net import host_of, origin, redirected, tls_context, unreachable
+from launcher.base.net import host_of, origin, redirected, tls_context, unreachable, unusable
 from launcher.base.refusal import refusal_in
 
 _CONNECT_S, _REMOTE_CONNECT_S = 2.0, 10.0
@@ -43,7 +43,11 @@ class LoopbackClient:
         # On loopback, where plain HTTP is spoken, loading certificates would take 20 ms for nothing.
         self._verify = tls_context() if remote else False
         self._clients: WeakSet[httpx.AsyncClient] = WeakSet()
-        self._client = self._opened()
+        try:
+            httpx.Request("GET", url)  # which a host's name that is none would not survive
+            self._client = self._opened()
+        except (ImportError, ValueError, httpx.InvalidURL) as error:
+            raise unusable(error, url) from error
 
     async def __aenter__(self) -> Self:
         return self
@@ -197,8 +201,7 @@ def json_pages(
     following, left = url, limit_bytes
     with _remote_client() as client, _reaching(url):
         while following:
-            bearer = _bearer(token if origin(url) == origin(following) else None)
-            sent = {**(headers or {}), **bearer}
+            sent = {**(headers or {}), **_bearer(token if origin(url) == origin(following) else None)}
             with client.stream("GET", following, headers=sent, follow_redirects=True) as response:
                 if following.startswith("https:") and response.url.scheme != "https":
                     raise Refused(f"{host_of(following)} leads to an address without encryption.", "Try again later.")
@@ -369,10 +372,7 @@ def _remote_client() -> httpx.Client:
             event_hooks={"response": [_check_redirect]},
         )
     except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:  # socks without its library, a bad scheme
-        raise Unreachable(
-            f"The environment's proxy or certificates cannot be used: {error}.",
-            "See HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR.",
-        ) from error
+        raise unusable(error) from error
 
 
 def _bearer(token: str | None) -> dict[str, str]:

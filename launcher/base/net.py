@@ -93,6 +93,15 @@ def _system_has_certificates() -> bool:
     )
 
 
+def unusable(error: Exception, url: str | None = None) -> Unreachable:
+    """Return the error for a proxy or certificates, or the address `url`, with which nothing can be asked at all."""
+    what = (
+        "The environment's proxy or certificates cannot be used" if url is None else f"{host_of(url)} cannot be asked"
+    )
+    hint = "See HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR."
+    return Unreachable(f"{what}: {str(error).rstrip('.')}.", hint if url is None else f"Check the address. {hint}")
+
+
 def unreachable(url: str, error: BaseException, *, connecting: bool = False) -> Unreachable:
     """Return the error for what broke off the way to `url`; `connecting` while there was no connection yet."""
     host, proxy = host_of(url), proxy_for(url)
