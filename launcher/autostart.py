@@ -110,23 +110,29 @@ def run_line(command: Sequence[str]) -> str:
 
 
 def switch_on(model: str | None) -> Autostart:
-    """Start `model`, or with None the one served last, at login. Raises OSError and BadOption."""
-    switch_off()
+    """Start `model`, or with None the one served last, at login.
+
+    Raises BadOption, and then leaves what was there, and OSError.
+    """
     if sys.platform == "win32":
         import winreg
 
         line = run_line(serve_command(model, windowless=True))
+        switch_off()
         with winreg.CreateKey(winreg.HKEY_CURRENT_USER, RUN_KEY) as key:
             winreg.SetValueEx(key, RUN_VALUE, 0, winreg.REG_SZ, line)
         return look()
     command = serve_command(model)
     variables = {name: os.environ[name] for name in _KEPT_VARIABLES if os.environ.get(name)}
-    if has_user_systemd():
-        write_atomically(_unit(), service(command, variables).encode(), mode=0o644)
+    by_systemd = has_user_systemd()
+    text = service(command, variables) if by_systemd else desktop_entry(command, variables)
+    switch_off()
+    if by_systemd:
+        write_atomically(_unit(), text.encode(), mode=0o644)
         _wanted().parent.mkdir(parents=True, exist_ok=True)
         _wanted().symlink_to(_unit())
     else:
-        write_atomically(_desktop_file(), desktop_entry(command, variables).encode(), mode=0o644)
+        write_atomically(_desktop_file(), text.encode(), mode=0o644)
     return look()
 
 

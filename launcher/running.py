@@ -87,7 +87,7 @@ async def stop(url: str | None, *, drain_s: float = 0.0) -> Entry:
         with suppress(Unreachable, TimeoutError):
             async with asyncio.timeout(drain_s + _STOP_S):
                 asked = bool((await _last(entry.line, "stop", drain_s=drain_s)).get("stopped"))
-    if not asked:
+    if not asked and entry.launcher.running():  # its number may be another process's by now
         with suppress(psutil.NoSuchProcess):
             psutil.Process(entry.pid).terminate()
     deadline_s = time.monotonic() + _STOP_S

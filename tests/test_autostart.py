@@ -98,9 +98,11 @@ def test_switching_on_again_replaces_what_was_there(systemd: Path) -> None:
     assert "--last" in state.command
 
 
-def test_a_line_break_is_refused_where_it_cannot_be_written() -> None:
+def test_a_line_break_is_refused_where_it_cannot_be_written_and_what_was_on_stays(login: Path) -> None:
+    before = autostart.switch_on("demo")
     with pytest.raises(BadOption, match="line break"):
-        autostart.desktop_entry(["x", "a\nb"], {})
+        autostart.switch_on("a\nb")
+    assert autostart.look() == before
 
 
 def test_the_program_that_is_started_is_there(login: Path) -> None:

@@ -43,7 +43,7 @@ async def run(options: argparse.Namespace) -> int:
     if found is None:
         said = last_error(text)
         if options.json:
-            print_json({"code": None, "title": _UNNAMED, "line": said, "actions": []})
+            print_json({"code": None, "title": _UNNAMED, "cause": None, "action": None, "actions": [], "line": said})
         else:
             print(filled(_UNNAMED))
             if said:

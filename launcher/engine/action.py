@@ -43,8 +43,10 @@ def apply(action: Action, options: ServeOptions, *, context: int | None = None) 
     """
     change = _CHANGES.get(action.kind)
     changed = change(action.parameters, options, options.context or context) if change else None
+    if change is None:
+        raise ActionImpossible(f"{action.label}: this is not done by changing settings.", "It is for you to do.")
     if changed is None or changed == options:
-        raise ActionImpossible(f"{action.label} is not done by changing settings.", "It is for you to do.")
+        raise ActionImpossible(f"{action.label}: these settings leave nothing to change.", "Choose another way.")
     return changed
 
 

@@ -92,8 +92,8 @@ def _of_kind(error: LauncherError, options: ServeOptions) -> Iterator[Action]:
 def proposals(exit_code: int | None, lines: Sequence[str], launch: Launch) -> tuple[Action, ...]:
     """Return what can be done about an engine that ended, with values for what it was started with, best first.
 
-    `exit_code` None is an engine that runs on, but did not answer.
-    None when its log names no cause. Those that `action.changes_settings` can be applied to `launch.options`.
+    `exit_code` None is an engine that runs on, but did not answer. Nothing when its log names no cause. Those that
+    `action.changes_settings` can be applied to `launch.options`.
     """
     found = diagnose("\n".join(lines), exit_code=exit_code)
     if found is None:

@@ -1,7 +1,6 @@
 """Letting a server end what it has begun."""
 
 import asyncio
-import time
 from contextlib import suppress
 
 from launcher.base.errors import LauncherError
@@ -11,18 +10,16 @@ _LOOK_S = 1.5
 """Between two looks at /slots: asked more often than once a second, the engine would not notice clients that left."""
 
 
-async def drain(client: EngineClient, streams_left: asyncio.Event, limit_s: float) -> bool:
-    """Wait until our own streams have ended and no slot works; return whether that was within `limit_s` seconds.
+async def drain(client: EngineClient, streams_left: asyncio.Event, limit_s: float) -> None:
+    """Wait until our own streams have ended and no slot works, but no longer than `limit_s` seconds.
 
     The engine itself cannot be told to take nothing new: what other clients begin meanwhile counts as well.
     """
-    deadline_s = time.monotonic() + limit_s
     with suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
             await streams_left.wait()
             while await _working(client):  # noqa: ASYNC110 -- nothing tells
                 await asyncio.sleep(_LOOK_S)
-    return time.monotonic() < deadline_s
 
 
 async def _working(client: EngineClient) -> bool:

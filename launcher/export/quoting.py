@@ -86,11 +86,6 @@ def _systemd(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in character.encode())
 
 
-def systemd_path(path: str) -> str:
-    """Return a path for a setting that takes one as it is, where only specifiers are expanded."""
-    return path.replace("%", "%%")
-
-
 def swap_line(words: Sequence[str], *, windows: bool) -> str:
     """Return a command line for llama-swap, whose macros begin with a dollar sign and a brace."""
     if windows:

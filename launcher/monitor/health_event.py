@@ -118,7 +118,6 @@ class Moment:
     readings: Mapping[str, Reading] = field(default_factory=dict)
     activity: Activity = field(default_factory=lambda: Activity.unknown("Not asked."))
     generating: bool | None = None
-    processing: int | None = None
     waiting: int | None = None
     finished: tuple[Finished, ...] = ()
     on_battery: bool | None = None

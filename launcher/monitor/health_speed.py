@@ -69,7 +69,11 @@ class SpeedBook:
         if reply.others_percent is not None and reply.others_percent > _MOST_OTHERS_PERCENT:
             self.disturbed += 1
             return
-        rate = (reply.predicted_n - (reply.accepted or 0)) / reply.predicted_s
+        steps = reply.predicted_n - (reply.accepted or 0)
+        if steps <= 0:  # accepted drafts that the end of the reply cut off count, too
+            self.too_short += 1
+            return
+        rate = steps / reply.predicted_s
         fill_class = floor(2 * log2(max(reply.fill, _LEAST_FILL) / _LEAST_FILL))
         first = self._first.setdefault((fill_class, reply.streams, bool(reply.drafted)), [])
         if len(first) < _FIRST_REPLIES:

@@ -51,7 +51,7 @@ def test_a_log_without_a_known_cause_shows_its_first_error() -> None:
     assert "no cause that is known" in told.stdout
     assert "the flux capacitor is dry" in told.stdout
     answer = json.loads(diagnose("-", "--json", standard_input=b"\n").stdout)
-    assert (answer["code"], answer["line"]) == (None, None)
+    assert (answer["code"], answer["line"], answer["cause"], answer["action"]) == (None, None, None, None)
 
 
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_what_cannot_be_done_is_said(wanted: Action) -> None:
 
 
 def test_what_is_so_already_is_not_done_again() -> None:
-    with pytest.raises(ActionImpossible):
+    with pytest.raises(ActionImpossible, match="nothing to change"):
         apply(action(ActionKind.DRAFT_OFF), ServeOptions(Path("m"), draft=0))
     with pytest.raises(ActionImpossible):
         apply(action(ActionKind.SMALLER_CONTEXT), ServeOptions(Path("m")))

@@ -80,6 +80,10 @@ class TestFalling:
         unknown = served(lambda _: reply(10, fill=None), 600, 1_200)
         assert run(Health(Setup(draft=2)), served(lambda _: reply(144), 600) + short + unknown) == []
 
+    def test_replies_that_end_within_an_accepted_draft_are_no_measure(self) -> None:
+        cut = reply(144, predicted_n=32, drafted=32, accepted=32)
+        assert run(Health(Setup(draft=16)), served(lambda _: cut, 600)) == []
+
     def test_a_cause_that_is_known_is_the_only_alarm(self) -> None:
         def hot(time_s: float) -> Moment:
             finished = (reply(60),) if time_s % 10 == 0 else ()
