@@ -1,10 +1,12 @@
 """One server as both faces use it: start it, ask it, stop it, as often as they like."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import ActionImpossible, LauncherError, PortBusy, ServerNotFound, Superseded
@@ -35,6 +37,7 @@ from launcher.remote import RemoteControl
 _PORTS_TRIED = 4
 _SETTLE_S = 0.05
 _END_WORDS = {"stop": "end", "length": "token limit"}
+_log = logging.getLogger(__name__)
 
 OnEvent = Callable[[Event], None]
 OnDelta = Callable[[Delta], None]
@@ -243,7 +246,7 @@ class Session:
         if self._registration is not None:
             self._registration.update(health=tuple(found.as_json() for found in self.monitor.watch.standing))
         if self._on_health is not None:
-            self._on_health(event)
+            _tell(self._on_health, event)
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Stop the server, if one runs or is about to; it may end the requests it has for up to `drain_s` seconds."""
@@ -299,7 +302,7 @@ class Session:
             lost = isinstance(event, Status) and isinstance(event.error, PortBusy) and self._hides_lost_port
             for tell in (self._on_event, *self._also):
                 if tell is not None and not lost:
-                    tell(event)
+                    _tell(tell, event)
 
         self._registration = registration
         self._remote = RemoteControl(self)
@@ -339,6 +342,14 @@ class Session:
                 await asyncio.wait([listening])
                 await remote.close()
             await self.monitor.end()
+
+
+def _tell(listener: Callable[[Any], None], event: object) -> None:
+    """Tell a listener. That it fails, since its terminal is gone say, must not end what looks after the server."""
+    try:
+        listener(event)
+    except Exception:  # noqa: BLE001 -- whatever it is
+        _log.exception("A listener failed: %s", type(event).__name__)
 
 
 async def _listen(remote: RemoteControl, registration: Registration) -> None:

@@ -1,6 +1,8 @@
 """A session: one server for a face, started and stopped as often as it likes, at whatever moment."""
 
 import asyncio
+import os
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -106,6 +108,19 @@ async def test_a_start_waits_until_what_a_stop_puts_away_is_away(options: ServeO
     finally:
         go.set()
         await mine.stop()
+
+
+async def test_an_engine_is_looked_after_when_nobody_can_be_told(options: ServeOptions) -> None:
+    def terminal_is_gone(_: object) -> None:
+        raise BrokenPipeError
+
+    async with app.serve(options, on_event=terminal_is_gone) as mine:
+        before = mine.supervisor.engine_pid
+        assert before is not None
+        os.kill(before, signal.SIGTERM)
+        await mine.supervisor.wait_for(State.RESTARTING)
+        await asyncio.wait_for(mine.supervisor.wait_for(State.READY), 20)
+        assert mine.supervisor.engine_pid != before
 
 
 async def test_cancelling_a_stop_still_stops(options: ServeOptions) -> None:
