@@ -1,7 +1,9 @@
 """A row of controls that goes on in a further row where it has no room."""
 
 from PySide6.QtCore import QRect, QSize, Qt
-from PySide6.QtWidgets import QLayout, QLayoutItem, QWidget
+from PySide6.QtWidgets import QLayout, QLayoutItem, QScrollArea, QVBoxLayout, QWidget
+
+from launcher.gui import theme
 
 
 class Flow(QLayout):
@@ -100,3 +102,21 @@ class Flow(QLayout):
             width = min(self._least(item), rect.width()) + (max(spare, 0) if item is wide else 0)
             item.setGeometry(QRect(left, rect.top() + (rect.height() - hint.height()) // 2, width, hint.height()))
             left += width + self.spacing()
+
+
+def scrolled(page: QWidget) -> QVBoxLayout:
+    """Return the column of a page that can be scrolled where large text leaves it no room."""
+    content = QWidget()
+    content.setObjectName("plain")
+    column = QVBoxLayout(content)
+    column.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
+    column.setSpacing(theme.px(theme.GAP_M))
+    area = QScrollArea()
+    area.setWidget(content)
+    area.setWidgetResizable(True)
+    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+    outer = QVBoxLayout(page)
+    outer.setContentsMargins(0, 0, 0, 0)
+    outer.addWidget(area)
+    return column

@@ -17,6 +17,7 @@ from launcher.gui.labels import Label
 from launcher.gui.logs.bar import LogBar
 from launcher.gui.logs.cause_card import CauseCard
 from launcher.gui.logs.drops import dropped_log
+from launcher.gui.logs.flow import scrolled
 from launcher.gui.logs.lines import MOST_LINES, Line, Wanted, stamp_of, taken_apart, thinned
 from launcher.gui.logs.model import LogModel
 from launcher.gui.logs.sources import (
@@ -203,9 +204,8 @@ class LogsPage(QWidget):
         self.count.setObjectName("secondary")
         self.count.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self.count.setWordWrap(True)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
-        layout.setSpacing(theme.px(theme.GAP_M))
+        self._stack.setMinimumHeight(theme.px(160))
+        layout = scrolled(self)
         for widget in (self._head, self.banner, self.card, self.bar):
             layout.addWidget(widget)
         layout.addWidget(self._stack, 1)

@@ -1,0 +1,397 @@
+"""The Models page: the files on this computer, what can be done with them, and what is being downloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QSize, Qt, QUrl, Slot
+from PySide6.QtGui import QDesktopServices, QDragEnterEvent, QDropEvent, QResizeEvent
+from PySide6.QtWidgets import QFileDialog, QGridLayout, QScrollArea, QStackedWidget, QVBoxLayout, QWidget
+
+from launcher.base.errors import LauncherError
+from launcher.gui import theme
+from launcher.gui.models import words
+from launcher.gui.models.columns import file_columns
+from launcher.gui.models.detail_card import DetailCard
+from launcher.gui.models.folders_panel import FoldersPanel
+from launcher.gui.models.offers_panel import OffersPanel
+from launcher.gui.models.queue_card import QueueCard
+from launcher.gui.models.queue_host import QueueHost
+from launcher.gui.models.shelf import Shelf, delete, read_details, read_offers, read_shelf
+from launcher.gui.models.table import Table
+from launcher.gui.widgets import Banner, Card, EmptyState, PageHead, Segmented
+from launcher.gui.words import ntr, tr
+
+if TYPE_CHECKING:
+    from launcher.fetch.jobs import Job
+    from launcher.gui.controller import Controller
+    from launcher.models.leftovers import Leftover
+    from launcher.models.library import LocalModel, Verified
+    from launcher.runtime import Handle
+
+_SIDE_WIDTH, _NARROW = 340, 900
+_FILES, _OFFERS, _FOLDERS = range(3)
+_TELL_S = 0.1
+
+
+class ModelsPage(QWidget):
+    """The queue of downloads is worked from the moment the page is built, until the window closes."""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__()
+        self._controller = controller
+        self.shelf: Shelf | None = None
+        self._used: dict[str, float] = {}
+        self._wanted: Path | None = None
+        self._verifying: Handle[None] | None = None
+        self._verified: LocalModel | None = None
+        self.banner = Banner()
+        self.queue = QueueHost(controller, self)
+        self.table: Table[LocalModel] = Table(tr("Models on this computer"), file_columns(self._used))
+        self.details = DetailCard(self.start, self.verify, self.delete, self.show_in_folder)
+        self.downloads = QueueCard(self.queue)
+        self.offers = OffersPanel(self.download)
+        self.folders = FoldersPanel(self.add_folder, self._drop_place, self._remove_left, self._open)
+        self.setAcceptDrops(True)
+        self._lay_out()
+        self._connect()
+        self.queue.look()
+
+    def shown(self) -> None:
+        """Look at what lies here now."""
+        self.refresh()
+        self.queue.look()
+        if self._views.value == _OFFERS:
+            self._read_offers()
+
+    @Slot()
+    def refresh(self) -> None:
+        """Look anew."""
+        self._controller.bridge.run(lambda _tell: read_shelf(), done=self._show_shelf, failed=self._fail)
+
+    @Slot()
+    def start(self) -> None:
+        """Serve the chosen file."""
+        local = self.table.row
+        if local is not None:
+            record = local.record
+            self._controller.start(record.words if record.model and record.quant else str(local.path))
+            self._controller.show_page("cockpit")
+
+    @Slot()
+    def verify(self) -> None:
+        """Read the chosen file to its end, or stop doing so."""
+        if self._verifying is not None:
+            self._verifying.cancel()
+            self._verify_ended()
+            return
+        local = self.table.row
+        if local is None:
+            return
+
+        async def work(tell: object) -> tuple[Verified, ...]:
+            from launcher.models.library import verify
+
+            told_s = began_s = time.monotonic()
+
+            def on_bytes(done: int) -> None:
+                nonlocal told_s
+                if (now_s := time.monotonic()) - told_s >= _TELL_S:
+                    told_s = now_s
+                    tell((done, done / (now_s - began_s)))  # type: ignore[operator]
+
+            return await verify(local, on_bytes)
+
+        self._verified = local
+        self.details.show_progress(0, local.record.bytes)
+        self._verifying = self._controller.bridge.run(
+            work, told=self._show_verifying, done=self._show_verified, failed=self._verify_failed
+        )
+
+    @Slot()
+    def delete(self) -> None:
+        """Delete the chosen file; the card has asked."""
+        local = self.table.row
+        if local is not None:
+            self._controller.bridge.run(
+                lambda _tell: delete(local),
+                done=lambda freed: self._deleted(words.name_of(local), freed),
+                failed=self._fail,
+            )
+
+    @Slot()
+    def show_in_folder(self) -> None:
+        """Open the folder of the chosen file."""
+        if self.table.row is not None:
+            self._open(self.table.row.path.parent)
+
+    @Slot()
+    def add_folder(self) -> None:
+        """Let the user choose a folder to look in."""
+        name = QFileDialog.getExistingDirectory(self, tr("Look for models in"))
+        if name:
+            self.add_place(Path(name))
+
+    def add_place(self, path: Path) -> None:
+        """Look for models in a folder, too, or list a file."""
+
+        async def work(_tell: object) -> bool:
+            from launcher.models.added_places import add_place
+
+            return await asyncio.to_thread(add_place, path)
+
+        self._wanted = path if path.suffix.lower() == ".gguf" else None
+        self._controller.bridge.run(work, done=lambda fresh: self._added(path, fresh=fresh), failed=self._fail)
+
+    def download(self, what: str) -> None:
+        """Put a model at the end of the queue."""
+        self.queue.add(what)
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:  # noqa: N802 -- Qt's names
+        """Take GGUF files and folders."""
+        if _dropped(event):
+            event.acceptProposedAction()
+
+    def dropEvent(self, event: QDropEvent) -> None:  # noqa: N802
+        """List what was dropped."""
+        for path in _dropped(event):
+            event.acceptProposedAction()
+            self.add_place(path)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
+        """Put the details below where there is no room beside the table."""
+        super().resizeEvent(event)
+        self._arrange()
+
+    def _lay_out(self) -> None:
+        self._head = PageHead(tr("Models"), tr("Looking at what lies here."))
+        options = [(_FILES, tr("On this computer")), (_OFFERS, tr("Download")), (_FOLDERS, tr("Folders"))]
+        self._views = Segmented(tr("What is shown"), options)
+        self.empty = EmptyState(
+            tr("No models are on this computer yet"),
+            tr(
+                "Download one that fits, add the folder in which you keep yours, or drop a .gguf file here. What other"
+                " programs have in the Hugging Face cache is found by itself."
+            ),
+            ((tr("Download one"), lambda: self.show_view(_OFFERS)), (tr("Add a folder …"), self.add_folder)),
+        )
+        card = Card()
+        card.body.setContentsMargins(*(theme.px(theme.GAP),) * 4)
+        card.body.addWidget(self.table)
+        self._files = _OneOf()
+        self._files.addWidget(self.empty)
+        self._files.addWidget(card)
+        self._stack = _OneOf()
+        for widget in (self._files, self.offers, self.folders):
+            self._stack.addWidget(widget)
+        content = QWidget()
+        content.setObjectName("plain")
+        self._grid = QGridLayout(content)
+        self._grid.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
+        self._grid.setSpacing(theme.px(theme.GAP_L))
+        self._grid.addWidget(self._head, 0, 0, 1, 2)
+        self._grid.addWidget(self.banner, 1, 0, 1, 2)
+        self._grid.addWidget(self._views, 2, 0, 1, 2)
+        self._side = QWidget()
+        self._side.setObjectName("plain")
+        side = QVBoxLayout(self._side)
+        side.setContentsMargins(0, 0, 0, 0)
+        side.setSpacing(theme.px(theme.GAP_L))
+        side.addWidget(self.downloads)
+        side.addWidget(self.details, 1)
+        self._beside: bool | None = None
+        area = QScrollArea()
+        area.setWidget(content)
+        area.setWidgetResizable(True)
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.addWidget(area)
+        self._arrange()
+        before: QWidget = self.table  # the page begins with what it is about, not with the switch above it
+        for value, _ in options:
+            QWidget.setTabOrder(before, self._views.button(value))
+            before = self._views.button(value)
+
+    def _arrange(self) -> None:
+        beside = self.width() >= theme.px(_NARROW)
+        if beside != self._beside:
+            self._beside = beside
+            self._grid.addWidget(self._stack, 3, 0, 1, 1 if beside else 2)
+            self._grid.addWidget(self._side, 3 if beside else 4, 1 if beside else 0, 1, 1 if beside else 2)
+            self._grid.setColumnStretch(0, 1)
+            self._grid.setColumnStretch(1, 0)
+            self._grid.setRowStretch(3, 1 if beside else 0)
+            self._grid.setRowStretch(4, 0 if beside else 1)
+            self._side.setMaximumWidth(theme.px(_SIDE_WIDTH) if beside else 16_777_215)
+        self._show_side()
+        self.table.show_optional(shows=self.width() >= theme.px(_NARROW + 240))
+
+    def _connect(self) -> None:
+        self._views.changed.connect(self.show_view)
+        self.table.chosen.connect(self._show_file)
+        self.table.opened.connect(lambda _local: self.start())
+        self.queue.finished.connect(self._downloaded)
+        self.queue.added.connect(
+            lambda title: self.banner.tell(tr("{title} is in the queue.", title=title), "information")
+        )
+        self.queue.changed.connect(lambda _line: self._show_side())
+        self.queue.noticed.connect(lambda text: self.banner.tell(text, "attention"))
+        self.queue.failed.connect(self._fail)
+        self._controller.launched.connect(lambda launch: self.refresh() if launch and self.isVisible() else None)
+
+    @Slot(object)
+    def show_view(self, view: object) -> None:
+        """Show the files, what can be downloaded, or the folders."""
+        self._views.set_value(view)
+        self._stack.setCurrentIndex(int(str(view)))
+        self._stack.updateGeometry()
+        self._show_side()
+        if view == _OFFERS:
+            self._read_offers()
+
+    def _read_offers(self) -> None:
+        self._controller.bridge.run(lambda _tell: read_offers(), done=self.offers.show_offers, failed=self._fail)
+
+    def _show_side(self) -> None:
+        self.details.setVisible(self._views.value == _FILES and bool(self.table.rows))
+        shows = not self.details.isHidden() or not self.downloads.isHidden()
+        self._side.setVisible(shows)
+        self._grid.setColumnMinimumWidth(1, theme.px(_SIDE_WIDTH) if shows and self._beside else 0)
+        self._grid.setHorizontalSpacing(theme.px(theme.GAP_L) if shows and self._beside else 0)
+
+    def _show_shelf(self, shelf: Shelf) -> None:
+        first, self.shelf = self.shelf is None, shelf
+        self._used.clear()
+        self._used.update(shelf.used)
+        self.table.show_rows(shelf.models, lambda local: local.path)
+        wanted = next((local for local in shelf.models if local.path == self._wanted), None)
+        if wanted is not None:
+            self._wanted = None
+            self.table.choose(wanted)
+        self._files.setCurrentIndex(1 if shelf.models else 0)
+        if first and shelf.models:
+            self.table.setFocus()
+        self.folders.show_shelf(shelf)
+        whole = sum(local.record.bytes for local in shelf.models)
+        said = [words.files(len(shelf.models)), words.size(whole)] if shelf.models else [tr("No files yet")]
+        said.append(tr("{size} free", size=words.size(shelf.free_bytes)))
+        if shelf.leftovers:
+            left = sum(each.bytes for each in shelf.leftovers)
+            count = ntr("1 file", "{n} files", len(shelf.leftovers))
+            said.append(tr("{count} left by downloads, {size}", count=count, size=words.size(left)))
+        self._head.show_subtitle(" · ".join(said))
+        if shelf.notice:
+            self.banner.tell(shelf.notice, "attention")
+        self._show_side()
+
+    @Slot(object)
+    def _show_file(self, local: LocalModel | None) -> None:
+        self.details.show_file(local)
+        verified = self._verified
+        if self._verifying is None or local is None or verified is None or verified.path != local.path:
+            self.details.show_progress(None, 0)
+        if local is not None:
+            self._controller.bridge.run(
+                lambda _tell: read_details(local),
+                done=lambda details: self.details.show_details(local, details),
+                failed=self._fail,
+            )
+
+    def _show_verifying(self, told: tuple[int, float]) -> None:
+        local, shown = self._verified, self.details.local
+        if self._verifying is not None and local is not None and shown is not None and shown.path == local.path:
+            self.details.show_progress(told[0], local.record.bytes, told[1])
+
+    def _show_verified(self, results: tuple[Verified, ...]) -> None:
+        local = self._verified
+        self._verify_ended()
+        name = words.name_of(local) if local else ""
+        outcomes = {each.outcome.value for each in results}
+        if "changed" in outcomes:
+            text = tr(
+                "{name} is not the file that it should be: its SHA-256 is another one. Download it again.", name=name
+            )
+            self.banner.tell(text, "bad")
+        elif "missing" in outcomes:
+            self.banner.tell(tr("{name} is not there any more.", name=name), "bad")
+        elif "unknown" in outcomes:
+            text = tr("Nobody says what {name} should be. Its SHA-256 is kept and compared the next time.", name=name)
+            self.banner.tell(text, "information")
+        else:
+            self.banner.tell(tr("{name} is what it should be.", name=name), "good")
+        self.refresh()
+
+    def _verify_failed(self, error: LauncherError) -> None:
+        self._verify_ended()
+        self._fail(error)
+
+    def _verify_ended(self) -> None:
+        self._verifying = None
+        self.details.show_progress(None, 0)
+
+    def _deleted(self, name: str, freed: int) -> None:
+        self.banner.tell(tr("{name} is deleted: {size} are free now.", name=name, size=words.size(freed)), "good")
+        self.refresh()
+
+    def _added(self, path: Path, *, fresh: bool) -> None:
+        text = (
+            tr("{name} is listed from now on.", name=path.name)
+            if fresh
+            else tr("{name} is looked at already.", name=path.name)
+        )
+        self.banner.tell(text, "good" if fresh else "information")
+        self.refresh()
+
+    def _drop_place(self, path: Path) -> None:
+        async def work(_tell: object) -> bool:
+            from launcher.models.added_places import drop_place
+
+            return await asyncio.to_thread(drop_place, path)
+
+        self._controller.bridge.run(work, done=lambda _done: self.refresh(), failed=self._fail)
+
+    def _remove_left(self, left: Leftover) -> None:
+        async def work(_tell: object) -> int:
+            from launcher.models.leftovers import remove_leftover
+
+            return await asyncio.to_thread(remove_leftover, left)
+
+        self._controller.bridge.run(work, done=lambda freed: self._deleted(left.path.name, freed), failed=self._fail)
+
+    @Slot(object)
+    def _downloaded(self, job: Job) -> None:
+        self._controller.notify(tr("Download done"), job.title)
+        self.banner.tell(tr("{title} is here, verified.", title=job.title), "good")
+        self.refresh()
+
+    def _open(self, folder: Path) -> None:
+        there = next(each for each in (folder, *folder.parents) if each.exists())
+        QDesktopServices.openUrl(QUrl.fromLocalFile(str(there)))
+
+    def _fail(self, error: LauncherError) -> None:
+        self.banner.tell(str(error), "bad")
+
+
+class _OneOf(QStackedWidget):
+    """As large as the one that is shown."""
+
+    def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+        """Return its size."""
+        current = self.currentWidget()
+        return current.sizeHint() if current else QSize()
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Return its least size."""
+        current = self.currentWidget()
+        return current.minimumSizeHint() if current else QSize()
+
+
+def _dropped(event: QDropEvent) -> list[Path]:
+    """Return the GGUF files and folders that are dragged; none when there is anything else."""
+    paths = [Path(url.toLocalFile()) for url in event.mimeData().urls() if url.isLocalFile()]
+    return paths if paths and all(path.is_dir() or path.suffix.lower() == ".gguf" for path in paths) else []

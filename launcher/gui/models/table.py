@@ -1,0 +1,249 @@
+"""Tables of models: sortable, with glyphs beside the words and badges in place of a status."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from PySide6.QtCore import (
+    QAbstractTableModel,
+    QModelIndex,
+    QPersistentModelIndex,
+    QRectF,
+    QSize,
+    QSortFilterProxyModel,
+    Qt,
+    Signal,
+)
+from PySide6.QtGui import QFontMetrics, QKeyEvent, QPainter
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QHeaderView,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QTableView,
+    QWidget,
+)
+
+from launcher.base.text import one_line
+from launcher.gui import theme
+from launcher.gui.widgets import paint_badge, paint_glyph
+from launcher.gui.widgets.badge import badge_size
+
+_T = TypeVar("_T")
+_Index = QModelIndex | QPersistentModelIndex
+_ROW, _PADDING, _GLYPH = 34, 8, 13
+_SORT = Qt.ItemDataRole.UserRole
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a cell says: a word, a painted glyph before it, or a badge in its place. `order` is what it sorts by."""
+
+    text: str
+    order: Any = None
+    glyph: str = ""
+    role: str = "secondary"
+    badge: bool = False
+    tip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[_T]):
+    """A column: its head, its tip, and what it says of a row."""
+
+    title: str
+    tip: str
+    cell: Callable[[_T], Cell]
+    right: bool = False
+    optional: bool = False
+    """Left out where there is little room."""
+
+
+class _Rows(QAbstractTableModel, Generic[_T]):
+    def __init__(self, columns: Sequence[Column[_T]], parent: QWidget) -> None:
+        super().__init__(parent)
+        self.columns = columns
+        self.rows: Sequence[_T] = ()
+
+    def show(self, rows: Sequence[_T]) -> None:
+        self.beginResetModel()
+        self.rows = rows
+        self.endResetModel()
+
+    def cell(self, index: _Index) -> Cell:
+        return self.columns[index.column()].cell(self.rows[index.row()])
+
+    def rowCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008 -- Qt's
+        return len(self.rows)
+
+    def columnCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008
+        return len(self.columns)
+
+    def headerData(  # noqa: N802
+        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
+    ) -> Any:  # noqa: ANN401
+        if orientation != Qt.Orientation.Horizontal:
+            return None
+        column = self.columns[section]
+        if role == Qt.ItemDataRole.DisplayRole:
+            return column.title
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return column.tip
+        return _alignment(column) if role == Qt.ItemDataRole.TextAlignmentRole else None
+
+    def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
+        cell = self.cell(index)
+        if role == Qt.ItemDataRole.DisplayRole:
+            return one_line(cell.text, 300)
+        if role == Qt.ItemDataRole.AccessibleTextRole:
+            return f"{self.columns[index.column()].title}: {one_line(cell.text, 300)}"
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return one_line(cell.tip or cell.text, 1_000)
+        if role == Qt.ItemDataRole.TextAlignmentRole:
+            return _alignment(self.columns[index.column()])
+        if role == _SORT:
+            return cell.text.casefold() if cell.order is None else cell.order
+        return None
+
+
+def _alignment(column: Column[Any]) -> Qt.AlignmentFlag:
+    return (Qt.AlignmentFlag.AlignRight if column.right else Qt.AlignmentFlag.AlignLeft) | Qt.AlignmentFlag.AlignVCenter
+
+
+class _Cells(QStyledItemDelegate):
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
+        table = self.parent()
+        assert isinstance(table, Table)  # noqa: S101 -- for the type checker
+        cell = table.cell_at(index)
+        bare = QStyleOptionViewItem(option)
+        self.initStyleOption(bare, index)
+        if cell.glyph or cell.badge:
+            bare.text = ""
+        style = table.style()
+        style.drawControl(QStyle.ControlElement.CE_ItemViewItem, bare, painter, table)
+        rect, inset = option.rect, theme.px(_PADDING) + 3
+        if cell.badge and cell.text:
+            paint_badge(painter, rect.left() + inset, rect.center().y(), cell.text)
+        elif cell.glyph:
+            side = float(theme.px(_GLYPH))
+            place = QRectF(rect.left() + inset, rect.center().y() - side / 2, side, side)
+            paint_glyph(painter, cell.glyph, place, theme.colour(cell.role))
+            painter.save()
+            painter.setFont(option.font)
+            painter.setPen(theme.colour("text"))
+            words = rect.adjusted(inset + theme.px(_GLYPH + 6), -1, 0, -1)
+            painter.drawText(words, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft), cell.text)
+            painter.restore()
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: _Index) -> QSize:  # noqa: N802 -- Qt's name
+        table = self.parent()
+        assert isinstance(table, Table)  # noqa: S101
+        cell = table.cell_at(index)
+        padding = 2 * theme.px(_PADDING) + 8
+        if cell.badge and cell.text:
+            return badge_size(cell.text) + QSize(padding, 0)
+        width = QFontMetrics(table.font()).horizontalAdvance(one_line(cell.text, 300)) + padding
+        glyph = theme.px(_GLYPH + 6) if cell.glyph else 0
+        return QSize(width + glyph, super().sizeHint(option, index).height())
+
+
+class Table(QTableView, Generic[_T]):
+    """Rows that can be sorted by each column, and chosen by mouse and keyboard."""
+
+    chosen = Signal(object)
+    """The row that is chosen, None when none is"""
+    opened = Signal(object)
+    """A row that was double-clicked, or Enter pressed on"""
+
+    def __init__(self, name: str, columns: Sequence[Column[_T]], *, stretch: int = 0) -> None:
+        super().__init__()
+        self._rows = _Rows(columns, self)
+        self._sorted = QSortFilterProxyModel(self)
+        self._sorted.setSortRole(_SORT)
+        self._sorted.setSourceModel(self._rows)
+        self.setModel(self._sorted)
+        self.setItemDelegate(_Cells(self))
+        self.setAccessibleName(name)
+        self.setFont(theme.font(theme.BODY_PX, tabular=True))
+        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.setTabKeyNavigation(False)
+        self.setShowGrid(False)
+        self.setWordWrap(False)
+        self.setSortingEnabled(True)
+        self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.verticalHeader().hide()
+        self.verticalHeader().setDefaultSectionSize(theme.px(_ROW))
+        self.verticalHeader().setMinimumSectionSize(theme.px(_ROW))
+        head = self.horizontalHeader()
+        head.setHighlightSections(False)
+        head.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        head.setSectionResizeMode(stretch, QHeaderView.ResizeMode.Stretch)
+        head.setMinimumSectionSize(theme.px(56))
+        head.setFixedHeight(theme.px(_ROW))
+        head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {theme.px(_PADDING) + 3}px; }}")  # as cells have
+        head.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
+        self.selectionModel().currentRowChanged.connect(lambda *_: self._tell())
+        self.doubleClicked.connect(lambda _index: self._open())
+        self._quiet = False
+        self.setMinimumHeight(theme.px(_ROW * 4))
+
+    @property
+    def rows(self) -> Sequence[_T]:
+        """All rows, as they were given."""
+        return self._rows.rows
+
+    @property
+    def row(self) -> _T | None:
+        """The row that is chosen."""
+        index = self._sorted.mapToSource(self.currentIndex())
+        return self._rows.rows[index.row()] if index.isValid() else None
+
+    def shown_rows(self) -> list[_T]:
+        """Return the rows in the order in which they are seen."""
+        count = range(self._sorted.rowCount())
+        return [self._rows.rows[self._sorted.mapToSource(self._sorted.index(at, 0)).row()] for at in count]
+
+    def cell_at(self, index: _Index) -> Cell:
+        """Return what a cell of the sorted rows says."""
+        return self._rows.cell(self._sorted.mapToSource(index))
+
+    def show_rows(self, rows: Sequence[_T], same: Callable[[_T], object] = id) -> None:
+        """Show rows; the one that was chosen stays so, told by `same`, else the first one is."""
+        before = same(self.row) if self.row is not None else None
+        self._quiet = True
+        self._rows.show(rows)
+        shown = self.shown_rows()
+        at = next((place for place, row in enumerate(shown) if same(row) == before), 0)
+        if shown:
+            self.selectRow(at)
+        self._quiet = False
+        self._tell()
+
+    def choose(self, row: _T) -> None:
+        """Choose a row."""
+        shown = self.shown_rows()
+        if row in shown:
+            self.selectRow(shown.index(row))
+
+    def show_optional(self, *, shows: bool) -> None:
+        """Show the columns that are left out where there is little room, or leave them out."""
+        for at, column in enumerate(self._rows.columns):
+            self.setColumnHidden(at, column.optional and not shows)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
+        """Open with Enter."""
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self._open()
+        else:
+            super().keyPressEvent(event)
+
+    def _open(self) -> None:
+        if self.row is not None:
+            self.opened.emit(self.row)
+
+    def _tell(self) -> None:
+        if not self._quiet:
+            self.chosen.emit(self.row)

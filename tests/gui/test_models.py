@@ -1,0 +1,285 @@
+"""The Models page: what lies here, what is done with it, and the downloads, on the real library and queue."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QMimeData, QPoint, Qt, QUrl
+from PySide6.QtGui import QDragEnterEvent, QDropEvent
+from pytestqt.qtbot import QtBot
+
+from launcher.base.paths import models_dir
+from launcher.engine.state import State
+from launcher.fetch import journal
+from launcher.fetch.journal import Identity, Stretch
+from launcher.fetch.part import journal_path, part_path
+from launcher.gui.models.page import ModelsPage
+from launcher.gui.models.table import Cell, Column, Table
+from launcher.gui.window import Window
+from tests.conftest import Hub
+
+FILE = "demo-F16.gguf"
+WAIT = 20_000
+
+
+@pytest.fixture(autouse=True)
+def _no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+def put(demo_model: Path) -> Callable[..., Path]:
+    def copy(path: Path) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(demo_model, path)
+        return path
+
+    return copy
+
+
+@pytest.fixture
+def open_page(window: Window, qtbot: QtBot) -> Callable[[], ModelsPage]:
+    """Show the page when the test has laid out its files."""
+
+    def show() -> ModelsPage:
+        window.show_page("models")
+        page: ModelsPage = window.page("models")
+        qtbot.waitUntil(lambda: page.shelf is not None, timeout=WAIT)
+        return page
+
+    return show
+
+
+def press(qtbot: QtBot, button: object) -> None:
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+
+
+def names(page: ModelsPage) -> list[str]:
+    return [local.path.name for local in page.table.rows]
+
+
+def dropped(page: ModelsPage, *paths: Path) -> bool:
+    data = QMimeData()
+    data.setUrls([QUrl.fromLocalFile(str(path)) for path in paths])
+    how = (Qt.DropAction.CopyAction, data, Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier)
+    entering = QDragEnterEvent(QPoint(5, 5), *how)
+    entering.ignore()
+    page.dragEnterEvent(entering)
+    if entering.isAccepted():
+        page.dropEvent(QDropEvent(QPoint(5, 5), *how))
+    return entering.isAccepted()
+
+
+def test_with_nothing_here_it_says_what_to_do(open_page: Callable[[], ModelsPage], qtbot: QtBot) -> None:
+    page = open_page()
+    assert page.empty.isVisible()
+    assert not page._side.isVisible()
+    press(qtbot, page.empty.buttons[0])
+    qtbot.waitUntil(lambda: len(page.offers.table.rows) > 10, timeout=WAIT)
+    assert page.offers.isVisible()
+    offer = page.offers.table.row
+    assert offer is not None
+    assert page.offers.button.isEnabled() != offer.here
+    assert page.offers.why.text() == offer.why
+
+
+def test_files_are_listed_with_what_is_known(
+    open_page: Callable[[], ModelsPage], put: Callable[..., Path], headless_model: Path, qtbot: QtBot
+) -> None:
+    put(models_dir() / "owner" / "Demo-GGUF" / FILE)
+    shutil.copy(headless_model, models_dir() / "plain-Q8_0.gguf")
+    (models_dir() / "broken.gguf").write_bytes(b"GGUF")
+    page = open_page()
+    qtbot.waitUntil(lambda: len(page.table.rows) == 3, timeout=WAIT)
+    cells = {
+        local.path.name: [page.table._rows.columns[at].cell(local).text for at in (1, 3, 4)]
+        for local in page.table.rows
+    }
+    assert cells[FILE] == ["F16", "yes", "not verified"]
+    assert cells["plain-Q8_0.gguf"] == ["Q8_0", "no", "not verified"]
+    assert cells["broken.gguf"][2] == "unreadable"
+    assert page.table.row is not None
+    page.table.choose(next(local for local in page.table.rows if local.path.name == FILE))
+    qtbot.waitUntil(lambda: page.details.badge.isVisible(), timeout=WAIT)
+    assert page.details.badge.text() in ("FITS", "TIGHT", "TOO BIG")
+    said = [page.details.grid.itemAt(at).widget().text() for at in range(page.details.grid.count())]
+    assert "Architecture" in said
+    assert "qwen35moe" in said
+    assert "not computed yet: verify it" in said
+
+
+def test_verifying_shows_how_far_it_is_and_what_came_of_it(
+    open_page: Callable[[], ModelsPage], put: Callable[..., Path], qtbot: QtBot
+) -> None:
+    path = put(models_dir() / "mine.gguf")
+    page = open_page()
+    qtbot.waitUntil(lambda: names(page) == ["mine.gguf"], timeout=WAIT)
+    press(qtbot, page.details.verify)
+    assert page.details.progress.isVisible()
+    assert page.details.verify.text() == "Stop verifying"
+    qtbot.waitUntil(lambda: page.banner.isVisible(), timeout=WAIT)
+    assert "SHA-256 is kept" in page.banner.text.text()
+    assert not page.details.progress.isVisible()
+    qtbot.waitUntil(lambda: page.table.rows[0].state.value == "good", timeout=WAIT)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    grid = page.details.grid
+    qtbot.waitUntil(
+        lambda: any(sha256 in grid.itemAt(at).widget().toolTip() for at in range(grid.count())), timeout=WAIT
+    )
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    press(qtbot, page.details.verify)
+    qtbot.waitUntil(lambda: "not the file that it should be" in page.banner.text.text(), timeout=WAIT)
+    qtbot.waitUntil(lambda: page.table.rows[0].state.value == "damaged", timeout=WAIT)
+    assert not page.details.start.isEnabled()
+
+
+def test_deleting_takes_a_second_press(
+    open_page: Callable[[], ModelsPage], put: Callable[..., Path], qtbot: QtBot
+) -> None:
+    path = put(models_dir() / "mine.gguf")
+    page = open_page()
+    qtbot.waitUntil(lambda: names(page) == ["mine.gguf"], timeout=WAIT)
+    press(qtbot, page.details.delete)
+    assert path.exists()
+    assert page.details.delete.text() == "Press again to free 8.6 MB"
+    page.details._calm.timeout.emit()  # nobody pressed again
+    assert page.details.delete.text() == "Delete"
+    press(qtbot, page.details.delete)
+    press(qtbot, page.details.delete)
+    qtbot.waitUntil(lambda: page.empty.isVisible(), timeout=WAIT)
+    assert not path.exists()
+    assert "8.6 MB are free now" in page.banner.text.text()
+
+
+def test_what_is_served_is_not_deleted_and_its_use_is_kept(
+    open_page: Callable[[], ModelsPage], put: Callable[..., Path], window: Window, qtbot: QtBot
+) -> None:
+    path = put(models_dir() / "mine.gguf")
+    page = open_page()
+    qtbot.waitUntil(lambda: names(page) == ["mine.gguf"], timeout=WAIT)
+    press(qtbot, page.details.start)
+    assert window.page_name == "cockpit"
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is State.READY, timeout=WAIT)
+    window.show_page("models")
+    last = page.table._rows.columns[6].cell
+    qtbot.waitUntil(lambda: last(page.table.rows[0]).text != "never", timeout=WAIT)
+    page.delete()
+    qtbot.waitUntil(lambda: "uses this file" in page.banner.text.text(), timeout=WAIT)
+    assert path.exists()
+
+
+def test_a_file_and_a_folder_that_are_dropped_are_listed(
+    open_page: Callable[[], ModelsPage], put: Callable[..., Path], tmp_path: Path, qtbot: QtBot
+) -> None:
+    file, other = put(tmp_path / "one.gguf"), put(tmp_path / "more" / "two.gguf")
+    page = open_page()
+    (tmp_path / "x.txt").write_text("x")
+    assert not dropped(page, tmp_path / "x.txt")
+    assert dropped(page, file)
+    qtbot.waitUntil(lambda: names(page) == ["one.gguf"], timeout=WAIT)
+    assert dropped(page, other.parent)
+    qtbot.waitUntil(lambda: set(names(page)) == {"one.gguf", "two.gguf"}, timeout=WAIT)
+    page.show_view(2)
+    press(qtbot, page.folders.drop_buttons[other.parent])
+    qtbot.waitUntil(lambda: names(page) == ["one.gguf"], timeout=WAIT)
+    assert other.exists()
+
+
+def test_what_downloads_left_is_shown_and_deleted(open_page: Callable[[], ModelsPage], qtbot: QtBot) -> None:
+    target = models_dir() / "m.gguf"
+    target.parent.mkdir(parents=True)
+    part_path(target).write_bytes(b"x" * 60_000)
+    journal.create(journal_path(target), Identity("https://hub.example/x", 100_000), [Stretch(0, 60_000, 60_000)])
+    page = open_page()
+    page.show_view(2)
+    button = page.folders.remove_buttons[part_path(target)]
+    press(qtbot, button)
+    assert part_path(target).exists()
+    press(qtbot, button)
+    qtbot.waitUntil(lambda: not part_path(target).exists(), timeout=WAIT)
+    qtbot.waitUntil(lambda: not page.folders.remove_buttons, timeout=WAIT)
+
+
+@pytest.fixture
+def repo(hub: Hub, demo_model: Path) -> Iterator[str]:
+    folder = hub.folder / "window" / "Demo-GGUF"
+    folder.mkdir(parents=True)
+    shutil.copy(demo_model, folder / FILE)
+    yield "window/Demo-GGUF"
+    shutil.rmtree(folder)
+
+
+def test_a_download_goes_through_the_queue_into_the_library(
+    open_page: Callable[[], ModelsPage], repo: str, window: Window, qtbot: QtBot
+) -> None:
+    page = open_page()
+    told: list[str] = []
+    window.controller.told_user.connect(lambda _title, text: told.append(text))
+    page.show_view(1)
+    page.offers.other.setText(f"{repo}:{FILE}")
+    press(qtbot, page.offers.add)
+    qtbot.waitUntil(lambda: names(page) == [FILE], timeout=WAIT)
+    assert told == [f"{repo}:{FILE}"]
+    assert "verified" in page.banner.text.text()
+    (job,) = page.queue.line.jobs
+    assert job.state.value == "done"
+    assert page.downloads.isVisible()
+    press(qtbot, page.downloads.clear)
+    qtbot.waitUntil(lambda: not page.downloads.isVisible(), timeout=WAIT)
+
+
+def test_a_download_that_cannot_be_says_why(open_page: Callable[[], ModelsPage], hub: Hub, qtbot: QtBot) -> None:
+    page = open_page()
+    page.download("nobody/Nothing-GGUF:x.gguf")
+    qtbot.waitUntil(lambda: any(job.state.value == "failed" for job in page.queue.line.jobs), timeout=WAIT)
+    (job,) = page.queue.line.jobs
+    row = page.downloads.rows[job.id]
+    assert row.toggle.text() == "Try again"
+    assert row.told.text()
+
+
+def test_a_queue_that_was_left_goes_on_with_the_window(
+    repo: str, home: Path, window: Window, qtbot: QtBot, open_page: Callable[[], ModelsPage]
+) -> None:
+    """As after a crash, or an `add` on the command line."""
+    import asyncio
+
+    from launcher.downloads import add_pull, queue
+    from launcher.fetch.jobs import Wish
+
+    first = asyncio.run(add_pull(f"{repo}:missing.gguf")).job
+    asyncio.run(add_pull(f"{repo}:{FILE}"))
+    queue().become(Wish.PAUSE, first.id)
+    page = open_page()
+    qtbot.waitUntil(lambda: names(page) == [FILE], timeout=WAIT)
+    states = {job.id: job.state.value for job in page.queue.line.jobs}
+    assert states[first.id] == "paused"
+    row = page.downloads.rows[first.id]
+    assert row.toggle.text() == "Resume"
+    press(qtbot, row.cancel)
+    qtbot.waitUntil(lambda: page.queue.line.jobs[0].state.value == "cancelled", timeout=WAIT)
+
+
+def test_a_table_sorts_by_what_a_cell_means(qtbot: QtBot) -> None:
+    columns: tuple[Column[int], ...] = (
+        Column("Number", "", lambda row: Cell(f"{row:,}", row)),
+        Column("Word", "", lambda row: Cell("FITS" if row > 5 else "TOO BIG", badge=True)),
+    )
+    table: Table[int] = Table("Numbers", columns)
+    qtbot.addWidget(table)
+    table.resize(300, 200)
+    table.show()
+    table.show_rows([10, 9, 1_000], lambda row: row)
+    assert table.shown_rows() == [10, 9, 1_000]
+    table.sortByColumn(0, Qt.SortOrder.AscendingOrder)
+    assert table.shown_rows() == [9, 10, 1_000]
+    table.choose(1_000)
+    table.show_rows([1, 1_000], lambda row: row)
+    assert table.row == 1_000
+    opened: list[int] = []
+    table.opened.connect(opened.append)
+    qtbot.keyClick(table, Qt.Key.Key_Return)
+    assert opened == [1_000]
