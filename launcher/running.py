@@ -21,6 +21,7 @@ from launcher.engine.settings import parse_settings
 from launcher.engine.state import SERVING
 
 _STOP_S = 12.0
+_ANSWER_S = 10.0
 _LOOK_S, _AGAIN_S = 2.0, 0.1
 _ANSWERED = tuple(state.value for state in SERVING)
 
@@ -114,7 +115,7 @@ async def restart(
     """
     parse_settings(changes)  # before anything is asked
     entry = await asyncio.to_thread(registry.find, url)
-    line = _line_of(entry)
+    line = await _line_of(entry)
     told: Mapping[str, Any] = {}
     async for told in ask(line, "restart", set=dict(changes), drain_s=drain_s):
         if on_state is not None:
@@ -129,14 +130,15 @@ async def preview(url: str | None, changes: Mapping[str, str]) -> Mapping[str, A
     """
     parse_settings(changes)
     entry = await asyncio.to_thread(registry.find, url)
-    return await _last(_line_of(entry), "preview", set=dict(changes))
+    return await _last(await _line_of(entry), "preview", set=dict(changes))
 
 
 async def logs(url: str | None, *, lines: int, follow: bool) -> AsyncIterator[str]:
     """Yield the last `lines` lines of the running server's log, or of the one that ran last, each with its time.
 
     With `follow` it goes on with what comes, until the server's program ends. Raises SeveralServers, and ServerNotFound
-    when `url` does not run, or none does and there is no log or `follow` is asked for.
+    when `url` does not run, or none does and there is no log or `follow` is asked for, or Unreachable when the server's
+    program does not answer.
     """
     try:
         entry = await asyncio.to_thread(registry.find, url)
@@ -146,8 +148,9 @@ async def logs(url: str | None, *, lines: int, follow: bool) -> AsyncIterator[st
         for text in await asyncio.to_thread(_last_log, lines):
             yield text
         return
+    line = await _line_of(entry)
     with suppress(Unreachable):  # the program has ended, and the log with it
-        async for told in ask(_line_of(entry), "logs", lines=lines, follow=follow):
+        async for told in ask(line, "logs", lines=lines, follow=follow):
             for time_s, text in told["lines"]:
                 yield str(LogLine(float(time_s), str(text)))
 
@@ -160,11 +163,20 @@ def _last_log(lines: int) -> list[str]:
     return read_last(newest, lines)
 
 
-def _line_of(entry: Entry) -> Address:
+async def _line_of(entry: Entry) -> Address:
+    """Return the line to a server's program. Raises Unreachable when there is none, or nobody answers on it."""
     if entry.line is None:
         raise Unreachable(
             f"The program that runs the server at {entry.url} cannot be spoken to.", "Stop it and start it again."
         )
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            await _last(entry.line, "status")
+    except TimeoutError:
+        raise Unreachable(
+            f"The program that runs the server at {entry.url} (process {entry.pid}) does not answer.",
+            "Is it held, by Ctrl-Z say? Let it go on, or end it with `mtp-launcher stop`.",
+        ) from None
     return entry.line
 
 

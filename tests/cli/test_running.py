@@ -1,6 +1,7 @@
 """restart, logs, stop and the kept settings, as a user types them."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from launcher import running
 from launcher.base.paths import runtime_dir
 from launcher.cli.main import main
 from launcher.engine import registry
@@ -88,6 +90,21 @@ def test_a_program_that_does_not_answer_is_stopped_by_a_signal(home: Path) -> No
             path.unlink()
         assert run("stop").returncode == 0
         assert process.wait(20) == 0
+
+
+def test_a_program_that_is_held_is_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(running, "_ANSWER_S", 0.2)
+    with served() as (process, _):
+        process.send_signal(signal.SIGSTOP)
+        try:
+            restart = ["restart", "--set", "draft=1"]
+            for arguments in (restart, [*restart, "--dry-run"], ["logs"]):
+                assert main(arguments, lambda _: 0) == 1
+                assert f"(process {process.pid}) does not answer." in capsys.readouterr().err
+        finally:
+            process.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("verb", ["status", "stop"])
