@@ -19,6 +19,7 @@ from launcher.gui import theme
 from launcher.gui.chat.code import CodeBlock
 from launcher.gui.chat.compare import Pair
 from launcher.gui.chat.pane import Answer, ChatPane, Text
+from launcher.gui.chat.steps import Steps
 from launcher.gui.controller import Controller
 from launcher.gui.window import Window
 
@@ -83,8 +84,8 @@ def shown(answer: Answer) -> str:
 def test_markdown_is_set_and_its_source_is_kept(pane: ChatPane) -> None:
     source = "# Title\n**bold** and `code`\n- item\n\n```python\nprint(1)\n```\n| a | bb |\n|---|---|\n| ccc | d |\nend"
     answer = say(pane, "Why?", source)
-    assert answer.text == source
-    assert shown(answer) == "Title\nbold and code\n•\titem\n\nend"
+    assert answer.said == source
+    assert shown(answer) == "Title\nbold and code\n•\titem\nend"
     code, table = answer.findChildren(CodeBlock)
     assert code.code == "print(1)"
     assert table.edit.toPlainText().splitlines() == ["a    bb", "───  ──", "ccc  d"]
@@ -118,6 +119,17 @@ def test_thoughts_are_folded_with_their_length(pane: ChatPane) -> None:
     assert "One two three." in shown(answer)
 
 
+def colours(answer: Answer) -> dict[str, str]:
+    block = answer.findChildren(Text)[0].document().firstBlock()
+    found, fragments = {}, block.begin()
+    while not fragments.atEnd():
+        form = fragments.fragment().charFormat()
+        coloured = form.background().style() != Qt.BrushStyle.NoBrush
+        found[fragments.fragment().text()] = form.background().color().name().upper() if coloured else ""
+        fragments += 1
+    return found
+
+
 def test_tokens_of_one_step_have_one_colour(pane: ChatPane, qtbot: QtBot) -> None:
     pane.colour_button.click()
     pane.ask("Why?")
@@ -132,25 +144,28 @@ def test_tokens_of_one_step_have_one_colour(pane: ChatPane, qtbot: QtBot) -> Non
     pane.end("", None)
     answer = pane.column.answers[-1]
 
-    def colours() -> dict[str, str]:
-        block = answer.findChildren(Text)[0].document().firstBlock()
-        found, fragments = {}, block.begin()
-        while not fragments.atEnd():
-            form = fragments.fragment().charFormat()
-            coloured = form.background().style() != Qt.BrushStyle.NoBrush
-            found[fragments.fragment().text()] = form.background().color().name().upper() if coloured else ""
-            fragments += 1
-        return found
-
     first, second = theme.current().drafted
-    assert colours() == {"one two ": first, "three ": "", "four five": first}
+    coloured = {"one two ": first, "three ": "", "four five": first}
+    assert colours(answer) == coloured
     assert second != first
+    pane.open(pane.talk.id or "")
+    qtbot.waitUntil(lambda: pane.column.answers[-1] is not answer, timeout=5_000)
+    answer = pane.column.answers[-1]
+    assert colours(answer) == coloured, "they are kept with the conversation"
     pane.colour_button.click()
-    assert colours() == {"one two three four five": ""}
+    assert colours(answer) == {"one two three four five": ""}
+
+
+@pytest.mark.parametrize("kept", [None, 7, "", "3 x", "5x2 4", "1e3", "999999999x999 1"])
+def test_kept_steps_that_do_not_fit_colour_nothing(kept: object) -> None:
+    steps = Steps()
+    steps.recall(8, {"draft_steps": kept})
+    assert list(steps.tints(0, 8)) == [(0, 8, None)]
+    assert steps.figures() == {}
 
 
 def test_a_conversation_is_kept_and_comes_back(chat: ChatPane, qtbot: QtBot) -> None:
-    first = ask(chat, qtbot, "What is a draft?").text
+    first = ask(chat, qtbot, "What is a draft?").said
     ask(chat, qtbot, "What is acceptance?")
     id_ = chat.talk.id
     assert id_
@@ -164,7 +179,7 @@ def test_a_conversation_is_kept_and_comes_back(chat: ChatPane, qtbot: QtBot) -> 
     assert chat.messages == []
     chat.open(id_)
     qtbot.waitUntil(lambda: len(chat.messages) == 4, timeout=5_000)
-    assert chat.column.answers[0].text == first
+    assert chat.column.answers[0].said == first
     ask(chat, qtbot, "And more?")
     assert len(in_file(chat, qtbot, lambda kept: kept.all())) == 1
 
@@ -301,7 +316,7 @@ def compared(chat: ChatPane, qtbot: QtBot, **values: str) -> Pair:
 def test_two_samplings_are_compared_without_a_restart(chat: ChatPane, qtbot: QtBot) -> None:
     launch = chat._controller.launch
     pair = compared(chat, qtbot, max_tokens="5")
-    a, b = (answer.text for answer in pair.answers)
+    a, b = (answer.said for answer in pair.answers)
     assert len(b) < len(a)
     assert chat._controller.launch is launch
     assert [each["content"] for each in chat.messages] == ["What is a draft?", a]
@@ -316,7 +331,7 @@ def test_a_setting_that_needs_a_restart_is_compared_and_taken_back(
     chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
     pair = compared(chat, qtbot, draft="0")
-    assert all(answer.text for answer in pair.answers)
+    assert all(answer.said for answer in pair.answers)
     assert "of drafts accepted" in pair.answers[0]._footer.text()
     assert "of drafts accepted" not in pair.answers[1]._footer.text()
     wait_for(State.READY)
@@ -327,7 +342,7 @@ def test_a_setting_that_needs_a_restart_is_compared_and_taken_back(
 
 def test_a_comparison_whose_b_cannot_be_comes_back(chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]) -> None:
     pair = compared(chat, qtbot, kv="q9_9")
-    assert pair.answers[0].text
+    assert pair.answers[0].said
     assert pair.notes[1].text()
     wait_for(State.READY)
     ask_again = chat._controller.launch
@@ -349,7 +364,7 @@ def test_a_b_that_cannot_be_is_told_before_anything_is_asked(pane: ChatPane, val
 def test_what_cannot_be_kept_is_told_and_the_chat_goes_on(pane: ChatPane) -> None:
     pane.kept.failed.emit(LauncherError("Conversations cannot be kept.", "Do this."))
     assert "cannot be kept" in pane.banner.text.text()
-    assert say(pane, "Why?", "So.").text == "So."
+    assert say(pane, "Why?", "So.").said == "So."
 
 
 def test_the_last_reply_is_copied_by_its_key(pane: ChatPane, qtbot: QtBot, qapp: QApplication) -> None:

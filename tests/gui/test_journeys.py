@@ -75,10 +75,10 @@ def test_one_click_starts_the_demo_and_a_question_is_answered(window: Window, wa
     with qtbot.waitSignal(window.controller.replied, timeout=10_000):
         ask(window, qtbot, "What is acceptance?")
     (answer,) = answers(window)
-    assert len(answer.text) > 50
+    assert len(answer.said) > 50
     assert "of drafts accepted" in texts(window)
     assert "faster without MTP" in texts(window)
-    assert window.page("cockpit").chat.messages[-1] == {"role": "assistant", "content": answer.text}
+    assert window.page("cockpit").chat.messages[-1] == {"role": "assistant", "content": answer.said}
 
 
 def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot) -> None:
@@ -97,7 +97,7 @@ def test_a_reply_can_be_stopped_with_escape_and_another_asked(
 ) -> None:
     endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
-    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 200, timeout=10_000)
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].said) > 200, timeout=10_000)
     assert button(demo, "Stop reply").isEnabled()
     with qtbot.waitSignal(demo.controller.replied, timeout=5_000):
         qtbot.keyClick(demo.page("cockpit").chat.prompt, Qt.Key.Key_Escape)
@@ -147,7 +147,7 @@ def test_an_engine_killed_in_the_middle_of_a_reply_ends_the_reply(
 ) -> None:
     endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
-    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 50, timeout=10_000)
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].said) > 50, timeout=10_000)
     with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
         os.kill(engine_of(demo).pid, signal.SIGKILL)
     wait_for(State.READY)
@@ -159,7 +159,7 @@ def test_closing_in_the_middle_of_a_reply_leaves_no_process(
 ) -> None:
     endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
-    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 50, timeout=10_000)
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].said) > 50, timeout=10_000)
     engine = engine_of(demo)
     elsewhere = set(psutil.Process().children()) - set(psutil.Process(engine.pid).parents())
     with qtbot.waitSignal(demo.controller.closed, timeout=15_000):

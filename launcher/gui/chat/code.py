@@ -1,6 +1,7 @@
 """A block of code or a table, and the button that copies it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from PySide6.QtCore import QSize, Qt, QTimer
 from PySide6.QtGui import QGuiApplication, QTextCursor
@@ -17,14 +18,32 @@ _LONGEST = 500
 """Characters of a line that are measured."""
 
 
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A block of code or a table that has come to its end, without a widget."""
+
+    text: str
+    language: str
+    table: bool
+    bends = False
+
+    def build(self, *, coloured: bool) -> "CodeBlock":  # noqa: ARG002 -- code has no colours
+        """Return it as a block."""
+        block = CodeBlock(self.language, table=self.table)
+        block.add(self.text)
+        block.end()
+        return block
+
+
 class CodeBlock(Block):
     """Code or a table: as it was written, in lines that are not broken, with a button that copies it."""
 
     def __init__(self, language: str, *, table: bool = False) -> None:
         super().__init__()
         self.setObjectName("code")
-        self._table = table
+        self._language, self._table = language, table
         self._rows: list[str] = [""]
+        self._longest = ""
         self._height = 0
         self._ended = False
         self.edit = QPlainTextEdit()
@@ -64,6 +83,7 @@ class CodeBlock(Block):
         first, *others = text.split("\n")
         self._rows[-1] += first
         self._rows += others
+        self._longest = max(self._longest, *self._rows[-len(others) - 1 :], key=len)
         cursor = QTextCursor(self.edit.document())
         cursor.movePosition(QTextCursor.MoveOperation.End)
         cursor.insertText(text)
@@ -83,19 +103,26 @@ class CodeBlock(Block):
     def end(self) -> None:
         """Take note that nothing more comes: a table can be set in columns."""
         self._ended = True
+        shown = self._rows
         if self._table:
-            self.edit.setPlainText(aligned(self._rows))
+            text = aligned(self._rows)
+            self.edit.setPlainText(text)
+            shown = text.split("\n")
+        self._longest = max(shown, key=len)
         self.grew.emit()
 
-    def _widest(self) -> int:
-        longest = max(self.edit.toPlainText().split("\n") if self._ended and self._table else self._rows, key=len)
-        return self.edit.fontMetrics().horizontalAdvance(longest[:_LONGEST])
+    def source(self) -> Code | None:
+        """Return what it says, once it has ended, unless something of it is selected."""
+        if not self._ended or self.edit.hasFocus() or self.edit.textCursor().hasSelection():
+            return None
+        return Code(self.code, self._language, self._table)
 
     def fit(self, width: int) -> int:
         """Take a width and return the height that it needs."""
         lines = max(len(self._rows), 1)
         height = lines * self.edit.fontMetrics().lineSpacing() + self._outside + theme.px(4)
-        if self._widest() > width - 2 * theme.px(theme.GAP_M):
+        widest = self.edit.fontMetrics().horizontalAdvance(self._longest[:_LONGEST])
+        if widest > width - 2 * theme.px(theme.GAP_M):
             height += self.edit.horizontalScrollBar().sizeHint().height()
         if (width, height) != (self.width(), self._height):
             self._height = height

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from PySide6.QtCore import Qt, QTimer, Signal, Slot
+from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QPushButton, QScrollArea, QVBoxLayout, QWidget
 
 from launcher.conversations.records import Message, Role
@@ -52,6 +53,7 @@ class Column(QScrollArea):
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setMinimumHeight(theme.px(_LOWEST))
         self.following = True
+        self._coloured = False
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
         self._soon.timeout.connect(self._to_end)
@@ -92,14 +94,26 @@ class Column(QScrollArea):
         self._earlier = ()
         self._show_more_button()
 
-    def show_messages(self, messages: Sequence[Message], *, coloured: bool = False) -> None:
+    def colour(self, *, coloured: bool) -> None:
+        """Colour the tokens by draft step, or not, also of what is shown later."""
+        self._coloured = coloured
+        for answer in self.answers:
+            answer.colour(coloured=coloured)
+
+    def show_messages(self, messages: Sequence[Message]) -> None:
         """Show messages in place of all that is shown: their end; what comes before is offered."""
         self.clear()
         self._earlier = messages
-        self._build_earlier(coloured=coloured)
+        self._build_earlier()
         self.following = True
 
-    def _build_earlier(self, *, coloured: bool = False) -> None:
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """See what is near now."""
+        super().resizeEvent(event)
+        self._look()
+
+    @Slot()
+    def _build_earlier(self) -> None:
         for _ in range(_AT_ONCE):
             at = max((at for at, message in enumerate(self._earlier) if message.role is Role.USER), default=None)
             if at is None:
@@ -107,9 +121,9 @@ class Column(QScrollArea):
                 break
             question, *replies = self._earlier[at:]
             self._earlier = self._earlier[:at]
-            answer = Answer(coloured=coloured)
+            answer = Answer(coloured=self._coloured)
             for reply in replies:
-                answer.add(reply.text, reply.thinking)
+                answer.recall(reply)
             answer.end(replies[0].footer if replies else tr("There is no reply."))
             turn = Turn(at, Question(question.text), answer)
             self.turns.insert(0, turn)
@@ -126,10 +140,13 @@ class Column(QScrollArea):
         if count:
             words = ntr("Show 1 earlier question", "Show {n} earlier questions", count)
             self._more = dense(words, tr("Show what comes before, too"))
-            self._more.clicked.connect(lambda: self._build_earlier())
+            self._more.clicked.connect(self._build_earlier)
             self._layout.insertWidget(0, self._more)
 
     def _connect(self, turn: Turn) -> None:
+        for answer in _answers(turn):
+            for body in answer.bodies:
+                body.shifted.connect(self._shift)
         if isinstance(turn.reply, Answer):
             turn.reply.again_asked.connect(lambda: self.again_asked.emit(turn))
             turn.reply.edit_asked.connect(lambda: self.edit_asked.emit(turn))
@@ -142,17 +159,35 @@ class Column(QScrollArea):
 
     @Slot()
     def _follow(self) -> None:
+        """The room that the turns take has changed."""
         if self.following and not self._soon.isActive():
             self._soon.start(0)
+        self._look()
+
+    @Slot(int)
+    def _shift(self, pixels: int) -> None:
+        """Go along with what is seen, before it is painted."""
+        bar, following = self.verticalScrollBar(), self.following
+        value = bar.value()
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)  # until then its range is the old one
+        if not following:
+            bar.setValue(value + pixels)
+
+    def _look(self) -> None:
+        for answer in self.answers:
+            for body in answer.bodies:
+                body.look()
 
     @Slot()
     def _to_end(self) -> None:
         bar = self.verticalScrollBar()
-        bar.setValue(bar.maximum())
+        if self.following:  # the user may have scrolled since
+            bar.setValue(bar.maximum())
 
     @Slot(int)
     def _see_whether_to_follow(self, value: int) -> None:
         self.following = value >= self.verticalScrollBar().maximum() - theme.px(_NEAR_END)
+        self._look()
 
 
 def _answers(turn: Turn) -> list[Answer]:

@@ -152,7 +152,7 @@ class Pair(QWidget):
     def offer(self) -> None:
         """Let the user choose which reply the conversation goes on with; it is A until then."""
         for button, answer in zip(self.buttons, self.answers, strict=True):
-            button.setVisible(bool(answer.text))
+            button.setVisible(bool(answer.said))
         self.buttons[0].setChecked(True)
 
     def choose(self, number: int) -> None:

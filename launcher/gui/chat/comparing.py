@@ -46,13 +46,13 @@ class Comparing(QObject):
         """Take the end of a reply."""
         first = not self._ids
         self._ids.append(message)
-        if first and not answer.text:
+        if first and not answer.said:
             self._talk.give_up(message)
             self.over.emit()
             return
-        self._talk.end_reply(message, answer.text, reply, footer, goes_on=first)
+        self._talk.end_reply(message, answer.said, reply, footer, steps=answer.steps, goes_on=first)
         if not first:
-            texts = [each.text for each in self.pair.answers]
+            texts = [each.said for each in self.pair.answers]
             ids, talk = list(self._ids), self._talk
             self.pair.chosen.connect(lambda number: talk.go_on_with(ids[number], texts[number]))
             self.pair.offer()

@@ -132,8 +132,8 @@ class ChatPane(ChatFrame):
         answer.end(footer)
         if self._comparing is not None:
             self._comparing.end(self._writing, answer, reply, footer)
-        elif answer.text:
-            self.talk.end_reply(self._writing, answer.text, reply, footer)
+        elif answer.said:
+            self.talk.end_reply(self._writing, answer.said, reply, footer, steps=answer.steps)
             if reply is None:
                 self.prompts.clear()
         else:
@@ -287,14 +287,13 @@ class ChatPane(ChatFrame):
 
     @Slot()
     def _copy_last(self) -> None:
-        answers = [answer for answer in self.column.answers if answer.text]
+        answers = [answer for answer in self.column.answers if answer.said]
         if answers:
             answers[-1].copy_button.copy()
 
     @Slot(bool)
     def _colour_steps(self, coloured: bool) -> None:
-        for answer in self.column.answers:
-            answer.colour(coloured=coloured)
+        self.column.colour(coloured=coloured)
 
     def _show_talk(self) -> None:
         self.chats.setChecked(False)

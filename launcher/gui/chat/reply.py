@@ -1,27 +1,29 @@
 """A reply as it comes: its thoughts folded, its blocks, its figures, and what can be done with it."""
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QTimer, Signal, Slot
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from launcher.base.text import prose
+from launcher.conversations.records import Message
 from launcher.gui import theme
 from launcher.gui.chat.body import Body
 from launcher.gui.chat.code import CopyButton
 from launcher.gui.chat.look import icon
 from launcher.gui.chat.steps import Steps
 from launcher.gui.chat.stream import Stream
-from launcher.gui.chat.text import Paragraphs
 from launcher.gui.labels import Label
 from launcher.gui.words import ntr, tr
 
 if TYPE_CHECKING:
     from launcher.engine.client import Delta
 
-_AT_ONCE, _PAUSE_MS = 16_000, 15
-"""Characters that are taken in at once, so that the window goes on answering."""
+_AT_ONCE, _BUSY_S, _PAUSE_MS = 400, 0.008, 8
+"""Characters that are taken in at once, for how long, and how long others then have their turn."""
+_MOST_PARTS = 500
 MOST_SHOWN = 1_000_000
 """Characters that are shown. All of them are kept for the conversation."""
 
@@ -35,18 +37,22 @@ class Thoughts(QWidget):
         self._shown = 0
         self._words, self._in_word = 0, False
         self._stream: Stream | None = None
+        self._next = QTimer(self)
+        self._next.setSingleShot(True)
+        self._next.timeout.connect(self._show_more)
         self.button = QPushButton()
         self.button.setObjectName("fold")
         self.button.setCheckable(True)
         self.button.setToolTip(tr("Show what the model thought before it replied (reasoning)"))
+        self.button.setIcon(icon("right"))
         self.button.toggled.connect(self._unfold)
-        self._body = Body()
-        self._body.hide()
+        self.body = Body()
+        self.body.hide()
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP_S))
         layout.addWidget(self.button)
-        layout.addWidget(self._body)
+        layout.addWidget(self.body)
         self.hide()
 
     @property
@@ -60,40 +66,40 @@ class Thoughts(QWidget):
         self._words += len(text.split()) - joined
         self._in_word = not text[-1].isspace()
         self._parts.append(text)
-        self._name()
+        self.button.setText(ntr("Thought, 1 word", "Thought, {n} words", self._words))
         self.show()
         if self._stream is not None:
             self._show_more()
 
     def recolour(self) -> None:
         """Take over another theme."""
-        self.button.setIcon(icon("open" if self.button.isChecked() else "right"))
-        for block in self._body.blocks:
-            block.recolour()
+        self._point()
+        for block in self.body.blocks:
+            block.recolour(coloured=False)
 
-    def _name(self) -> None:
-        self.button.setText(ntr("Thought, 1 word", "Thought, {n} words", self._words))
+    def _point(self) -> None:
         self.button.setIcon(icon("open" if self.button.isChecked() else "right"))
 
     @Slot(bool)
     def _unfold(self, unfolded: bool) -> None:
         if unfolded and self._stream is None:
-            self._stream = Stream(self._body, None, quiet=True)
-        self._body.setVisible(unfolded)
-        self._name()
+            self._stream = Stream(self.body, None, quiet=True)
+        self.body.setVisible(unfolded)
+        self._point()
         self._show_more()
 
+    @Slot()
     def _show_more(self) -> None:
         """Show what came since; a little at a time."""
         if self._stream is None or not self.button.isChecked() or self._shown >= MOST_SHOWN:
             return
-        text = self.said
-        now = text[self._shown : self._shown + _AT_ONCE]
-        self._shown += len(now)
-        if now:
+        text, until_s = self.said, perf_counter() + _BUSY_S
+        while self._shown < len(text) and perf_counter() < until_s:
+            now = text[self._shown : self._shown + _AT_ONCE]
+            self._shown += len(now)
             self._stream.add(prose(now))
-        if self._shown < len(text):
-            QTimer.singleShot(_PAUSE_MS, self, self._show_more)
+        if self._shown < len(text) and not self._next.isActive():
+            self._next.start(_PAUSE_MS)
 
 
 class Answer(QWidget):
@@ -114,7 +120,7 @@ class Answer(QWidget):
         self.thoughts = Thoughts()
         self.body = Body()
         self._stream = Stream(self.body, self.steps)
-        self._stream.coloured = coloured
+        self.body.coloured = coloured
         self._footer = Label()
         self._footer.setObjectName("secondary")
         self._footer.setWordWrap(True)
@@ -126,7 +132,7 @@ class Answer(QWidget):
         self._next.timeout.connect(self._show_more)
         self._ended = self._full = False
         self._actions = QWidget()
-        self.copy_button = CopyButton(lambda: prose(self.text), tr("Copy this reply (Ctrl+Shift+C the last one)"))
+        self.copy_button = CopyButton(lambda: prose(self.said), tr("Copy this reply (Ctrl+Shift+C the last one)"))
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP_S))
@@ -134,11 +140,16 @@ class Answer(QWidget):
             layout.addWidget(widget)
 
     @property
-    def text(self) -> str:
+    def said(self) -> str:
         """The reply so far, as it came."""
         if len(self._parts) > 1:
             self._parts = ["".join(self._parts)]
         return self._parts[0] if self._parts else ""
+
+    @property
+    def bodies(self) -> tuple[Body, Body]:
+        """Its thoughts and its text."""
+        return self.thoughts.body, self.body
 
     @property
     def waiting(self) -> int:
@@ -160,23 +171,25 @@ class Answer(QWidget):
         self.steps.add(len(prose(text)), None)
         self._say(text, reasoning)
 
+    def recall(self, message: Message) -> None:
+        """Show a reply that was kept, with its steps as far as they are known."""
+        self.steps.recall(len(prose(message.text)), message.figures)
+        self._say(message.text, message.thinking)
+
     def colour(self, *, coloured: bool) -> None:
         """Colour the tokens by draft step, or not."""
-        self._stream.coloured = coloured
-        for block in self.body.blocks:
-            if isinstance(block, Paragraphs):
-                block.coloured = coloured
+        self.body.coloured = coloured
         self.recolour()
 
     def recolour(self) -> None:
         """Set all blocks anew, one a turn of the loop."""
         self.thoughts.recolour()
-        blocks = iter(list(self.body.blocks))
+        blocks = iter(self.body.blocks)
 
         def next_one() -> None:
             block = next(blocks, None)
             if block is not None and block in self.body.blocks:
-                block.recolour()
+                block.recolour(coloured=self.body.coloured)
                 QTimer.singleShot(0, self, next_one)
 
         next_one()
@@ -186,7 +199,7 @@ class Answer(QWidget):
         self._footer.setText(footer)
         self._footer.setVisible(bool(footer))
         self._actions.show()
-        self.copy_button.setVisible(bool(self.text))
+        self.copy_button.setVisible(bool(self.said))
         self._ended = True
         if not self._waits:
             self._stream.end()
@@ -247,6 +260,8 @@ class Answer(QWidget):
         if not text:
             return
         self._parts.append(text)
+        if len(self._parts) > _MOST_PARTS:
+            self._parts = ["".join(self._parts)]
         shown = prose(text)
         if self._full:
             return
@@ -263,20 +278,13 @@ class Answer(QWidget):
 
     @Slot()
     def _show_more(self) -> None:
-        now: list[str] = []
-        room = _AT_ONCE
-        while self._waiting and room > 0:
-            piece = self._waiting[0]
-            now.append(piece[:room])
-            if len(piece) > room:
-                self._waiting[0] = piece[room:]
-            else:
-                self._waiting.pop(0)
-            room -= len(piece)
-        text = "".join(now)
-        self._waits -= len(text)
-        if text:
-            self._stream.add(text)
+        text, until_s = "".join(self._waiting), perf_counter() + _BUSY_S
+        shown = 0
+        while shown < len(text) and perf_counter() < until_s:
+            self._stream.add(text[shown : shown + _AT_ONCE])
+            shown += _AT_ONCE
+        self._waiting = [text[shown:]] if shown < len(text) else []
+        self._waits = max(len(text) - shown, 0)
         if self._waits:
             self._next.start(_PAUSE_MS)
         elif self._ended:

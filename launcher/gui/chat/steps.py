@@ -1,14 +1,17 @@
 """Which characters of a reply came in one verification step."""
 
+import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from launcher.engine.client import Timings
 
 _MOST_COUNTED = 255
+_FIGURE = "draft_steps"
+_KEPT = re.compile(r"(\d{1,9})(?:x(\d{1,3}))?")
 
 
 class Steps:
@@ -31,6 +34,28 @@ class Steps:
             self._tokens[-1] += 1
         self._last = moment
         self._length += characters
+
+    def figures(self) -> dict[str, str]:
+        """Return them as they are kept with a reply: of each step its characters, and xN where it yielded N tokens."""
+        if not any(tokens > 1 for tokens in self._tokens):
+            return {}
+        ends = (*self._starts[1:], self._length)
+        lengths = (end - start for start, end in zip(self._starts, ends, strict=True))
+        steps = zip(lengths, self._tokens, strict=True)
+        return {_FIGURE: " ".join(f"{length}x{tokens}" if tokens > 1 else f"{length}" for length, tokens in steps)}
+
+    def recall(self, characters: int, figures: Mapping[str, object]) -> None:
+        """Take over the steps of so many characters that were kept; as one step where they are not known, or do not
+        fit, for a file may hold anything."""
+        kept = figures.get(_FIGURE)
+        found = [_KEPT.fullmatch(word) for word in kept.split()] if isinstance(kept, str) else []
+        steps = [(int(each[1]), int(each[2] or 1)) for each in found if each is not None]
+        if sum(length for length, _ in steps) != characters:
+            steps = [(characters, 1)]
+        for length, tokens in steps:
+            self._starts.append(self._length)
+            self._tokens.append(min(tokens, _MOST_COUNTED))
+            self._length += length
 
     def tints(self, begin: int, end: int) -> Iterator[tuple[int, int, int | None]]:
         """Yield stretches between two characters with the tint of each: 0 and 1 in turn for the steps that yielded more

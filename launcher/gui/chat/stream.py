@@ -8,8 +8,8 @@ from launcher.gui.chat.text import Paragraphs
 
 _LONGEST_LINE = 2_000
 """Qt lays a line out in a time that grows with its square, so longer ones are broken."""
-_SEGMENT = 6_000
-"""Characters after which a block of prose is left as it is, and another one begun."""
+_SEGMENT, _LONGEST_SEGMENT = 3_000, 6_000
+"""Characters after which a block of prose is left as it is, and another one begun: at a blank line, or at any."""
 
 
 class Stream:
@@ -17,7 +17,6 @@ class Stream:
 
     def __init__(self, body: Body, steps: Steps | None, *, quiet: bool = False) -> None:
         self._body, self._steps, self._quiet = body, steps, quiet
-        self.coloured = False
         self._prose: Paragraphs | None = None
         self._code: CodeBlock | None = None
         self._fence = ""
@@ -52,7 +51,7 @@ class Stream:
             self._append(text[:room])
             text = text[room:]
             self._break_line()
-        if text or (not self._line and self._code is None):
+        if text:
             self._append(text)
 
     def _append(self, text: str) -> None:
@@ -60,9 +59,7 @@ class Stream:
         if self._code is not None:
             self._code.add(text)
         else:
-            prose_ = self._prose or self._begin_prose()
-            if text:
-                prose_.add(text)
+            (self._prose or self._begin_prose()).add(text)
 
     def _break_line(self) -> None:
         """Go on in a new line that is none in the source."""
@@ -90,8 +87,9 @@ class Stream:
             else:
                 self._code.drop_line()
                 self._close_code()
-                self._begin_prose(begun).add(line)
-                self._next_line()
+                if line.strip():
+                    self._begin_prose(begun).add(line)
+                    self._next_line()
         elif whole and not self._quiet and (opened := fence(line)):
             self._fence = opened[0]
             self._begin_code(CodeBlock(opened[1]))
@@ -101,22 +99,29 @@ class Stream:
             self._next_line()
 
     def _next_line(self) -> None:
-        if self._prose is None or self._prose.characters > _SEGMENT:
-            self._begin_prose()
+        """Begin one in the prose that is under way. Where none is, one begins with the first line that says something:
+        blank lines at its edges would add to the gap between blocks."""
+        if self._prose is None:
+            return
+        most = _SEGMENT if self._prose.ends_blank else _LONGEST_SEGMENT
+        if self._prose.characters > most:
+            self._prose = None
         else:
             self._prose.begin_line(self._offset)
 
     def _begin_prose(self, offset: int | None = None) -> Paragraphs:
-        self._prose = Paragraphs(self._steps, quiet=self._quiet, coloured=self.coloured)
+        self._prose = Paragraphs(self._steps, quiet=self._quiet, coloured=self._body.coloured)
         self._prose.begin_line(self._offset if offset is None else offset)
         self._body.append(self._prose)
         return self._prose
 
     def _begin_code(self, block: CodeBlock) -> CodeBlock:
-        """The line that opened it stands in the prose before, and leaves it."""
+        """The line that opened it stands in the prose before, and leaves it with the blank ones above."""
         if self._prose is not None:
-            if self._prose.lines > 1:
+            while self._prose.lines > 1:
                 self._prose.drop_line()
+                if not self._prose.ends_blank:
+                    break
             else:
                 self._body.pop()
         self._prose, self._code = None, block

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from launcher.conversations.records import Conversation, Ending, Role, new_id
 from launcher.conversations.store import Conversations
 from launcher.gui.chat.kept import Kept, figures_of
+from launcher.gui.chat.steps import Steps
 
 if TYPE_CHECKING:
     from launcher.app import Reply
@@ -69,10 +70,12 @@ class Talk:
         self._kept.do(lambda kept: kept.begin_reply(conversation, parent, settings=given, model=model, id=message))
         return message
 
-    def end_reply(self, message: str, text: str, reply: "Reply | None", footer: str, *, goes_on: bool = True) -> None:
+    def end_reply(
+        self, message: str, text: str, reply: "Reply | None", footer: str, *, steps: Steps, goes_on: bool = True
+    ) -> None:
         """End a reply. The conversation goes on from it, unless it is the second of two that are compared."""
         ending = Ending.WHOLE if reply is not None else Ending.STOPPED
-        figures = figures_of(reply)
+        figures = figures_of(reply) | steps.figures()
         if goes_on:
             self.messages.append({"role": "assistant", "content": text})
             self.ids.append(message)

@@ -1,5 +1,10 @@
 """Prose that grows at its end."""
 
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+
 from PySide6.QtCore import Qt
 from PySide6.QtGui import (
     QColor,
@@ -40,13 +45,30 @@ class Text(QTextEdit):
         self.quiet = quiet
 
 
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """Lines of prose, without a widget: their text, and where each begins in the reply."""
+
+    text: str
+    offsets: "array[int]"
+    steps: Steps | None
+    quiet: bool
+    bends = True
+
+    def build(self, *, coloured: bool) -> "Paragraphs":
+        """Return them as a block."""
+        block = Paragraphs(self.steps, quiet=self.quiet, coloured=coloured)
+        block.show_lines(zip(self.offsets, self.text.split("\n"), strict=True))
+        return block
+
+
 class Paragraphs(Block):
     """Lines of prose. Only the last one is laid out anew when something comes."""
 
     def __init__(self, steps: Steps | None, *, quiet: bool = False, coloured: bool = False) -> None:
         super().__init__()
         self.edit = Text(quiet=quiet)
-        self._steps, self.coloured = steps, coloured
+        self._steps, self._coloured = steps, coloured
         self._lines: list[tuple[int, str]] = []
         self._plain = True
         self._height = 0
@@ -61,6 +83,11 @@ class Paragraphs(Block):
         """How many lines stand in it."""
         return len(self._lines)
 
+    @property
+    def ends_blank(self) -> bool:
+        """Whether its last line says nothing."""
+        return not self._lines[-1][1].strip()
+
     def begin_line(self, offset: int) -> None:
         """Begin a line, which stands so many characters behind the beginning of the reply."""
         cursor = self._end()
@@ -72,15 +99,28 @@ class Paragraphs(Block):
         self._lines.append((offset, ""))
         self._plain = True
 
+    def show_lines(self, lines: Iterable[tuple[int, str]]) -> None:
+        """Show lines at once in an empty block: where each begins, and what it says."""
+        cursor = self._end()
+        cursor.beginEditBlock()
+        for offset, line in lines:
+            if self._lines:
+                cursor.insertBlock()
+            self._lines.append((offset, line))
+            self.characters += len(line)
+            self._show(self._parse(line), offset, cursor)
+        cursor.endEditBlock()
+        self._plain = False
+
     def add(self, text: str) -> None:
         """Append to the line that was begun last."""
         offset, before = self._lines[-1]
         line = before + text
         self._lines[-1] = offset, line
         self.characters += len(text)
-        shown = parse(line) if not self.edit.quiet else Line(Kind.PLAIN, 0, (Span(line, 0),))
+        shown = self._parse(line)
         plain = shown.kind is Kind.PLAIN and len(shown.spans) == 1 and shown.spans[0].text == line
-        if plain and self._plain and before and not self.coloured:
+        if plain and self._plain and before and not self._coloured:
             self._end().insertText(text, self._format(Style.NONE, Kind.PLAIN, 0))
         else:
             self._show(shown, offset, self._end())
@@ -90,31 +130,43 @@ class Paragraphs(Block):
         """Take the last line away: it turned out to belong to something else."""
         self._lines.pop()
         cursor = self._end()
-        cursor.select(QTextCursor.SelectionType.BlockUnderCursor)
+        cursor.movePosition(QTextCursor.MoveOperation.StartOfBlock, QTextCursor.MoveMode.KeepAnchor)
         cursor.removeSelectedText()
+        cursor.deletePreviousChar()
 
     def fit(self, width: int) -> int:
         """Take a width and return the height that it needs."""
         self.setFixedWidth(width)
-        margin = 2 * self.edit.frameWidth() + 4
+        self.edit.ensurePolished()  # the style sheet's border is not there before
+        margin = 2 * self.edit.frameWidth()
         if self.edit.document().textWidth() != width - margin:
             self.edit.resize(width, max(self.edit.height(), 8))
             self.edit.document().setTextWidth(width - margin)
-        self._height = int(self.edit.document().size().height()) + margin
+        self._height = self._needed()
         self.setFixedHeight(self._height)
         return self._height
 
-    def recolour(self) -> None:
+    def source(self) -> Prose | None:
+        """Return what it says, unless something of it is selected."""
+        if self.edit.hasFocus() or self.edit.textCursor().hasSelection():
+            return None
+        text, offsets = "\n".join(line for _, line in self._lines), array("q", (offset for offset, _ in self._lines))
+        return Prose(text, offsets, self._steps, self.edit.quiet)
+
+    def recolour(self, *, coloured: bool) -> None:
         """Set all lines anew."""
+        self._coloured = coloured
         self.edit.setUpdatesEnabled(False)
         cursor = QTextCursor(self.edit.document())
         cursor.beginEditBlock()
         for number, (offset, line) in enumerate(self._lines):
             at = QTextCursor(self.edit.document().findBlockByNumber(number))
-            shown = parse(line) if not self.edit.quiet else Line(Kind.PLAIN, 0, (Span(line, 0),))
-            self._show(shown, offset, at)
+            self._show(self._parse(line), offset, at)
         cursor.endEditBlock()
         self.edit.setUpdatesEnabled(True)
+
+    def _parse(self, line: str) -> Line:
+        return parse(line) if not self.edit.quiet else Line(Kind.PLAIN, 0, (Span(line, 0),))
 
     def _show(self, line: Line, offset: int, cursor: QTextCursor) -> None:
         cursor.beginEditBlock()
@@ -124,7 +176,7 @@ class Paragraphs(Block):
         cursor.setBlockFormat(self._block(line))
         for span in line.spans:
             form = self._format(span.style, line.kind, line.level)
-            if not self.coloured or self._steps is None or span.start < 0:
+            if not self._coloured or self._steps is None or span.start < 0:
                 cursor.insertText(span.text, form)
                 continue
             first = offset + span.start
@@ -181,6 +233,8 @@ class Paragraphs(Block):
         return cursor
 
     def _resized(self) -> None:
-        height = int(self.edit.document().size().height()) + 2 * self.edit.frameWidth() + 4
-        if height != self._height:
+        if self._needed() != self._height:
             self.grew.emit()
+
+    def _needed(self) -> int:
+        return ceil(self.edit.document().size().height()) + 2 * self.edit.frameWidth()

@@ -1,0 +1,130 @@
+"""Long replies in the chat: blocks are there near what is seen, and nowhere else."""
+
+import pytest
+from PySide6.QtCore import QPoint, QRect
+from PySide6.QtGui import QTextCursor
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from launcher.conversations.records import Message, Role
+from launcher.gui import theme
+from launcher.gui.chat.code import CodeBlock
+from launcher.gui.chat.column import Column, Turn
+from launcher.gui.chat.look import sheet
+from launcher.gui.chat.prompt import Question
+from launcher.gui.chat.reply import Answer
+from launcher.gui.chat.text import Text
+
+CODE = "```python\nx = 1\ny = 2\n```\n"
+TABLE = "| a | bb |\n|---|---|\n| ccc | d |\n"
+PARAGRAPHS = "".join(f"Paragraph {number} of a long reply. {'word ' * 40}\n\n" for number in range(300))
+LONG = f"Begin.\n{CODE}{TABLE}{PARAGRAPHS}the end"
+
+
+@pytest.fixture
+def column(qtbot: QtBot, qapp: QApplication) -> Column:
+    """A conversation whose only reply is a long one, at its end."""
+    theme.apply(qapp, theme.current())
+    column = Column()
+    qtbot.addWidget(column)
+    column.setStyleSheet(sheet())
+    column.resize(400, 500)
+    column.show()
+    qtbot.waitExposed(column)
+    answer = Answer()
+    column.add(Turn(0, Question("Go on."), answer))
+    steps = " ".join(["10x2"] * (len(LONG) // 10) + [str(len(LONG) % 10)])
+    answer.recall(Message("a", None, Role.ASSISTANT, LONG, PARAGRAPHS, figures={"draft_steps": steps}))
+    answer.end("9 t/s")
+    bar = column.verticalScrollBar()
+    qtbot.waitUntil(lambda: not answer.waiting and bar.value() == bar.maximum() > 20_000, timeout=20_000)
+    return column
+
+
+def shown(answer: Answer) -> str:
+    return "\n".join(each.toPlainText() for each in answer.findChildren(Text))
+
+
+def test_only_what_is_near_is_built(column: Column, qapp: QApplication) -> None:
+    (answer,), bar = column.answers, column.verticalScrollBar()
+    body = answer.body
+    assert len(body) > 20
+    assert len(body.blocks) < 8
+    assert "the end" in shown(answer)
+    assert "Paragraph 0 " not in shown(answer)
+    assert answer.findChildren(CodeBlock) == []
+    height = body.height()
+    for value in range(bar.maximum(), -1, -250):
+        bar.setValue(value)
+        seen = QRect(body.mapFrom(column.viewport(), QPoint()), column.viewport().size()) & body.rect()
+        covered = sum((block.geometry() & seen).height() for block in body.blocks)
+        assert covered >= seen.height() - 3 * theme.px(theme.GAP_S), "but for the gaps"
+        assert len(body.blocks) < 10
+    bar.setValue(0)
+    assert "Paragraph 0 " in shown(answer)
+    assert "the end" in shown(answer), "the last one stays"
+    code, table = answer.findChildren(CodeBlock)
+    assert code.code == "x = 1\ny = 2"
+    assert table.edit.toPlainText().splitlines() == ["a    bb", "───  ──", "ccc  d"]
+    assert body.height() == height, "what is built again takes the room that it took"
+    answer.copy_button.click()
+    assert qapp.clipboard().text() == LONG
+
+
+def test_long_thoughts_are_built_where_they_are_seen_too(column: Column, qtbot: QtBot) -> None:
+    (answer,) = column.answers
+    answer.thoughts.button.click()
+    thoughts = answer.thoughts.body
+    qtbot.waitUntil(lambda: thoughts.height() > 20_000, timeout=20_000)
+    qtbot.waitUntil(lambda: len(thoughts.blocks) < 10, timeout=5_000)
+    answer.thoughts.button.click()
+    assert not thoughts.isVisible()
+
+
+def test_what_is_selected_is_not_let_go_of(column: Column) -> None:
+    (answer,), bar = column.answers, column.verticalScrollBar()
+    bar.setValue(0)
+    (first,) = [each for each in answer.body.findChildren(Text) if "Paragraph 0 " in each.toPlainText()]
+    first.selectAll()
+    bar.setValue(bar.maximum())
+    assert "Paragraph 0 " in first.textCursor().selectedText()
+    cursor = first.textCursor()
+    cursor.clearSelection()
+    first.setTextCursor(cursor)
+    bar.setValue(bar.maximum() - 500)
+    assert "Paragraph 0 " not in shown(answer)
+
+
+def test_scrolling_up_in_another_width_does_not_jump(column: Column, qtbot: QtBot) -> None:
+    (answer,), bar = column.answers, column.verticalScrollBar()
+    before = bar.maximum()
+    column.resize(620, 500)
+    qtbot.waitUntil(lambda: bar.value() == bar.maximum() < before - 5_000, timeout=5_000)
+    moved, heights = set(), {answer.body.height()}
+    while bar.value() >= 60:
+        seen = min(answer.body.blocks, key=lambda block: abs(block.mapTo(column, block.rect().center()).y() - 250))
+        above = seen.mapTo(column, QPoint()).y()
+        bar.setValue(bar.value() - 60)
+        moved.add(seen.mapTo(column, QPoint()).y() - above)
+        heights.add(answer.body.height())
+    assert moved <= {59, 60, 61}, "but for a pixel that is rounded"
+    assert len(heights) > 5, "guessed heights were put right"
+    assert "Paragraph 0 " in shown(answer)
+
+
+def test_what_is_built_later_is_coloured_too(column: Column) -> None:
+    (answer,), bar = column.answers, column.verticalScrollBar()
+    column.colour(coloured=True)
+    bar.setValue(bar.maximum() // 2)
+    (block, *_) = [each for each in answer.body.blocks if not each.visibleRegion().isEmpty()]
+    cursor = QTextCursor(block.findChildren(Text)[0].document())
+    cursor.movePosition(QTextCursor.MoveOperation.NextCharacter)
+    assert cursor.charFormat().background().color().name().upper() in theme.current().drafted
+
+
+def test_the_user_who_scrolls_away_stays_there(column: Column, qtbot: QtBot) -> None:
+    (answer,), bar = column.answers, column.verticalScrollBar()
+    answer.add("\n\nmore\n\nand more", "")
+    bar.setValue(3_000)
+    qtbot.wait(50)
+    assert bar.value() == 3_000
