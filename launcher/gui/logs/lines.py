@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 MOST_LINES = 20_000
 """Kept in memory; the files on the disk have more."""
-_MOST_IN_A_BATCH, _MOST_SERIOUS = 300, 60
+_MOST_IN_A_BATCH, _MOST_SERIOUS = 100, 40
 _LONGEST = 4_000
 _STAMP = re.compile(r"(?<!\S)(\d+\.\d\d\.\d{3}\.\d{3}) ([EWIDT]) +")
 _WRITTEN = re.compile(r"(\d{4}-\d\d-\d\d)[ T]([\d:]+(?:[,.]\d+)?)Z? ")

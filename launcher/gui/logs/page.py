@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,14 +10,15 @@ from PySide6.QtGui import QDesktopServices, QDragEnterEvent, QDropEvent, QGuiApp
 from PySide6.QtWidgets import QFileDialog, QFrame, QStackedWidget, QVBoxLayout, QWidget
 
 from launcher.base.errors import LauncherError
-from launcher.engine.state import State
+from launcher.engine.state import SERVING, State
 from launcher.gui import theme
 from launcher.gui.labels import Label
+from launcher.gui.logs.arrivals import Arrivals
 from launcher.gui.logs.bar import LogBar
 from launcher.gui.logs.cause_card import CauseCard
 from launcher.gui.logs.drops import dropped_log
 from launcher.gui.logs.flow import scrolled
-from launcher.gui.logs.lines import MOST_LINES, Line, Wanted, stamp_of, taken_apart, thinned
+from launcher.gui.logs.lines import MOST_LINES, Line, Wanted
 from launcher.gui.logs.model import LogModel
 from launcher.gui.logs.sources import (
     OURS,
@@ -59,7 +59,7 @@ class LogsPage(QWidget):
         self._dismissed: LauncherError | None = None
         self._reading: Handle[None] | None = None
         self.source = OURS
-        self.lines = LogModel(self)
+        self.lines, self._arrivals = LogModel(self), Arrivals(self)
         self.view = LogView(self.lines)
         self.bar = LogBar()
         self.card = CauseCard(self._fix, self.show_mark)
@@ -212,7 +212,8 @@ class LogsPage(QWidget):
         layout.addWidget(self.count)
 
     def _connect(self) -> None:
-        self._controller.logged.connect(self._take)
+        self._controller.logged.connect(self._arrivals.take)
+        self._arrivals.came.connect(self._take)
         self._controller.view_changed.connect(self._show_view)
         self.bar.source_chosen.connect(self.choose)
         self.bar.wanted_changed.connect(self._want)
@@ -225,14 +226,8 @@ class LogsPage(QWidget):
             QShortcut(key, self, slot, context=Qt.ShortcutContext.WidgetWithChildrenShortcut)
 
     @Slot(object)
-    def _take(self, texts: list[str]) -> None:
-        """Take this window's lines in; of a flood the last."""
-        stamp = stamp_of(time.time())
-        kept, left_out = thinned(texts)
-        lines = [taken_apart(text, stamp) for text in kept]
-        if left_out:
-            said = tr("… {count} lines are not shown here, but in the log file …", count=f"{left_out:,}")
-            lines.insert(0, Line(stamp, "D", said))
+    def _take(self, lines: list[Line]) -> None:
+        """Take this window's lines in."""
         if self.source.kind is Kind.OURS:
             self.lines.append(lines)
             self._ours = self.lines.kept
@@ -275,7 +270,7 @@ class LogsPage(QWidget):
             return
         inputs = self._controller.inputs
         error = inputs.status.error if inputs.status.state in (State.FAILED, State.RESTARTING) else None
-        error = error or inputs.problem
+        error = error or (None if inputs.status.state in SERVING else inputs.problem)
         if error is None:
             self._dismissed = None
         self._show_cause(cause_of(error) if error is not None and error is not self._dismissed else None)

@@ -69,7 +69,7 @@ class DetailCard(Card):
         self.grid.setVerticalSpacing(theme.px(theme.GAP_S))
         self.grid.setColumnStretch(1, 1)
         actions = Flow(gap=theme.px(theme.GAP))
-        for button in (self.start, self.verify, self.delete, self.folder):
+        for button in (self.start, self.verify, self.folder, self.delete):  # the last one grows when it asks
             actions.add(button)
         above: tuple[QWidget, ...] = (self.title, self.path, self.badge, self.fit)
         below: tuple[QWidget, ...] = (self.progress, self.progress_words, self.note, self._grid_holder)
