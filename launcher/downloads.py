@@ -14,6 +14,7 @@ from launcher.models.catalogue_load import load_catalogue
 from launcher.models.pull import PullProgress, pull
 from launcher.models.wanted import Wanted, named_model, target_of, wanted
 from launcher.planner import choose_file
+from launcher.settings import transfer
 
 PULL, ENGINE = "pull", "engine"
 
@@ -74,7 +75,7 @@ async def _pull(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
         vision=arguments["vision"],
     )
     to = Path(arguments["to"]) if arguments["to"] else None
-    pulled = await pull(meant, to=to, on_progress=_pull_figures(report))
+    pulled = await pull(meant, to=to, on_progress=_pull_figures(report), settings=transfer())
     if pulled.checked.problem is not None:
         raise pulled.checked.problem
     return {
@@ -136,7 +137,7 @@ async def _install(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
             left_s = transfer.seconds_left if transfer.bytes == size else None  # that of one of several files
             report(Figures(done, size, transfer.bytes_per_second, left_s, transfer.note))
 
-    engine = await install(arguments["tag"], arguments["backend"], on_progress=told)
+    engine = await install(arguments["tag"], arguments["backend"], on_progress=told, settings=transfer())
     return {"engine": engine.name, "path": str(engine.program), "notes": notes}
 
 

@@ -38,6 +38,7 @@ from launcher.models.locate import locate
 from launcher.models.pull import Pulled, PullProgress, pull
 from launcher.models.wanted import wanted
 from launcher.session import Reply, Session
+from launcher.settings import transfer
 
 _LOOK_S = 0.5
 """How often a download of another program is looked at."""
@@ -173,7 +174,11 @@ class _FirstStart:
             )
 
         engine = await self._or_look_on(
-            lambda: install(target=offered.target, on_progress=told), EngineBusy, Step.ENGINE, ENGINE, {}
+            lambda: install(target=offered.target, on_progress=told, settings=transfer()),
+            EngineBusy,
+            Step.ENGINE,
+            ENGINE,
+            {},
         )
         tested = bool(engine.manifest and engine.manifest.accepted)
         self._say(Step.ENGINE, Stage.DONE, subject=engine.name, how=_how(EngineHere(engine.name, tested=tested)))
@@ -197,7 +202,11 @@ class _FirstStart:
             )
 
         pulled = await self._or_look_on(
-            lambda: pull(meant, on_progress=told), DownloadBusy, Step.MODEL, PULL, {"what": self._aim.model}
+            lambda: pull(meant, on_progress=told, settings=transfer()),
+            DownloadBusy,
+            Step.MODEL,
+            PULL,
+            {"what": self._aim.model},
         )
         self._say_pulled(pulled)
 

@@ -1,6 +1,7 @@
-"""The settings of this program, each declared once: what it is called, what it may be, and when it applies.
+"""The settings of this program as they stand: read, changed, and handed to what goes by them.
 
-They are kept in settings.toml in the config folder, which may be edited by hand: see settings_file.py.
+They are declared in settings_declared.py, and kept in settings.toml in the config folder, which may be edited by
+hand: see settings_file.py.
 """
 
 import difflib
@@ -9,107 +10,31 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from launcher import settings_file
 from launcher.base.errors import BadOption
-from launcher.base.paths import MODELS_VARIABLE, data_dir, expanded
+from launcher.base.paths import data_dir, expanded
+from launcher.settings_declared import (
+    AT_LOGIN,
+    CONNECTIONS,
+    LANGUAGE,
+    LIMIT,
+    SETTINGS,
+    SYSTEM,
+    TEXT_SCALE,
+    THEME,
+    Setting,
+)
 from launcher.settings_file import Value
 
 if TYPE_CHECKING:
     import argparse
 
-Kind = Literal["choice", "number", "switch", "folder"]
-Applies = Literal["now", "next window", "next download", "next login"]
+    from launcher.fetch.transfer import TransferSettings
+
 _log = logging.getLogger(__name__)
 _YES, _NO = ("on", "yes", "true", "1"), ("off", "no", "false", "0")
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting. `title`, `sentence`, `group` and the words of `choices` are English, for faces to translate.
-
-    `name` is TABLE.KEY of the file. `choices` are values with their words, `least`, `most` and `step` the limits of a
-    number in `unit`. `variable` is the environment's name for it, which goes before the file. `stored` is False for
-    what the system itself keeps.
-    """
-
-    name: str
-    group: str
-    title: str
-    sentence: str
-    kind: Kind
-    default: Value
-    applies: Applies = "now"
-    choices: tuple[tuple[str, str], ...] = ()
-    least: int = 0
-    most: int = 0
-    step: int = 1
-    unit: str = ""
-    variable: str = ""
-    stored: bool = True
-
-
-LANGUAGE, THEME, TEXT_SCALE = "window.language", "window.theme", "window.text_scale"
-MODELS_FOLDER, AT_LOGIN = "models.folder", "server.at_login"
-SYSTEM = "system"
-
-SETTINGS = (
-    Setting(
-        LANGUAGE,
-        "Window",
-        "Language",
-        "The language of the window. What a translation lacks is shown in English.",
-        "choice",
-        SYSTEM,
-        "next window",
-        ((SYSTEM, "As the system"), ("en", "English"), ("zh_CN", "简体中文")),
-    ),
-    Setting(
-        THEME,
-        "Window",
-        "Theme",
-        "Light or dark, or as the desktop has it, also when that changes.",
-        "choice",
-        SYSTEM,
-        "now",
-        ((SYSTEM, "As the system"), ("light", "Light"), ("dark", "Dark")),
-    ),
-    Setting(
-        TEXT_SCALE,
-        "Window",
-        "Text size",
-        "The size of all text, and of what is laid out around it.",
-        "number",
-        100,
-        "next window",
-        least=80,
-        most=200,
-        step=5,
-        unit="%",
-    ),
-    Setting(
-        MODELS_FOLDER,
-        "Models",
-        "Folder for models",
-        "Where downloads go, and where models are looked for. What lies in the folder before is not moved.",
-        "folder",
-        "",
-        "next download",
-        variable=MODELS_VARIABLE,
-    ),
-    Setting(
-        AT_LOGIN,
-        "Server",
-        "Serve from login on",
-        "Starts the model that was served last when you log in. No window opens.",
-        "switch",
-        False,
-        "next login",
-        stored=False,
-    ),
-)
-"""In the order in which they are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +125,24 @@ def look() -> Look:
         else:
             good[name] = value
     return Look(settings_file.path(), tuple(_standing(each, good) for each in SETTINGS), tuple(notices))
+
+
+def value(name: str) -> Value:
+    """Return the value in use of a setting that the file keeps; the default where the file cannot be used."""
+    declared = setting(name)
+    try:
+        kept = settings_file.read().values.get(name)
+    except OSError:
+        kept = None
+    return default_of(declared) if kept is None or _problem(declared, kept) else kept
+
+
+def transfer() -> "TransferSettings":
+    """Return how downloads are received."""
+    from launcher.fetch.transfer import TransferSettings
+
+    limit = int(value(LIMIT))
+    return TransferSettings(connections=int(value(CONNECTIONS)), bytes_per_second=limit * 10**6 or None)
 
 
 def change(name: str, value: Value) -> Standing:

@@ -3,12 +3,14 @@
 import asyncio
 import hashlib
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launcher import settings
 from launcher.base.errors import BadOption, LauncherError, ModelUnknown
 from launcher.base.paths import models_dir
 from launcher.downloads import _pull_figures, add_engine, add_pull, queue
@@ -22,6 +24,7 @@ from launcher.fetch.transfer import Phase, TransferSettings
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import library
 from launcher.models.pull import PullProgress
+from launcher.settings_declared import LIMIT
 from tests.conftest import Hub, ReleaseServer
 from tests.models.test_gguf_split import write_split
 from tools.fault_matrix.server import FileServer, serving
@@ -72,6 +75,15 @@ async def test_a_model_is_pulled_into_the_library(repo: str, demo_model: Path) -
     assert job.done_bytes == job.bytes == target.stat().st_size
     assert progress
     assert [local.path for local in library(load_catalogue()).models] == [target]
+
+
+async def test_it_is_no_faster_than_the_settings_say(server: FileServer, demo_model: Path, tmp_path: Path) -> None:
+    settings.change(LIMIT, 8)
+    await add_pull(server.url("limited", "", "demo.gguf"), sha256=sha256(demo_model), to=tmp_path)
+    began_s = time.monotonic()
+    await work()
+    size = (tmp_path / "demo.gguf").stat().st_size
+    assert time.monotonic() - began_s >= (size - 2 * 10**6) / (8 * 10**6)  # a quarter second's worth comes at once
 
 
 async def test_one_that_is_not_there_fails_and_the_next_is_pulled(repo: str, hub: Hub) -> None:

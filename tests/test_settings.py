@@ -12,7 +12,8 @@ from launcher import autostart, settings, settings_file
 from launcher.base.errors import BadOption, TargetUnusable
 from launcher.base.paths import MODELS_VARIABLE, models_dir
 from launcher.engine.last import keep_last
-from launcher.settings import AT_LOGIN, LANGUAGE, MODELS_FOLDER, SETTINGS, TEXT_SCALE, THEME
+from launcher.fetch.transfer import TransferSettings
+from launcher.settings_declared import AT_LOGIN, LANGUAGE, MODELS_FOLDER, SETTINGS, TEXT_SCALE, THEME, Setting
 
 BY_HAND = """\
 # mine
@@ -69,7 +70,7 @@ def test_without_a_file_all_are_as_usual(file: Path, login: Path) -> None:
 
 
 @pytest.mark.parametrize("declared", SETTINGS, ids=lambda each: each.name)
-def test_each_is_declared_whole(declared: settings.Setting) -> None:
+def test_each_is_declared_whole(declared: Setting) -> None:
     assert declared.group
     assert declared.title
     assert declared.sentence.endswith(".")
@@ -80,7 +81,8 @@ def test_each_is_declared_whole(declared: settings.Setting) -> None:
         assert isinstance(declared.default, int)
         assert declared.least <= declared.default <= declared.most
         assert (declared.default - declared.least) % declared.step == 0
-    assert settings.parse(declared, str(declared.default or "off")) is not None
+    text = "off" if declared.kind == "switch" else str(declared.default or 0)
+    assert settings.parse(declared, text) is not None
 
 
 def test_what_is_chosen_is_kept_and_the_default_leaves_the_file(file: Path) -> None:
@@ -265,3 +267,11 @@ def test_a_link_to_the_file_stays_one(file: Path, tmp_path: Path) -> None:
     settings.change(THEME, "light")
     assert file.is_symlink()
     assert real.read_text() == '[window]\ntheme = "light"\n'
+
+
+def test_downloads_are_received_as_the_file_says(file: Path) -> None:
+    assert settings.transfer() == TransferSettings()
+    file.write_text("[downloads]\nlimit = 2\nconnections = 3\n")
+    assert settings.transfer() == TransferSettings(connections=3, bytes_per_second=2_000_000)
+    file.write_text("[downloads]\nlimit = -2\nconnections = 'many'\n")
+    assert settings.transfer() == TransferSettings()

@@ -86,10 +86,13 @@ async def run(options: argparse.Namespace) -> int:
 async def _install(options: argparse.Namespace) -> int:
     from launcher.engine.install import install
     from launcher.engine.installed import read_store
+    from launcher.settings import transfer
 
     show = _JsonLines() if options.json else _Lines()
     try:
-        engine = await install(options.tag, options.backend, anyway=options.anyway, on_progress=show)
+        engine = await install(
+            options.tag, options.backend, anyway=options.anyway, on_progress=show, settings=transfer()
+        )
     except asyncio.CancelledError:
         show.close()
         show.interrupted()

@@ -49,10 +49,12 @@ def _rate(text: str) -> int:
 
 async def run(options: argparse.Namespace) -> int:
     """Pull it. Exit code 1 when it could not be had or is not what it should be; 130 when it was interrupted."""
-    from launcher.fetch.transfer import TransferSettings
+    from dataclasses import replace
+
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.pull import pull, unfinished_bytes
     from launcher.models.wanted import wanted
+    from launcher.settings import transfer
 
     catalogue = load_catalogue()
     text, choice = await _choose(options, catalogue)
@@ -60,7 +62,7 @@ async def run(options: argparse.Namespace) -> int:
         wanted, text, catalogue, sha256=options.sha256, revision=options.revision, vision=options.vision
     )
     _begin(meant, choice, options)
-    settings = TransferSettings(bytes_per_second=options.limit) if options.limit else None
+    settings = replace(transfer(), bytes_per_second=options.limit) if options.limit else transfer()
     show = _JsonLines() if options.json else _Lines()
     try:
         pulled = await pull(meant, to=options.to, on_progress=show.progress, settings=settings)

@@ -6,11 +6,13 @@ from PySide6.QtCore import QObject, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QAction, QGuiApplication, QIcon, QPainter, QPixmap
 from PySide6.QtWidgets import QMenu, QSystemTrayIcon
 
+from launcher import settings
 from launcher.engine.state import State
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.viewmodel import View
 from launcher.gui.words import tr
+from launcher.settings_declared import NOTIFICATIONS
 
 _SIZES = (16, 24, 32, 48, 64, 128, 256)
 _LONGEST_NOTE = 250
@@ -45,7 +47,6 @@ class Tray(QObject):
         super().__init__(parent)
         self._controller = controller
         self._in_front = in_front
-        self.notifies = True
         self._state = controller.inputs.status.state
         self.menu = QMenu()
         self._head = self._add("", None)
@@ -92,7 +93,7 @@ class Tray(QObject):
     @Slot(str, str)
     def notify(self, title: str, text: str) -> None:
         """Tell the user, unless the window is in front of them or they want no notifications."""
-        if self.notifies and not self._in_front():
+        if settings.value(NOTIFICATIONS) and not self._in_front():
             self.icon.showMessage(title, text[:_LONGEST_NOTE], self.icon.icon())
 
     def _add(self, text: str, triggered: Callable[[], object] | None) -> QAction:

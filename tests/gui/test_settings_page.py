@@ -15,7 +15,7 @@ from launcher.base.paths import MODELS_VARIABLE, models_dir
 from launcher.gui import theme
 from launcher.gui.settings.page import SettingsPage
 from launcher.gui.window import Window
-from launcher.settings import AT_LOGIN, LANGUAGE, MODELS_FOLDER, SETTINGS, TEXT_SCALE, THEME
+from launcher.settings_declared import AT_LOGIN, LANGUAGE, MODELS_FOLDER, SETTINGS, TEXT_SCALE, THEME
 from tests.gui.walk import clipped, hidden_by_parents
 
 SECRET = "hf_abcdefghijklmnop"

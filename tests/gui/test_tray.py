@@ -7,9 +7,11 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication
 from pytestqt.qtbot import QtBot
 
+from launcher import settings
 from launcher.engine.state import State
 from launcher.gui.tray import Tray, make_icon
 from launcher.gui.window import Window
+from launcher.settings_declared import NOTIFICATIONS
 
 Wait = Callable[..., None]
 
@@ -63,10 +65,10 @@ def test_a_failed_start_is_told_with_its_reason(
 
 
 def test_nobody_is_told_what_they_see_or_do_not_want(window: Window, told: list[tuple[str, str]], tray: Tray) -> None:
-    tray.notifies = False
+    settings.change(NOTIFICATIONS, False)
     window.controller.notify("Download finished", "a.gguf")
     assert told == []
-    tray.notifies = True
+    settings.reset(NOTIFICATIONS)
     window.controller.notify("Download finished", "a.gguf")
     assert told == [("Download finished", "a.gguf")]
     tray._in_front = lambda: True

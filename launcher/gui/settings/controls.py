@@ -8,7 +8,7 @@ from launcher.gui import theme
 from launcher.gui.labels import Label, set_tip
 from launcher.gui.widgets.slider import Slider
 from launcher.gui.words import tr
-from launcher.settings import Setting
+from launcher.settings_declared import Setting
 from launcher.settings_file import Value
 
 _SETTLED_MS = 300

@@ -17,7 +17,8 @@ from launcher.gui.labels import Elided, Label
 from launcher.gui.settings.row import Row
 from launcher.gui.widgets import Banner, Card, PageHead
 from launcher.gui.words import tr
-from launcher.settings import Look, Setting, Standing
+from launcher.settings import Look, Standing
+from launcher.settings_declared import MODELS_FOLDER, SETTINGS, SYSTEM, THEME, Setting
 from launcher.settings_file import Value
 
 _WIDEST = 920
@@ -25,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class SettingsPage(QWidget):
-    """Made from launcher.settings.SETTINGS: what is declared there is here."""
+    """Made from launcher.settings_declared.SETTINGS: what is declared there is here."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
@@ -95,7 +96,7 @@ class SettingsPage(QWidget):
 
     def _changed(self, standing: Standing) -> None:
         self._show_standing(standing)
-        if standing.setting.name == settings.THEME:
+        if standing.setting.name == THEME:
             _take_theme(str(standing.value))
 
     def _refused(self, error: LauncherError) -> None:
@@ -128,7 +129,7 @@ class SettingsPage(QWidget):
         column = QVBoxLayout()
         column.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
         column.setSpacing(theme.px(theme.GAP_L))
-        for declared in settings.SETTINGS:
+        for declared in SETTINGS:
             card = self.cards.get(declared.group)
             if card is None:
                 card = self.cards[declared.group] = Card(tr(declared.group))
@@ -204,7 +205,7 @@ class SettingsPage(QWidget):
         return row
 
 
-_TOKEN_GROUP = settings.setting(settings.MODELS_FOLDER).group
+_TOKEN_GROUP = settings.setting(MODELS_FOLDER).group
 
 
 def _words(declared: Setting, value: Value) -> str:
@@ -224,6 +225,6 @@ def _explained(work: Callable[[], _T]) -> _T:
 
 def _take_theme(name: str) -> None:
     application = QCoreApplication.instance()
-    theme.choose(None if name == settings.SYSTEM else name)
+    theme.choose(None if name == SYSTEM else name)
     if isinstance(application, QApplication):
         theme.apply(application, theme.current())

@@ -9,7 +9,8 @@ from launcher.gui.labels import Label, set_tip
 from launcher.gui.settings.controls import Control, control_for
 from launcher.gui.widgets import Glyph
 from launcher.gui.words import tr
-from launcher.settings import Setting, Standing
+from launcher.settings import Standing
+from launcher.settings_declared import Setting
 
 CONTROL_WIDTH, _NARROW = 320, 640
 
