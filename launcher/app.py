@@ -21,7 +21,7 @@ from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import find_companion
 from launcher.models.locate import locate, refuse_damaged
 from launcher.monitor.meter import ReplyMeter
-from launcher.running import Running, explain_break, logs, preview, restart, status, stop
+from launcher.running import Running, explain_break, held_engine, logs, preview, restart, status, stop
 from launcher.session import OnDelta, OnEvent, OnHealth, OnSample, Reply, Session, read_reply
 
 __all__ = [
@@ -108,6 +108,8 @@ async def chat(
         if url is None:
             raise
         return await _chat_elsewhere(request, address_of(url), api_key, on_delta, error)
+    if held := await asyncio.to_thread(held_engine, entry):
+        raise held
     key = await asyncio.to_thread(key_of, entry)
     began_s = time.monotonic()
     try:

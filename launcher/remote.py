@@ -137,6 +137,7 @@ def status_of(supervisor: Supervisor) -> dict[str, object]:
         "state": status.state.value,
         "percent": status.percent,
         "error": str(status.error) if status.error else None,
+        "pid": supervisor.engine_pid,
         "launcher_pid": os.getpid(),
         "engine_pid": supervisor.engine_pid,
         "url": supervisor.endpoint.url,

@@ -1,6 +1,7 @@
 """The verbs on servers that run already, in whatever program of this user."""
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
@@ -23,6 +24,9 @@ from launcher.engine.state import SERVING
 _STOP_S = 12.0
 _ANSWER_S = 10.0
 _LOOK_S, _AGAIN_S = 2.0, 0.1
+_KILL = "taskkill /F /PID {}" if sys.platform == "win32" else "kill -9 {}"
+_END = f"end it with `{_KILL}`: its engine ends with it"
+_SILENT = "not answering"
 _ANSWERED = tuple(state.value for state in SERVING)
 
 OnState = Callable[[str, float | None], None]
@@ -31,12 +35,16 @@ OnState = Callable[[str, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A registered server and what it is doing now; `error` is why it failed or is being restarted, or None."""
+    """A registered server and what it is doing now; `error` is why it failed or is being restarted, or None.
+
+    `problem` says why it does not answer or why nothing looks after it, and what to do; None where all is well.
+    """
 
     entry: Entry
     state: str
     percent: float | None = None
     error: str | None = None
+    problem: str | None = None
 
 
 async def status(url: str | None = None) -> tuple[Running, ...]:
@@ -50,19 +58,48 @@ async def status(url: str | None = None) -> tuple[Running, ...]:
 
 async def _look(entry: Entry) -> Running:
     told: Mapping[str, Any] = {}
-    if entry.line is not None:
+    held = await asyncio.to_thread(entry.launcher.held)
+    if entry.line is not None and not held:
         with suppress(LauncherError, TimeoutError):
             async with asyncio.timeout(_LOOK_S):
                 told = await _last(entry.line, "status")
     state = str(told.get("state") or entry.state)
     if state in _ANSWERED:
         async with EngineClient(entry.url, None) as client:  # /health needs no key
-            state = state if await client.healthy() else "not answering"
-    return Running(entry, state, told.get("percent"), told.get("error"))
+            state = state if await client.healthy() else _SILENT
+    problems = []
+    if held:
+        problems.append(f"Its program (process {entry.pid}) is held, by Ctrl-Z say: nothing looks after the server.")
+        problems.append(f"{_go_on(entry.pid)}, `mtp-launcher stop` ends it.")
+    if why := await asyncio.to_thread(held_engine, entry):
+        problems.append(str(why))
+    elif state == _SILENT:
+        problems.append("`mtp-launcher logs` shows what it does, `mtp-launcher restart` begins anew.")
+    return Running(entry, state, told.get("percent"), told.get("error"), " ".join(problems) or None)
+
+
+def held_engine(entry: Entry) -> Unreachable | None:
+    """Return the error that a server's engine is held, None while it is not."""
+    if entry.engine_pid is None or entry.engine_created_s is None:
+        return None
+    if not ProcessId(entry.engine_pid, entry.engine_created_s).held():
+        return None
+    return Unreachable(
+        f"The engine of {entry.url} (process {entry.engine_pid}) is held, by SIGSTOP or a debugger, so it is silent.",
+        f"{_go_on(entry.engine_pid)}, `mtp-launcher restart` begins anew.",
+    )
+
+
+def _go_on(pid: int) -> str:
+    if sys.platform == "win32":
+        return f"The Resource Monitor lets process {pid} go on"
+    return f"`kill -CONT {pid}` lets it go on"
 
 
 async def explain_break(entry: Entry, error: Unreachable) -> Unreachable:
     """Return why a reply of a server broke off, as its program tells it; the error as it is when it tells nothing."""
+    if held := await asyncio.to_thread(held_engine, entry):
+        return held
     if entry.line is None:
         return error
     with suppress(LauncherError, TimeoutError):
@@ -77,11 +114,20 @@ async def explain_break(entry: Entry, error: Unreachable) -> Unreachable:
 async def stop(url: str | None, *, drain_s: float = 0.0) -> Entry:
     """Stop the only running server, or the one at `url`, and return what it was.
 
-    Its program is asked; a window stays open. One that does not answer is asked to end by a signal (on Windows it is
-    ended, which ends the engine's job). The requests it has may end for up to `drain_s` seconds. Raises ServerNotFound,
-    SeveralServers, or EngineFailed when it still runs 12 s later.
+    Its program is asked; a window stays open. One that is held goes on first, for it could put nothing away. One that
+    does not answer is asked to end by a signal (on Windows it is ended, which ends the engine's job). The requests it
+    has may end for up to `drain_s` seconds. Raises ServerNotFound, SeveralServers, or EngineFailed when a debugger
+    holds it, or it still runs 12 s later.
     """
     entry = await asyncio.to_thread(registry.find, url)
+    if entry.launcher.held():
+        with suppress(psutil.Error):
+            psutil.Process(entry.pid).resume()
+        if entry.launcher.held():
+            raise EngineFailed(
+                f"The program that runs the server at {entry.url} (process {entry.pid}) is held by a debugger.",
+                f"Let it go on there, or {_END.format(entry.pid)}.",
+            )
     engine = ProcessId.of(entry.engine_pid) if entry.engine_pid else None
     asked = False
     if entry.line is not None:
@@ -94,7 +140,10 @@ async def stop(url: str | None, *, drain_s: float = 0.0) -> Entry:
     deadline_s = time.monotonic() + _STOP_S
     while await asyncio.to_thread(_runs, entry, engine):
         if time.monotonic() > deadline_s:
-            raise EngineFailed(f"The server at {entry.url} did not end within {_STOP_S:.0f} s.", "Try again.")
+            raise EngineFailed(
+                f"The server at {entry.url} (process {entry.pid}) did not end within {_STOP_S:.0f} s.",
+                f"Try again, or {_END.format(entry.pid)}.",
+            )
         await asyncio.sleep(0.05)
     return entry
 

@@ -130,7 +130,7 @@ def _verbs() -> str:
     with serving("--model", "demo") as (process, ready):
         engine = identity(ready["pid"])
         [server] = asked("status")
-        assert (server["state"], server["engine_pid"], server["pid"]) == ("ready", ready["pid"], process.pid), server
+        assert (server["state"], server["pid"], server["launcher_pid"]) == ("ready", ready["pid"], process.pid), server
         reply = asked("chat", "What is MTP?")
         assert reply["draft_n_accepted"] > 0, reply
         stopped = asked("stop")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import psutil
 
+_HELD = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 _SAME_START_S = 0.015
 """Linux tells the start in ticks of 10 ms (proc_pid_stat(5)); Windows finer."""
 
@@ -37,6 +38,13 @@ class ProcessId(NamedTuple):
                 abs(_created_s(process) - self.created_s) < _SAME_START_S and process.status() != psutil.STATUS_ZOMBIE
             )
         except (psutil.Error, OSError):
+            return False
+
+    def held(self) -> bool:
+        """Return whether this very process runs but is held: by Ctrl-Z, SIGSTOP or a debugger."""
+        try:
+            return self.running() and psutil.Process(self.pid).status() in _HELD
+        except psutil.Error:
             return False
 
 

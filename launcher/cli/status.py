@@ -23,7 +23,6 @@ async def run(options: argparse.Namespace) -> int:
             "url",
             "port",
             "api_key",
-            "pid",
             "engine_pid",
             "model",
             "engine",
@@ -31,7 +30,18 @@ async def run(options: argparse.Namespace) -> int:
             "health",
             "shared",
         }
-        print_json([{"state": server.state, **server.entry.model_dump(include=fields)} for server in servers])
+        print_json(
+            [
+                {
+                    "state": server.state,
+                    "problem": server.problem,
+                    "pid": server.entry.engine_pid,
+                    "launcher_pid": server.entry.pid,
+                    **server.entry.model_dump(include=fields),
+                }
+                for server in servers
+            ]
+        )
     elif not servers:
         print("No server is running. Start one with `mtp-launcher serve --model FILE`.")
     else:
@@ -40,6 +50,8 @@ async def run(options: argparse.Namespace) -> int:
             mtp = f"draft length {entry.draft}" if entry.draft else "MTP off"
             about = (server.state, entry.model, mtp, f"{entry.engine} engine", f"pid {entry.engine_pid}")
             print(f"{entry.url}/v1  {'  '.join(about)}")
+            if server.problem:
+                print(f"  {server.problem}")
             if entry.shared:
                 print("  shared with the network until it ends (serve --lan)")
             if options.show_key:

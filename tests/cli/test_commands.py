@@ -126,7 +126,8 @@ def test_a_server_is_served_listed_asked_and_stopped() -> None:
         models = httpx.get(f"{ready['url']}/v1/models", headers=key, trust_env=False).json()
         assert models["data"][0]["id"] == "demo"
         (listed,) = answer("status")
-        assert (listed["url"], listed["state"], listed["engine_pid"]) == (ready["url"], "ready", ready["pid"])
+        assert (listed["url"], listed["state"], listed["problem"]) == (ready["url"], "ready", None)
+        assert (listed["pid"], listed["launcher_pid"]) == (ready["pid"], ready["launcher_pid"])
         reply = answer("chat", "What is acceptance?", "--max-tokens", "60", "--no-think")
         assert reply["text"]
         assert reply["reasoning"] == ""

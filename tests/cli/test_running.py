@@ -1,9 +1,12 @@
 """restart, logs, stop and the kept settings, as a user types them."""
 
+import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +42,21 @@ def served(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str,
 def status() -> dict[str, Any]:
     (told,) = json.loads(run("status", "--json").stdout)
     return dict(told)
+
+
+@contextmanager
+def debugged(pid: int) -> Iterator[None]:
+    """Hold a process as debuggers do (ptrace(2))."""
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    seize, interrupt, detach = 0x4206, 0x4207, 17
+    assert ptrace(seize, pid, None, None) == 0, os.strerror(ctypes.get_errno())
+    assert ptrace(interrupt, pid, None, None) == 0
+    os.waitpid(pid, 0)
+    try:
+        yield
+    finally:
+        assert ptrace(detach, pid, None, None) == 0
 
 
 def test_a_server_is_restarted_followed_and_stopped_and_keeps_its_settings() -> None:
@@ -105,6 +123,42 @@ def test_a_program_that_is_held_is_said_to_be(
                 assert f"(process {process.pid}) does not answer." in capsys.readouterr().err
         finally:
             process.send_signal(signal.SIGCONT)
+
+
+def test_an_engine_that_is_held_is_said_to_be() -> None:
+    with served() as (_, ready):
+        os.kill(ready["pid"], signal.SIGSTOP)
+        try:
+            told = status()
+            assert told["state"] == "not answering"
+            assert f"`kill -CONT {ready['pid']}` lets it go on" in told["problem"]
+            assert told["problem"] in run("status").stdout
+            begun_s = time.monotonic()
+            asked = json.loads(run("chat", "Hi", "--json").stdout)["error"]
+            assert time.monotonic() - begun_s < 30  # and not 75
+            assert (asked["code"], f"(process {ready['pid']}) is held" in asked["message"]) == ("unreachable", True)
+        finally:
+            os.kill(ready["pid"], signal.SIGCONT)
+
+
+def test_a_server_whose_program_is_held_says_so_and_can_be_stopped() -> None:
+    with served() as (process, _):
+        process.send_signal(signal.SIGSTOP)
+        told = status()
+        assert told["state"] == "ready"
+        assert f"(process {process.pid}) is held" in told["problem"]
+        begun_s = time.monotonic()
+        assert run("stop").returncode == 0
+        assert time.monotonic() - begun_s < running._STOP_S
+        assert process.wait(20) == 0
+
+
+def test_a_program_that_a_debugger_holds_is_told_with_its_pid(capsys: pytest.CaptureFixture[str]) -> None:
+    with served() as (process, _), debugged(process.pid):
+        assert main(["stop"], lambda _: 0) == 1
+        told = capsys.readouterr().err
+        assert "is held by a debugger" in told
+        assert f"`kill -9 {process.pid}`" in told
 
 
 @pytest.mark.parametrize("verb", ["status", "stop"])
