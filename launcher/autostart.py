@@ -65,6 +65,7 @@ StartLimitBurst=4
 Type=exec
 {environment}ExecStart={words}
 Restart=on-failure
+SuccessExitStatus=143
 RestartSec=10
 TimeoutStopSec=20
 KillMode=mixed

@@ -67,7 +67,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Serve until the end is asked for; a failure of the engine that is not mended ends it with exit code 1."""
+    """Serve until the end is asked for; a failure of the engine that is not mended ends it with exit code 1.
+
+    Ctrl-C and SIGTERM are the ordinary end of a server that is ready; before that they are an interruption.
+    """
     from launcher import app
     from launcher.base.errors import LauncherError
     from launcher.cli.progress import StateLine
@@ -98,7 +101,11 @@ async def run(options: argparse.Namespace) -> int:
         start = partial(session.start, serve_options, chosen=last_time | asked, named=model)
         await _serve(session, start, model, last_time, options)
     except asyncio.CancelledError:
-        return 0  # SIGINT and SIGTERM are the ordinary end
+        if options.json:
+            print_json({"state": "stopped"})
+        else:
+            print("Ended before the server was ready.", file=sys.stderr, flush=True)
+        raise
     except LauncherError as error:
         print_failure(error, session.way, as_json=options.json)
         return 1
@@ -125,7 +132,11 @@ async def _serve(
             await start()
             await asyncio.to_thread(keep_last, model)
             _announce(session, last_time, as_json=options.json)
-            if (error := await session.wait_until_ended()) is None:
+            try:
+                error = await session.wait_until_ended()
+            except asyncio.CancelledError:
+                return  # SIGINT and SIGTERM are the ordinary end
+            if error is None:
                 return
             raise error
         except LauncherError as failed:

@@ -58,6 +58,23 @@ def test_it_can_be_interrupted_at_any_moment(number: signal.Signals, after_s: fl
     assert servers() == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_server_that_is_not_ready_yet_is_said_to_be_interrupted(
+    number: signal.Signals, form: list[str], fake_engine: Path, demo_model: Path
+) -> None:
+    serve = [*COMMAND, "serve", "--model", str(demo_model), "--engine", str(fake_engine), *form]
+    environment = os.environ | {"FAKE_FAULTS": "silent-start"}
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        while not any(server["state"] == "loading" for server in servers()):
+            assert process.poll() is None
+        process.send_signal(number)
+        output, told = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert output == ('{"state": "stopped"}\n' if form else "")
+    assert ("Ended before the server was ready.\n" in told) is not bool(form)
+
+
 @pytest.mark.parametrize("pause_s", [0.0, 0.02])
 @pytest.mark.parametrize("state", ["Preparing", "Loading the model", "Warming up", "Ready"])
 def test_two_interrupts_at_any_moment_of_a_start_end_it_without_a_traceback(state: str, pause_s: float) -> None:
