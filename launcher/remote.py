@@ -82,7 +82,8 @@ class RemoteControl:
         supervisor, chosen = self._session.supervisor, _chosen(fields)
         launch = _launch_of(supervisor)
         basis = await basis_of(launch, engine_pid=supervisor.engine_pid, log=supervisor.log.last())
-        return await asyncio.to_thread(lambda: Previewer(basis).preview(chosen).as_json())
+        told = await asyncio.to_thread(lambda: Previewer(basis).preview(chosen).as_json())
+        return told | {"state": supervisor.status.state.value}
 
     async def _restart(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
         supervisor, chosen = self._session.supervisor, _chosen(fields)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
 
 _UNKNOWN = "not known"
+_PREVIEW_S = 10.0
 _SHOWN, _LONGEST = 3, 200
 _SETTINGS = {
     "context": "ctx",
@@ -79,8 +82,14 @@ async def run(options: argparse.Namespace) -> int:
             print(state.capitalize(), file=sys.stderr, flush=True)
         shown = state
 
+    if options.changes and (warning := await _too_big(options)):
+        print(filled(warning, "Note: "), file=sys.stderr, flush=True)
     try:
         told = await app.restart(options.url, dict(options.changes), drain_s=options.drain, on_state=show)
+    except asyncio.CancelledError:
+        if shown:
+            print("The server's program goes on with it: `mtp-launcher status` says what it runs with.", file=sys.stderr)
+        raise
     except LauncherError as error:
         if error.code != SettingsFailed.code or options.json:
             raise
@@ -94,6 +103,23 @@ async def run(options: argparse.Namespace) -> int:
         settings = ", ".join(f"{name} {value}" for name, value in told["settings"].items() if value not in (None, []))
         print(f"{told['url']} is {told['state']} with {settings}.")
     return 0
+
+
+async def _too_big(options: argparse.Namespace) -> str | None:
+    """Return a warning when the settings fit no memory that is known; None when they may, or nobody knows."""
+    from launcher import app
+    from launcher.base.errors import LauncherError
+
+    with suppress(LauncherError, TimeoutError):  # the restart says what is wrong
+        async with asyncio.timeout(_PREVIEW_S):
+            told = await app.preview(options.url, dict(options.changes))
+        if told["status"] == "TOO BIG":
+            return (
+                f"This is too big: it needs {told['needed_mib']:,} of {told['available_mib']:,} MiB ({told['place']})."
+                " It is tried all the same; the settings before come back if it fails. Largest context that fits: "
+                + (f"{told['largest_context']:,} tokens." if told["largest_context"] else "none.")
+            )
+    return None
 
 
 def _to_do(error: LauncherError, changes: Mapping[str, str], url: str | None) -> Iterator[str]:
@@ -115,7 +141,8 @@ def _print_preview(told: Mapping[str, Any]) -> None:
         old, new = (_word(change[name]) for name in ("old", "new"))
         print(filled(f"{change['name'].replace('_', '-')} {old} -> {new}: {change['consequence']}"))
     if not told["changes"]:
-        print("These settings are what runs already.")
+        loads = told.get("state") in ("preparing", "restarting", "loading", "warming up")
+        print(f"These settings are what {'is being loaded' if loads else 'runs already'}.")
     if told["status"] is None:
         print(filled(f"memory   {_UNKNOWN}: {told['unknown'] or '; '.join(told['notes'])}"))
     else:

@@ -1,0 +1,70 @@
+"""`restart`: what it says before it begins, and when its reader leaves."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "launcher"]
+LARGE = ["--set", "ctx=16777216", "--set", "kv=f32"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def status() -> dict[str, Any]:
+    (told,) = json.loads(run("status", "--json").stdout)
+    return dict(told)
+
+
+@contextmanager
+def served(*command: str) -> Iterator[None]:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert json.loads(process.stdout.readline())["state"] == "ready"
+            yield
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def test_settings_that_are_too_big_are_said_to_be_and_tried_all_the_same() -> None:
+    with served("prlimit", f"--as={2_800 << 20}", *COMMAND, "serve", "demo", "--json"):
+        dry = json.loads(run("restart", *LARGE, "--dry-run", "--json").stdout)
+        told = run("restart", *LARGE)
+        assert told.returncode == 1
+        assert "runs with the old ones again" in told.stderr
+        assert ("Note: This is too big" in told.stderr.partition("Restarting")[0]) is (dry["status"] == "TOO BIG")
+        assert "Note" not in run("restart", "--set", "draft=1").stderr
+
+
+def test_a_restart_goes_on_when_its_reader_leaves_and_says_so(
+    fake_engine: Path, demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = tmp_path / "release"
+    release.touch()
+    monkeypatch.setenv("FAKE_FAULTS", "slow-load")
+    monkeypatch.setenv("FAKE_RELEASE", str(release))
+    with served(*COMMAND, "serve", str(demo_model), "--engine", str(fake_engine), "--json"):
+        release.unlink()
+        change = [*COMMAND, "restart", "--set", "ctx=2K"]
+        with subprocess.Popen(change, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as restart:
+            assert restart.stderr is not None
+            while restart.stderr.readline() != "Loading\n":
+                assert restart.poll() is None
+            assert "is being loaded." in run("restart", "--set", "ctx=2K", "--dry-run").stdout
+            restart.send_signal(signal.SIGINT)
+            assert "goes on with it" in restart.stderr.read()
+            assert restart.wait(20) == 130
+        release.touch()
+        while (now := status())["state"] != "ready":
+            assert now["state"] in ("loading", "warming up")
+        assert now["settings"]["ctx"] == 2_048
