@@ -42,7 +42,6 @@ KEYS = (
         mark("Cockpit"),
         (
             ("Ctrl+Return", mark("Apply the changed settings")),
-            ("Ctrl+L", mark("Show the engine's log, or hide it")),
         ),
     ),
     Keys(

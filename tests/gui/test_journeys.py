@@ -204,17 +204,10 @@ def test_a_dropped_file_is_served(window: Window, wait_for: Wait, demo_model: Pa
     assert window.controller.view.subject == "MTP demo"
 
 
-def test_the_log_is_in_a_drawer(demo: Window, qtbot: QtBot) -> None:
-    assert not demo.page("cockpit").log.isVisible()
-    qtbot.mouseClick(button(demo, "Log"), Qt.MouseButton.LeftButton)
-    assert demo.page("cockpit").log.isVisible()
-    assert "draft-mtp" in demo.page("cockpit").log.toPlainText()
-
-
 def test_a_new_chat_forgets_the_old_one(demo: Window, qtbot: QtBot) -> None:
     with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
         ask(demo, qtbot, "What is a draft?")
-    qtbot.mouseClick(button(demo, "New chat"), Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(button(demo, "New"), Qt.MouseButton.LeftButton)
     assert demo.page("cockpit").chat.messages == []
     qtbot.waitUntil(lambda: not answers(demo), timeout=2_000)
 

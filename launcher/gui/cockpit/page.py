@@ -8,7 +8,6 @@ from launcher.gui import theme
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.cockpit.controls import ControlsPane
 from launcher.gui.cockpit.copy_as import CopyPanel
-from launcher.gui.cockpit.log_drawer import LogDrawer
 from launcher.gui.cockpit.memory import MemoryCard
 from launcher.gui.cockpit.notices import Notices
 from launcher.gui.cockpit.panes import Panes, PaneSwitches
@@ -34,7 +33,6 @@ class CockpitPage(QWidget):
         self.chat, self.plots = ChatPane(controller), PlotPanel(controller)
         self.controls, self.memory = ControlsPane(self.state, controller), MemoryCard(self.state)
         self.notices, self.copy_panel = Notices(controller), CopyPanel(controller)
-        self.log = LogDrawer(controller)
         self.copy_panel.copied.connect(self.notices.say)
         self.welcome = self._make_welcome()
         self.first_button = self.welcome.buttons[0]
@@ -61,7 +59,6 @@ class CockpitPage(QWidget):
         layout.addWidget(self.notices)
         layout.addWidget(self.copy_panel)
         layout.addWidget(self.panes, 1)
-        layout.addWidget(self.log)
         QShortcut("Ctrl+Return", self, self.controls.changes.apply_now)
         controller.view_changed.connect(self.show_view)
         controller.launched.connect(self._show_launch)
@@ -114,11 +111,6 @@ class CockpitPage(QWidget):
         self._beside.setContentsMargins(0, 0, 0, 0)
         self._beside.addWidget(self._switches)
         self.head.add_widget(place)
-        log = self.head.add_button(tr("Log"), lambda: None)
-        log.setCheckable(True)
-        log.setToolTip(tr("Show the engine's log (Ctrl+L)"))
-        log.toggled.connect(self.log.setVisible)
-        QShortcut("Ctrl+L", self, log.toggle)  # a button's own shortcut would take the focus
         self._restart = self.head.add_button(tr("Restart"), self._restart_now)
         self._restart.setToolTip(
             tr("Stop the engine and start it with the same settings. Replies that run end first, if so chosen")
