@@ -159,9 +159,10 @@ def private_folder(path: Path) -> Path:
 
 def read_private(path: Path) -> bytes:
     """Read a file that is its owner's alone; one that others can read is mended, with a warning. Raises OSError."""
+    data = path.read_bytes()  # first: a folder in its place keeps its rights
     if sys.platform != "win32":
         _narrow(path, path.stat().st_mode, 0o600, "read")
-    return path.read_bytes()
+    return data
 
 
 def _narrow(path: Path, mode: int, wanted: int, verb: str) -> None:

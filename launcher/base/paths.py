@@ -59,8 +59,14 @@ def refusal(error: OSError) -> LauncherError:
         )
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     refused = f"The system refused: {error.strerror or error}{f' ({path})' if path else ''}."
+    if isinstance(error, IsADirectoryError) and Path(path).is_relative_to(state_dir()):
+        return HomeUnusable(
+            refused, f"A file of this program's belongs there: move the folder {path} away.", folder=path
+        )
     if path and any(_related(Path(path), folder) for folder in (config_dir(), cache_dir(), state_dir())):
         return HomeUnusable(refused, _remedy(), folder=path)
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return LauncherError(refused, "Check the path.")
     return LauncherError(refused, "Check disk space and permissions.")
 
 

@@ -6,6 +6,7 @@ import sys
 from launcher.base.text import prose
 from launcher.cli.key_options import add_key_options, key_for
 from launcher.cli.output import finite, print_json, rounded
+from launcher.cli.quantities import whole
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", help="which server, when more than one runs; or one that others started")
     add_key_options(parser)
     parser.add_argument("--system", type=_text, metavar="TEXT", help="a system prompt")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="end the reply after N tokens")
+    parser.add_argument("--max-tokens", type=whole, metavar="N", help="end the reply after N tokens")
     parser.add_argument("--temperature", type=finite, metavar="T", help="sampling temperature")
     parser.add_argument(
         "--think", action=argparse.BooleanOptionalAction, default=None, help="let the model think first, or not"

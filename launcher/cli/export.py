@@ -17,12 +17,14 @@ from launcher.cli.machine_options import (
     wish_of,
 )
 from launcher.cli.output import print_json, take_extra
+from launcher.cli.quantities import whole
 
 if TYPE_CHECKING:
     from launcher.recipes import Found
 
 KINDS = ("command", "script", "compose", "systemd", "curl", "python", "typescript", "llama-swap", "router-ini")
 """The names of export.render, held equal by a test: importing that would slow --help."""
+_FOR_SHELLS = ("command", "script")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
     parser.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
     parser.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine")
-    parser.add_argument("--port", type=int, metavar="P", help="port on 127.0.0.1 (default: the one of last time)")
-    parser.add_argument("--threads", type=int, metavar="N", help="processor threads (default: the engine's choice)")
+    parser.add_argument("--port", type=whole, metavar="P", help="port on 127.0.0.1 (default: the one of last time)")
+    parser.add_argument("--threads", type=whole, metavar="N", help="processor threads (default: the engine's choice)")
     parser.add_argument(
         "--shell", choices=("bash", "powershell"), help="for command and script (default: this system's)"
     )
@@ -49,8 +51,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Print the text, or write it."""
+    from launcher.base.errors import BadOption
     from launcher.export.render import render
 
+    if options.shell is not None and options.kind not in _FOR_SHELLS:
+        raise BadOption(f"--shell means nothing for {options.kind}.", f"It is for {' and '.join(_FOR_SHELLS)}.")
     found = await _find(options)
     recipe = found.recipe if options.with_key else replace(found.recipe, api_key=None)
     text = render(options.kind, recipe, for_shell=options.shell)
@@ -109,11 +114,13 @@ def _check_runs_alone(options: argparse.Namespace) -> None:
 
 
 def _write(path: Path, text: str, *, mode: int, force: bool) -> None:
-    from launcher.base.errors import FileInTheWay
+    from launcher.base.errors import FileInTheWay, TargetUnusable
     from launcher.base.files import write_atomically
     from launcher.base.paths import expanded
 
     path = expanded(path)
+    if not path.parent.is_dir():  # one that is misspelt would be made, and the file never found
+        raise TargetUnusable(f"There is no folder {path.parent}.", "Make it first, or name another.", path=str(path))
     if path.exists() and not force:
         raise FileInTheWay(f"{path} is there already.", "Name another file, or add --force.", path=str(path))
     write_atomically(path, text.encode(), mode=mode)

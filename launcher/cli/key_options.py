@@ -22,7 +22,7 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
 def key_for(url: str | None, options: argparse.Namespace) -> str | None:
     """Return the key that the options name, None when they name none; warn when the way to `url` would show it.
 
-    Raises BadOption for a variable that is not set, and for what is no key.
+    Raises BadOption for a variable that is not set, a file that cannot be read, and for what is no key.
     """
     from launcher.attach import address_of
     from launcher.base.errors import BadOption
@@ -32,8 +32,12 @@ def key_for(url: str | None, options: argparse.Namespace) -> str | None:
         where, text = f"The variable {options.api_key_env}", os.environ.get(options.api_key_env, "")
     elif options.key_file is not None:
         where = str(options.key_file)
-        with expanded(options.key_file).open(encoding="utf-8", errors="replace") as file:
-            text = file.readline(8_192)
+        try:
+            with expanded(options.key_file).open(encoding="utf-8", errors="replace") as file:
+                text = file.readline(8_192)
+        except OSError as error:
+            hint = "Name the file that holds the key in its first line."
+            raise BadOption(f"--key-file {where} cannot be read: {error.strerror or error}.", hint) from None
     else:
         return None
     key = text.strip()

@@ -4,13 +4,14 @@ import argparse
 import asyncio
 
 from launcher.cli.output import print_json
+from launcher.cli.quantities import whole
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("what", nargs="?", choices=("list", "replace"), default="list", help="(default: list)")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--port", type=int, metavar="P", help="replace the key of this port")
+    which.add_argument("--port", type=whole, metavar="P", help="replace the key of this port")
     which.add_argument("--all", action="store_true", help="replace the keys of all ports")
     parser.add_argument("--show-key", action="store_true", help="print the keys, too")
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.cli.quantities import gib, mib, tokens, workers
+from launcher.cli.quantities import gib, mib, tokens, whole, workers
 
 if TYPE_CHECKING:
     from launcher.engine.launch import ServeOptions
@@ -37,11 +37,11 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the setting", "What is given is kept; the rest is chosen.")
     group.add_argument("--ctx", type=tokens, metavar="N", help="context in tokens, of all slots together: 131072, 128K")
     group.add_argument("--kv", type=str.lower, metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0, ...")
-    group.add_argument("--draft", type=int, metavar="N", help="draft length, 0 is MTP off")
+    group.add_argument("--draft", type=whole, metavar="N", help="draft length, 0 is MTP off")
     group.add_argument("--no-mtp", action="store_true", help="MTP off")
     group.add_argument("--ubatch", type=tokens, metavar="N", help="tokens of a prompt computed at once")
-    group.add_argument("--n-cpu-moe", type=int, metavar="N", help="keep the experts of N layers on the host")
-    group.add_argument("--slots", type=int, metavar="N", help="requests served at once")
+    group.add_argument("--n-cpu-moe", type=whole, metavar="N", help="keep the experts of N layers on the host")
+    group.add_argument("--slots", type=whole, metavar="N", help="requests served at once")
 
 
 def machine_wish(options: argparse.Namespace) -> MachineWish:

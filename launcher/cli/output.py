@@ -42,9 +42,12 @@ def rounded(value: float | None, digits: int = 1) -> float | None:
 
 def finite(text: str) -> float:
     """Read a number for argparse; not a number and infinity are none."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text} is not a number")
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number')
     return value
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from launcher.cli.health_line import health_line
 from launcher.cli.machine_options import to_serve
 from launcher.cli.output import print_json, take_extra
-from launcher.cli.quantities import tokens, workers
+from launcher.cli.quantities import tokens, whole, workers
 
 if TYPE_CHECKING:
     from launcher.app import Session
@@ -42,19 +42,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ctx", type=tokens, metavar="N", help="context in tokens: 131072, 128K (default 8192, or less if trained so)"
     )
-    parser.add_argument("--draft", type=int, metavar="N", help="draft length in tokens, 0 is MTP off (default 2)")
-    parser.add_argument("--port", type=int, metavar="P", help="port to listen on (default: the one of last time)")
+    parser.add_argument("--draft", type=whole, metavar="N", help="draft length in tokens, 0 is MTP off (default 2)")
+    parser.add_argument("--port", type=whole, metavar="P", help="port to listen on (default: the one of last time)")
     parser.add_argument(
         "--lan", action="store_true", help="let other computers of the network in, with the key, until this run ends"
     )
-    parser.add_argument("--slots", type=int, metavar="N", help="requests served at once (default 1)")
+    parser.add_argument("--slots", type=whole, metavar="N", help="requests served at once (default 1)")
     parser.add_argument("--kv", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0, ... (default: f16)")
-    parser.add_argument("--ubatch", type=int, metavar="N", help="tokens of a prompt computed at once (default 512)")
-    parser.add_argument("--n-cpu-moe", type=int, metavar="N", help="keep the experts of N layers in host memory")
+    parser.add_argument("--ubatch", type=tokens, metavar="N", help="tokens of a prompt computed at once (default 512)")
+    parser.add_argument("--n-cpu-moe", type=whole, metavar="N", help="keep the experts of N layers in host memory")
     parser.add_argument(
         "--rpc", type=workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="processor threads (default: the engine's choice)")
+    parser.add_argument("--threads", type=whole, metavar="N", help="processor threads (default: the engine's choice)")
     parser.add_argument(
         "--defaults", action="store_true", help="do not take the settings that this model was served with the last time"
     )

@@ -14,6 +14,7 @@ from launcher.cli.bar import Bar
 from launcher.cli.layout import filled
 from launcher.cli.machine_options import INTENTS
 from launcher.cli.output import print_error, print_json, rounded
+from launcher.cli.quantities import whole
 
 if TYPE_CHECKING:
     from launcher.app import Reply, Session
@@ -43,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='a model of the catalogue, a .gguf file, or "demo" (default: the one that `plan` recommends)',
     )
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
-    parser.add_argument("--port", type=int, metavar="P", help="port to listen on (default: the one of last time)")
+    parser.add_argument("--port", type=whole, metavar="P", help="port to listen on (default: the one of last time)")
     parser.add_argument("--wake", action="store_true", help="wake a sleeping GPU to ask it")
     parser.epilog = "Interrupt it whenever you like: the same command goes on where it was. Ctrl-C stops the server."
 

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -198,8 +199,19 @@ def _executable(engine: Path) -> Path:
     if not path.exists():
         raise EngineMissing(f"There is no engine {path}.", "Check the path, or leave --engine out.")
     if shutil.which(str(path)) is None:
-        raise EngineMissing(f"{path} may not be executed.", f"Allow it: chmod +x {path}")
+        if not _is_program(path):
+            raise EngineMissing(f"{path} is no program.", "Name a llama-server, or leave --engine out.")
+        raise EngineMissing(f"{path} may not be executed.", f"Allow it: chmod +x {shlex.quote(str(path))}")
     return path
+
+
+def _is_program(path: Path) -> bool:
+    """Whether a file begins as programs and scripts do that this system can execute; True when that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4).startswith((b"#!", b"\x7fELF", b"MZ"))
+    except OSError:
+        return True
 
 
 def _identity(path: Path) -> list[str | int]:

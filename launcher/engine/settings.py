@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict
 
+from launcher.base.amounts import TOKENS, amount
 from launcher.base.errors import BadOption
 from launcher.base.files import private_folder, read_or_copy, write_twice
 from launcher.base.paths import state_dir
@@ -29,8 +30,8 @@ _FIELDS = {
 """The settings by the names of their options, and the fields of ServeOptions that they are."""
 _OPEN = frozenset({"ctx", "threads", "kv", "ubatch", "n_cpu_moe", "extra"})
 """Those that can be left to the program or the engine."""
+_IN_TOKENS = ("ctx", "ubatch")
 _LEFT_OPEN = ("default", "auto", "none")
-_THOUSANDS = {"k": 2**10, "m": 2**20}
 _MOST_MODELS = 500
 _LOCK_S = 5.0
 _log = logging.getLogger(__name__)
@@ -72,8 +73,13 @@ def _name(text: str) -> str:
     if name == "context":
         return "ctx"
     near = difflib.get_close_matches(name, _FIELDS, n=2, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"There are {', '.join(_FIELDS)}."
+    all_names = ", ".join(map(_shown, _FIELDS))
+    hint = f"Did you mean {' or '.join(map(_shown, near))}?" if near else f"There are {all_names}."
     raise BadOption(f"{text} is not a setting that can be changed.", hint, setting=text)
+
+
+def _shown(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _value(name: str, text: str) -> Value:
@@ -84,11 +90,11 @@ def _value(name: str, text: str) -> Value:
         return text.strip()
     if name == "kv":
         return word
-    factor = _THOUSANDS.get(word[-1:], 1) if name == "ctx" else 1
-    number = word[:-1] if factor > 1 else word
-    if not number.isdecimal():
-        raise BadOption(f"{text} is not a value for {name}.", "It is a whole number.", setting=name)
-    return int(number) * factor
+    number = amount(text, TOKENS if name in _IN_TOKENS else {"": 1})
+    if number is None or number % 1:
+        hint = "It is a number of tokens, such as 32768 or 32K." if name in _IN_TOKENS else "It is a whole number."
+        raise BadOption(f"{text} is not a value for {_shown(name)}.", hint, setting=name)
+    return int(number)
 
 
 class _Kept(BaseModel):

@@ -184,3 +184,14 @@ class TestAttach:
             process.terminate()
             process.wait(20)
         assert (again["url"], again["api_key"]) == (served["url"], served["api_key"])
+
+
+def test_what_cannot_be_written_or_read_is_told_and_nothing_is_made(tmp_path: Path) -> None:
+    nowhere = tmp_path / "misspelt" / "x"
+    refused = run("export", "script", "--model", "demo", "--out", str(nowhere))
+    assert (refused.returncode, f"There is no folder {nowhere.parent}." in refused.stderr) == (1, True)
+    assert not nowhere.parent.exists()
+    ignored = run("export", "systemd", "--model", "demo", "--shell", "powershell")
+    assert (ignored.returncode, "--shell means nothing for systemd." in ignored.stderr) == (1, True)
+    no_key = run("attach", "http://127.0.0.1:1", "--key-file", str(nowhere))
+    assert (no_key.returncode, f"--key-file {nowhere} cannot be read" in no_key.stderr) == (1, True)

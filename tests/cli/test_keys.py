@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -93,3 +94,11 @@ def test_a_running_server_goes_on_with_the_old_one_and_the_next_takes_the_new() 
         assert (status(after, before["api_key"]), status(after, after["api_key"])) == (401, 200)
         program.terminate()
         program.wait(20)
+
+
+def test_a_folder_where_the_list_of_keys_belongs_is_told_and_keeps_its_rights(home: Path) -> None:
+    folder = home / "state" / "endpoints.json"
+    folder.mkdir(parents=True, mode=0o755)
+    told = run("keys")
+    assert (told.returncode, f"move the folder {folder} away" in told.stderr) == (1, True)
+    assert folder.stat().st_mode & 0o777 == 0o755

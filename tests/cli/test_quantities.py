@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from launcher.cli.machine_options import add_machine_options, add_setting_options
+from launcher.cli.main import main
 from launcher.cli.quantities import gib, mib, tokens
 
 
@@ -43,6 +44,16 @@ def test_the_usual_spellings(read: Callable[[str], float], text: str, amount: fl
 def test_what_is_none(read: Callable[[str], float], text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="write it like"):
         read(text)
+
+
+@pytest.mark.parametrize("words", [["serve", "--port"], ["serve", "--slots"], ["keys", "--port"], ["stop", "--drain"]])
+def test_a_number_that_is_none_is_told_in_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "80x"], lambda _: 0)
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert f'argument {words[1]}: "80x" is not a ' in told
+    assert "invalid" not in told
 
 
 def test_there_is_no_part_of_a_token() -> None:

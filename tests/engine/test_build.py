@@ -66,6 +66,14 @@ async def test_an_engine_that_may_not_be_executed(tmp_path: Path) -> None:
         await build.probe(path)
 
 
+async def test_what_is_no_program_is_not_proposed_to_be_made_one(tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_text("root:x:0:0\n")
+    with pytest.raises(EngineMissing, match="is no program") as raised:
+        await build.probe(path)
+    assert "chmod" not in raised.value.hint
+
+
 async def test_a_folder_in_place_of_an_engine(tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match="is a folder"):
         await build.probe(tmp_path)

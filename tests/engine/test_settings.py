@@ -23,7 +23,13 @@ def test_settings_are_read_as_people_write_them() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("drft", "draft"), ("ctx-size", "ctx"), ("slot", "slots"), ("n_gpu_moe", "n_cpu_moe"), ("zzz", "There are ctx")],
+    [
+        ("drft", "draft"),
+        ("ctx-size", "ctx"),
+        ("slot", "slots"),
+        ("n_gpu_moe", "n-cpu-moe"),
+        ("zzz", "kv, ubatch, n-cpu-moe"),
+    ],
 )
 def test_a_name_that_is_none_is_answered_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(BadOption, match="not a setting") as raised:
@@ -31,10 +37,29 @@ def test_a_name_that_is_none_is_answered_with_the_nearest(name: str, hint: str) 
     assert hint in raised.value.hint
 
 
-@pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "64KB", "²", "auto"])
+@pytest.mark.parametrize("value", ["", "x", "--1", "1.5", "64KB", "²", "auto"])
 def test_a_value_that_is_none_is_refused(value: str) -> None:
     with pytest.raises(BadOption, match="draft"):
         parse_settings({"draft": value})
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("1.5K", 1_536), ("1.5M", 1_572_864), ("131,072", 131_072), ("1k", 1_024)]
+)
+def test_tokens_are_read_as_by_the_options_of_serve(text: str, tokens: int) -> None:
+    assert parse_settings({"ctx": text, "ubatch": text}) == {"ctx": tokens, "ubatch": tokens}
+
+
+def test_there_is_no_part_of_a_token() -> None:
+    with pytest.raises(BadOption, match=r"0\.3K is not a value for ctx") as raised:
+        parse_settings({"ctx": "0.3K"})
+    assert "32K" in raised.value.hint
+
+
+def test_a_number_that_is_too_low_gets_the_range() -> None:
+    with pytest.raises(BadOption, match="ctx -1 is out of range") as raised:
+        with_settings(ServeOptions(model=MODEL), parse_settings({"ctx": "-1"}))
+    assert "It goes from" in raised.value.hint
 
 
 def test_they_are_put_into_the_options_and_checked() -> None:
