@@ -4,9 +4,9 @@ import platform
 from typing import TYPE_CHECKING
 
 from PySide6 import __version__ as pyside_version
-from PySide6.QtCore import QTimer, qVersion
+from PySide6.QtCore import Qt, QTimer, qVersion
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QScrollArea, QVBoxLayout, QWidget
 
 from launcher import __version__
 from launcher.base.errors import LauncherError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from launcher.versions import Version
 
 _COPIED_MS = 2_000
+_NAMES_WIDTH = 128
 
 
 class AboutPage(QWidget):
@@ -36,15 +37,18 @@ class AboutPage(QWidget):
         self._copy.setEnabled(False)
         self._problem = Banner()
         self._card = Card(tr("Versions"))
-        self._lines = QVBoxLayout()
-        self._lines.setSpacing(theme.px(theme.GAP_S))
+        self._lines = QGridLayout()
+        self._lines.setHorizontalSpacing(theme.px(theme.GAP_L))
+        self._lines.setVerticalSpacing(theme.px(theme.GAP))
+        self._lines.setColumnMinimumWidth(0, theme.px(_NAMES_WIDTH))
+        self._lines.setColumnStretch(1, 1)
         self._card.body.addLayout(self._lines)
         self._looking = Label(tr("Asking the engines and drivers for their versions …"))
         self._looking.setObjectName("secondary")
         self._looking.setWordWrap(True)
         self._card.body.addWidget(self._looking)
         column = QVBoxLayout()
-        column.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
+        column.setContentsMargins(0, 0, 0, 0)
         column.addWidget(self._card)
         column.addStretch()
         inner = QWidget()
@@ -89,15 +93,15 @@ class AboutPage(QWidget):
             item = self._lines.takeAt(0)
             if item is not None and (widget := item.widget()) is not None:
                 widget.deleteLater()
-        for what, version in self._rows():
+        for row, (what, version) in enumerate(self._rows()):
             named, value = Label(what), Label(version)
             named.setObjectName("secondary")
-            named.setFont(theme.font(theme.CAPTION_PX))
+            named.setWordWrap(True)
             value.setWordWrap(True)
             value.setTextInteractionFlags(theme.SELECTABLE)
             value.setAccessibleName(f"{what}: {version}")
-            self._lines.addWidget(named)
-            self._lines.addWidget(value)
+            self._lines.addWidget(named, row, 0, Qt.AlignmentFlag.AlignTop)
+            self._lines.addWidget(value, row, 1, Qt.AlignmentFlag.AlignTop)
 
     def _fail(self, error: LauncherError) -> None:
         self._looking.hide()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from PySide6.QtGui import QColor, QPalette
 
-from launcher.gui.theme import CARD_RADIUS, CONTROL_HEIGHT, CONTROL_RADIUS, DENSE_HEIGHT, LIGHT, Theme, px
+from launcher.gui.theme import CARD_RADIUS, CELL_PADDING, CONTROL_HEIGHT, CONTROL_RADIUS, DENSE_HEIGHT, LIGHT, Theme, px
 
 _ICONS = Path(__file__).with_name("icons")
 
@@ -95,6 +95,10 @@ def _buttons(t: Theme) -> str:
         text-align: left; padding: 0; min-height: {px(20)}px; }}
     QPushButton#quiet {{ padding: 0 {px(6)}px; min-height: {px(DENSE_HEIGHT) - 2}px; {radius}; }}
     QPushButton#quiet:hover {{ background: {t.raised}; color: {t.text}; }}
+    QPushButton#foot {{ background: transparent; border: none; {radius}; color: {t.secondary}; text-align: left;
+        padding: 0 {px(12)}px; min-height: {px(DENSE_HEIGHT) - 2}px; }}
+    QPushButton#foot:hover {{ background: {t.raised}; color: {t.text}; }}
+    QPushButton#foot:focus {{ border: 2px solid {t.accent}; padding: 0 {px(12) - 2}px; }}
     QPushButton#fold:focus, QPushButton#quiet:focus {{ border: 2px solid {t.accent}; {radius}; }}
     QPushButton#segment {{ border-radius: 0; margin-left: -1px; padding: 0 {px(12)}px;
         min-height: {px(DENSE_HEIGHT) - 2}px; }}
@@ -114,6 +118,7 @@ def _fields(t: Theme) -> str:
     return f"""
     QLineEdit, QSpinBox, QDoubleSpinBox {{ background: {t.card}; color: {t.text}; border: 1px solid {t.control};
         {radius}; padding: 0 {px(8)}px; min-height: {px(CONTROL_HEIGHT) - 2}px; }}
+    QLineEdit, QPlainTextEdit, QTextEdit {{ placeholder-text-color: {t.secondary}; }}
     QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus, QComboBox:focus {{ border: 2px solid {t.accent}; }}
     QLineEdit:disabled, QSpinBox:disabled, QDoubleSpinBox:disabled {{ color: {t.secondary}; border-color: {t.border}; }}
     QSpinBox::up-button, QSpinBox::down-button, QDoubleSpinBox::up-button, QDoubleSpinBox::down-button {{
@@ -155,12 +160,14 @@ def _lists(t: Theme) -> str:
     QTableView, QTreeView, QListView {{ border: 1px solid transparent; }}
     QTableView:focus, QTreeView:focus, QListView:focus {{ border: 2px solid {t.accent};
         border-radius: {px(CONTROL_RADIUS)}px; }}
-    QTableView::item, QTreeView::item {{ border-bottom: 1px solid {t.border}; padding: 0 {px(8)}px; }}
+    QTableView::item, QTreeView::item {{ border-bottom: 1px solid {t.border};
+        padding: 0 {px(CELL_PADDING)}px; }}
     QTableView::item:selected, QTreeView::item:selected, QListView::item:selected {{ background: {t.raised};
         color: {t.text}; }}
     QHeaderView {{ background: {t.card}; border: none; }}
     QHeaderView::section {{ background: {t.card}; color: {t.secondary}; border: none;
-        border-bottom: 1px solid {t.border}; padding: {px(4)}px {px(8)}px; font-weight: 400; text-align: left; }}
+        border-bottom: 1px solid {t.border}; padding: {px(4)}px {px(CELL_PADDING)}px;
+        font-weight: 400; text-align: left; }}
     QTableCornerButton::section {{ background: {t.card}; border: none; }}
     """
 
@@ -174,6 +181,7 @@ def _bars(t: Theme) -> str:
     QScrollBar::handle:horizontal {{ background: {t.control}; border-radius: {px(3)}px; min-width: {px(32)}px;
         margin: {px(2)}px 2px; }}
     QScrollBar::add-line, QScrollBar::sub-line {{ height: 0; width: 0; }}
+    QAbstractScrollArea::corner {{ background: transparent; border: none; }}
     QScrollBar::add-page, QScrollBar::sub-page {{ background: transparent; }}
     """
 

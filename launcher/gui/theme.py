@@ -9,6 +9,8 @@ from PySide6.QtWidgets import QApplication
 GAP_S, GAP, GAP_M, GAP_L, GAP_XL, GAP_XXL = 4, 8, 12, 16, 24, 32
 CONTROL_HEIGHT, DENSE_HEIGHT, BADGE_HEIGHT, BAR_HEIGHT = 32, 28, 20, 24
 CARD_RADIUS, CONTROL_RADIUS = 8, 6
+CELL_PADDING = 6
+"""Left and right of a table's texts; their style adds some pixels of its own."""
 SELECTABLE = Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
 CAPTION_PX, BODY_PX, SECTION_PX, TITLE_PX, SMALL_READOUT_PX, READOUT_PX = 12, 13, 15, 20, 24, 32
 LEAST_SCALE, MOST_SCALE = 80, 200

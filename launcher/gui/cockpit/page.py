@@ -42,15 +42,15 @@ class CockpitPage(QWidget):
         self.panes = Panes(
             {
                 "sliders": (self.controls, 272, 292),
-                "plots": (self._middle, 320, 560),
-                "chat": (self.chat, 280, 360),
+                "plots": (self._middle, 320, 540),
+                "chat": (self.chat, 328, 400),
             },
             wanted=("chat", "plots", "sliders"),
         )
         for place, stretch in enumerate((0, 3, 2)):
             self.panes.setStretchFactor(place, stretch)
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(*(theme.px(gap) for gap in (theme.GAP_XL, theme.GAP_L, theme.GAP_XL, theme.GAP_XL)))
+        layout.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
         layout.setSpacing(theme.px(theme.GAP_M))
         layout.addWidget(self._make_head())
         self._below = QHBoxLayout()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from PySide6.QtCore import QSettings, Qt, Signal
+from PySide6.QtCore import QSettings, QSize, Qt, Signal
 from PySide6.QtGui import QFontMetrics, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QSplitter, QWidget
 
@@ -74,7 +74,11 @@ class Panes(QSplitter):
         if before != set(shown):
             self.fitted.emit()
 
-    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+    def minimumSizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+        """Ask for the room of one pane: the others make way."""
+        return QSize(max(self._least.values()), super().minimumSizeHint().height())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
         """Let one make way, or come back."""
         super().resizeEvent(event)
         self.fit()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from launcher.gui.plots.span import Span
 
 _ASIDE_PX = 80
-_SPACE_PX = 92
+_SPACE_PX = 76
 _MINUTE_S = 60.0
 _REFERENCE_ROOM = 2.5
 """A reference so many times above the highest value is named, but the axis does not reach up to it."""
@@ -65,7 +65,7 @@ class PlotCard(QFrame):
         head.addWidget(self._aside, 1)
         self._layout = QVBoxLayout(self)
         gap, small = theme.px(theme.GAP_L), theme.px(theme.GAP)
-        self._layout.setContentsMargins(gap, small, small, theme.px(theme.GAP_S))
+        self._layout.setContentsMargins(gap, theme.px(theme.GAP_M), gap, small)
         self._layout.setSpacing(0)
         self._layout.addLayout(head)
         self._space = QWidget()

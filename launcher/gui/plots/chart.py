@@ -15,7 +15,7 @@ from launcher.gui.plots.quantities import Plot, Quantity
 from launcher.gui.plots.samples import Floats
 from launcher.gui.words import tr
 
-_LEAST_HEIGHT = 92
+_LEAST_HEIGHT = 76
 _GLYPHS = 15
 """Above the plot, for the glyphs of marks."""
 
@@ -59,7 +59,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         self.setMinimumHeight(theme.px(_LEAST_HEIGHT))
         self.setAccessibleName(tr("Plot: {title}", title=tr(plot.title)))
         item = self.getPlotItem()
-        item.setContentsMargins(0, _GLYPHS, 0 if plot.right else theme.px(14), 0)
+        item.setContentsMargins(0, _GLYPHS, 0 if plot.right else theme.px(8), 0)
         item.showGrid(y=True, alpha=0.2)
         item.getAxis("left").setWidth(theme.px(40))
         item.getAxis("bottom").setHeight(theme.px(18))
@@ -75,7 +75,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
             self.addItem(drawn)
         item.getViewBox().disableAutoRange()
         self.overlay.setParent(self)
-        self.overlay.unit = plot.unit
+        self.overlay.unit = plot.unit if len(plot.read_outs) > 1 else ""  # else the read-out says it
         self.overlay.setAccessibleName(self.accessibleName())
         self.recolour()
         self.set_range(60.0, plot.top or plot.least)

@@ -2,7 +2,7 @@
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPaintEvent
-from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QSpacerItem, QVBoxLayout, QWidget
 
 from launcher.gui import theme
 from launcher.gui.labels import Label, set_tip
@@ -79,12 +79,15 @@ class ReadOut(QWidget):
         self._beside_width = max(QFontMetrics(caption).horizontalAdvance(text) for text in beside)
         unit_width = self._unit.fontMetrics().horizontalAdvance(quantity.unit)
         self._least = self._number_width + theme.px(6) + unit_width
-        stack = QVBoxLayout()
+        below = self._metrics.descent() - self._unit.fontMetrics().descent()
+        self._drop = max(below, 0)
+        self._below = QSpacerItem(0, self._drop, QSizePolicy.Policy.Minimum, QSizePolicy.Policy.Fixed)
+        stack = self._stack = QVBoxLayout()
         stack.setSpacing(0)
         stack.addStretch()
         stack.addWidget(self._unit)
         stack.addWidget(self.change)
-        stack.addStretch()
+        stack.addSpacerItem(self._below)
         line = QHBoxLayout()
         line.setSpacing(theme.px(6))
         line.addWidget(self.value)
@@ -149,6 +152,11 @@ class ReadOut(QWidget):
         self._unit.show_text(unit, tr(quantity.unit))
         self._unit.setVisible(bool(unit))
         self.change.show_text(change, *shorter)
+        self.change.setVisible(bool(change))
+        rise = 0 if change and unit else self._drop  # a line alone stands where the number does
+        if self._below.sizeHint().height() != rise:
+            self._below.changeSize(0, rise, QSizePolicy.Policy.Minimum, QSizePolicy.Policy.Fixed)
+            self._stack.invalidate()
         set_tip(self, why)
         self.value.setAccessibleName(" ".join(filter(None, [f"{title}:", text, unit, change or why])))
 

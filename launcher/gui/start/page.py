@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from launcher.gui.controller import Controller
     from launcher.models.plan import Plan
 
-_MACHINE_WIDTH, _NARROW, _CRAMPED = 312, 900, 620
+_MACHINE_WIDTH, _NARROW, _CRAMPED = 296, 900, 620
 _GOALS = ("balanced", "long-context", "best-quality", "as-published")
 
 
@@ -108,7 +108,7 @@ class StartPage(QWidget):
         self.family.setMinimumContentsLength(10)
         self._others.head.addWidget(self.family)
         self._others.head.addWidget(self.goal)
-        self._others.body.addWidget(self.table)
+        self._others.hang(self.table, self.table.inset)
         self._lacking = Label()
         self._lacking.setObjectName("secondary")
         self._lacking.setWordWrap(True)

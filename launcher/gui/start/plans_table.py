@@ -16,6 +16,7 @@ from PySide6.QtWidgets import (
 
 from launcher.gui import theme
 from launcher.gui.start import said
+from launcher.gui.theme import CELL_PADDING
 from launcher.gui.widgets.badge import badge_size, paint_badge
 from launcher.gui.words import tr
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _FIT, _MODEL, _QUANT, _CONTEXT, _KV, _DRAFT, _NEEDS, _EVIDENCE = range(8)
 _RIGHT = (_CONTEXT, _DRAFT, _NEEDS)
-_ROW, _PADDING = 34, 8
+_ROW = 34
 _Index = QModelIndex | QPersistentModelIndex
 
 
@@ -124,7 +125,7 @@ def _alignment(column: int) -> Qt.AlignmentFlag:
 
 def _inset(table: QWidget) -> int:
     """Return how far the text of a cell is from its edge, in pixels."""
-    return theme.px(_PADDING) + table.style().pixelMetric(QStyle.PixelMetric.PM_FocusFrameHMargin, None, table) + 1
+    return theme.px(CELL_PADDING) + table.style().pixelMetric(QStyle.PixelMetric.PM_FocusFrameHMargin, None, table) + 1
 
 
 class _FitDelegate(QStyledItemDelegate):
@@ -145,7 +146,7 @@ class _FitDelegate(QStyledItemDelegate):
     def sizeHint(self, _option: QStyleOptionViewItem, index: _Index) -> QSize:  # noqa: N802 -- Qt's name
         model = index.model()
         word = model.plans[index.row()].status.value if isinstance(model, _Model) else ""
-        return badge_size(word) + QSize(2 * theme.px(_PADDING) + 6, 0)
+        return badge_size(word) + QSize(2 * theme.px(CELL_PADDING) + 6, 0)
 
 
 class PlansTable(QTableView):
@@ -181,6 +182,11 @@ class PlansTable(QTableView):
         self.selectionModel().currentRowChanged.connect(self._tell)
         self._quiet = False
         self.show_plans((), several=False)
+
+    @property
+    def inset(self) -> int:
+        """How far its texts are from its edge, in pixels."""
+        return _inset(self)
 
     def show_plans(self, plans: "tuple[Plan, ...]", *, several: bool, row: int = 0) -> None:
         """Show plans, of several models or of one, and choose a row without telling; -1 is none."""

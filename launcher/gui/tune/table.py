@@ -21,7 +21,7 @@ from launcher.gui.widgets.number import UNKNOWN
 from launcher.gui.words import tr
 
 _SETTING, _RATE, _HOW = 0, 1, 7
-_COLUMNS, _ROW, _PADDING = 8, 34, 8
+_COLUMNS, _ROW = 8, 34
 _Index = QModelIndex | QPersistentModelIndex
 
 
@@ -159,7 +159,8 @@ class TrialTable(QTableView):
         head.setHighlightSections(False)
         head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         head.setFixedHeight(theme.px(_ROW))
-        inset = theme.px(_PADDING) + self.style().pixelMetric(QStyle.PixelMetric.PM_FocusFrameHMargin, None, self) + 1
+        own = self.style().pixelMetric(QStyle.PixelMetric.PM_FocusFrameHMargin, None, self)
+        inset = theme.px(theme.CELL_PADDING) + own + 1
         head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {inset}px; }}")  # as cells have
         self._inset = inset
         self.show_rows(())
@@ -187,14 +188,17 @@ class TrialTable(QTableView):
     def fit(self) -> None:
         """Give each column the room of its widest text, and share what is left evenly."""
         body = QFontMetrics(theme.font(theme.BODY_PX, bold=True, tabular=True))
-        texts = [_heads(), *(cells(row) for row in self._model.rows)]
+        heads = QFontMetrics(theme.font(theme.BODY_PX))
         edges = 2 * self._inset + theme.px(theme.GAP_S)
-        need = [max(body.horizontalAdvance(row[column]) for row in texts) + edges for column in range(_COLUMNS)]
+        need = [heads.horizontalAdvance(words) + edges for words in _heads()]
+        for row in self._model.rows:
+            widths = [body.horizontalAdvance(text) + edges for text in cells(row)]
+            need = [max(pair) for pair in zip(need, widths, strict=True)]
         spare = max(self.viewport().width() - sum(need), 0)
         for column in range(_HOW):
             self.setColumnWidth(column, need[column] + spare // (_COLUMNS + 1))
         left = self.viewport().width() - sum(map(self.columnWidth, range(_HOW)))
-        self.setColumnWidth(_HOW, max(body.horizontalAdvance(_heads()[_HOW]) + edges, left))  # its tip has all of it
+        self.setColumnWidth(_HOW, max(heads.horizontalAdvance(_heads()[_HOW]) + edges, left))  # its tip has all of it
 
     def resizeEvent(self, event: Any) -> None:  # noqa: N802, ANN401 -- Qt's
         """Share the room anew."""

@@ -29,6 +29,19 @@ class Card(QFrame):
             self.head.addStretch()
             self.body.addLayout(self.head)
 
+    def hang(self, widget: QWidget, inset: int) -> None:
+        """Add what has texts `inset` pixels from its edges, such as a table: they stand in line with the title."""
+        sides = self.body.contentsMargins()
+        narrower = max(min(sides.left(), sides.right()) - inset, 0)
+        inset = sides.left() - narrower
+        for at in range(self.body.count()):
+            item = self.body.itemAt(at)
+            layout = item.layout() if item is not None else None
+            if layout is not None:
+                layout.setContentsMargins(inset, 0, inset, 0)
+        self.body.setContentsMargins(narrower, sides.top(), narrower, sides.bottom())
+        self.body.addWidget(widget)
+
 
 class PageHead(QWidget):
     """A page's title, a line under it, and buttons at the right."""

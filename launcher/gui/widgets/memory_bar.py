@@ -4,7 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QBrush, QColor, QFontMetrics, QHelpEvent, QPainter, QPainterPath, QPaintEvent, QPen
+from PySide6.QtGui import (
+    QBrush,
+    QColor,
+    QFontMetrics,
+    QHelpEvent,
+    QPainter,
+    QPainterPath,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+)
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from launcher.gui import theme
@@ -82,15 +92,13 @@ class MemoryBar(QWidget):
         self._total, self._margin, self._reason = total, margin or 0, ""
         said = ", ".join(f"{each.label} {_mib(each.size)} MiB" for each in self._segments)
         self.setAccessibleName(tr("Memory: {parts}; {rest}", parts=said, rest=self._rest()))
-        self.updateGeometry()
-        self.update()
+        self._take_height()
 
     def show_unknown(self, reason: str) -> None:
         """Show an empty bar, and why it is."""
         self._segments, self._total, self._margin, self._reason = [], 0, 0, reason
         self.setAccessibleName(tr("Memory: not known. {reason}", reason=reason))
-        self.updateGeometry()
-        self.update()
+        self._take_height()
 
     @property
     def missing(self) -> int:
@@ -114,6 +122,18 @@ class MemoryBar(QWidget):
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Return the least size."""
         return QSize(theme.px(160), self.heightForWidth(max(self.width(), theme.px(160))))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
+        """Take the height that the legend needs at this width."""
+        super().resizeEvent(event)
+        if event.oldSize().width() != event.size().width():
+            self._take_height()
+
+    def _take_height(self) -> None:
+        """Hold to a height: layouts far above do not ask again for one that goes with the width."""
+        self.setMinimumHeight(self.heightForWidth(self.width()))
+        self.updateGeometry()
+        self.update()
 
     def event(self, event: QEvent) -> bool:
         """Say what a segment is where the pointer is."""

@@ -44,12 +44,12 @@ class Slider(QSlider):
             enabled = self.isEnabled()
             ring, thick = theme.px(8), theme.px(4)
             left, right, middle = ring + 2, self.width() - ring - 2, self.height() / 2
-            at = self._x(self.value(), left, right)
+            at, whole = self._x(self.value(), left, right), self.width()  # the line ends where the words do
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(theme.colour("border"))
-            painter.drawRoundedRect(QRectF(left, middle - thick / 2, right - left, thick), thick / 2, thick / 2)
+            painter.drawRoundedRect(QRectF(0, middle - thick / 2, whole, thick), thick / 2, thick / 2)
             painter.setBrush(theme.colour("accent" if enabled else "control"))
-            painter.drawRoundedRect(QRectF(left, middle - thick / 2, at - left, thick), thick / 2, thick / 2)
+            painter.drawRoundedRect(QRectF(0, middle - thick / 2, at, thick), thick / 2, thick / 2)
             if self.mark is not None:
                 x = self._x(self.mark, left, right)
                 painter.setPen(QPen(theme.colour("text"), 2))
