@@ -100,25 +100,25 @@ class LoopbackClient:
         """
         timeout = httpx.Timeout(_ANSWER_S, connect=self._connect_s, read=_PINGS_S)
         headers = {**self._key, "Accept": "text/event-stream", "Cache-Control": "no-store"}
-        with self._translated():
-            async with self._opened() as client, AsyncExitStack() as stack:  # a pool keeps cancelled ones in httpcore
+        async with self._opened() as client, AsyncExitStack() as stack:  # a pool keeps cancelled ones in httpcore
+            with self._translated():
                 async with asyncio.timeout(_PINGS_S):
                     asked = client.stream("POST", path, json=body, headers=headers, timeout=timeout)
                     response = await stack.enter_async_context(asked)
                     await self._check(response)
-                if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
-                    raise Refused(f"{self.url}{path} sent something that is no stream.", "Is it a llama-server?")
-                with self._translated("in the middle of the reply"):
-                    yield self._parsed_events(response)
+            if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+                raise Refused(f"{self.url}{path} sent something that is no stream.", "Is it a llama-server?")
+            yield self._parsed_events(response)
 
     async def _parsed_events(self, response: httpx.Response) -> AsyncIterator[Any]:
-        async for event in read_events(response.aiter_raw(), _MOST_EVENT_BYTES, self.url):
-            if event == "[DONE]":
-                return
-            data = _parsed(event, self.url)
-            if isinstance(data, dict) and "error" in data:
-                raise refusal_in(data, None, self.url)
-            yield data
+        with self._translated("in the middle of the reply"):
+            async for event in read_events(response.aiter_raw(), _MOST_EVENT_BYTES, self.url):
+                if event == "[DONE]":
+                    return
+                data = _parsed(event, self.url)
+                if isinstance(data, dict) and "error" in data:
+                    raise refusal_in(data, None, self.url)
+                yield data
 
     async def _check(self, response: httpx.Response) -> None:
         """Raise the error that a response tells."""

@@ -31,6 +31,7 @@ from launcher.engine.startup import (
     until_healthy,
 )
 from launcher.engine.state import SERVING, EngineStarted, Event, Listener, LogAdded, Notice, State, Status
+from launcher.engine.streams import Streams
 
 _LEAVE_S = 1.0
 _HUNG_PATIENCE_S = (0.5, 0.5)
@@ -75,9 +76,7 @@ class Supervisor:
         self._change: asyncio.Task[None] | None = None
         self._turning = asyncio.Lock()
         self._abandoned = False
-        self._streams: dict[asyncio.Timeout, float] = {}  # when each last said something
-        self._streams_left = asyncio.Event()
-        self._streams_left.set()
+        self._streams = Streams(self._clock.monotonic, self._show_business)
         self._others = 0
         self._lines = 0
         self._heard_s = 0.0
@@ -160,28 +159,11 @@ class Supervisor:
     @asynccontextmanager
     async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
         """Stream a reply: see EngineClient.chat. Stopping the server ends the stream with Unreachable."""
-        client = self.client
-        scope = asyncio.timeout(None)
-        self._streams[scope] = self._clock.monotonic()
-        self._streams_left.clear()
-        self._show_business()
         try:
-            async with scope, client.chat(request) as deltas:
-                yield self._heard(scope, deltas)
-        except TimeoutError:
-            raise Unreachable("The server was stopped while it answered.") from None
+            async with self._streams.read(self.client, request) as deltas:
+                yield deltas
         except Unreachable as error:
             raise await explain_break(self, error) from error
-        finally:
-            self._streams.pop(scope, None)
-            if not self._streams:
-                self._streams_left.set()
-            self._show_business()
-
-    async def _heard(self, scope: asyncio.Timeout, deltas: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
-        async for delta in deltas:
-            self._streams[scope] = self._clock.monotonic()
-            yield delta
 
     def note_requests(self, processing: int) -> None:
         """Take note of how many requests the engine works on, other clients' included."""
@@ -284,7 +266,7 @@ class Supervisor:
             client,
             files,
             tell=self._tell,
-            quiet_since=lambda: min(self._streams.values(), default=None),
+            quiet_since=lambda: self._streams.quiet_since,
             log_problem=lambda: self.log.problem,
             clock=self._clock,
             limits=limits,
@@ -300,7 +282,7 @@ class Supervisor:
         """Let the requests that run come to their end, for up to `limit_s` seconds, and take no new ones of ours."""
         if limit_s and self._client is not None and self._status.state in SERVING:
             self._show(State.DRAINING)
-            await drain(self._client, self._streams_left, limit_s)
+            await drain(self._client, self._streams.left, limit_s)
 
     def _explained(self, while_doing: str) -> Callable[[Exit], LauncherError]:
         """Return what turns the engine's end into its reason."""
@@ -356,9 +338,7 @@ class Supervisor:
             self._watching = None
         if self._process is not None and meanwhile is not None:
             self._show(meanwhile)
-        for scope in self._streams:
-            with suppress(RuntimeError):  # it is being left already
-                scope.reschedule(0)
+        self._streams.cut()
         await self._close_client()
         if self._process is not None:
             await self._process.stop()
@@ -368,7 +348,7 @@ class Supervisor:
         client, self._client = self._client, None
         if client is not None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._streams_left.wait(), _LEAVE_S)
+                await asyncio.wait_for(self._streams.left.wait(), _LEAVE_S)
             await client.close()
 
     def _on_line(self, stream: Stream, text: str) -> None:

@@ -135,6 +135,15 @@ async def test_stopping_ends_our_own_streams_first(options: ServeOptions) -> Non
             await reading
 
 
+async def test_a_reader_that_runs_out_of_time_is_told_so_and_no_more(options: ServeOptions) -> None:
+    async with supervised() as watched:
+        await watched.supervisor.become(options)
+        with pytest.raises(TimeoutError, match="mine"):
+            async with watched.supervisor.chat(QUESTION):
+                raise TimeoutError("mine")
+        assert watched.supervisor.status.state is State.READY
+
+
 async def test_an_engine_killed_under_us_is_a_failure_with_a_reason(options: ServeOptions) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(options)
