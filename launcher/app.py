@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.attach import Address, Attached, address_of
-from launcher.base.errors import ServerNotFound, Unreachable
+from launcher.base.errors import ModelMissing, ServerNotFound, Unreachable
 from launcher.base.paths import expanded
 from launcher.engine import registry
 from launcher.engine.client import ChatRequest, EngineClient
@@ -70,6 +70,9 @@ def options_for(model: str, options: Callable[[Path], ServeOptions], *, draft: i
     What the user leaves open for the demo comes from its preset; a model that the catalogue knows to have no MTP head
     is served without. Raises ModelMissing, also for a model that has to be pulled first, ModelUnknown or ModelBroken.
     """
+    if "://" in model:  # as a path it would lose a slash
+        hint = f"Get it first: `mtp-launcher pull {model}`."
+        raise ModelMissing(f"{model} is an address, not a model on this computer.", hint, wanted=model)
     if model != DEMO:
         named = locate(model, load_catalogue())
         chosen = options(named.path if named else expanded(model))

@@ -60,7 +60,8 @@ def secrets_here() -> set[str]:
     with suppress(LauncherError):
         found.add(token() or "")
     last = last_start()
-    for before, word in zip(("", *last.start.options.extra), last.start.options.extra, strict=False) if last else ():
+    extra = last.start.options.extra if last and last.start else ()
+    for before, word in zip(("", *extra), extra, strict=False):
         if before in ("--api-key", "--hf-token", "-hft"):
             found |= set(word.split(","))
     found |= {value for name, value in os.environ.items() if name.upper().endswith(("_TOKEN", "_KEY", "_SECRET"))}

@@ -157,8 +157,10 @@ class Session:
             await self._start(options, again=again, drain_s=drain_s)
         except LauncherError as error:
             advise(error, options)
-            if self._tried is tried:
+            if self._tried is tried:  # no engine was run for it
                 self._proposed = error.actions
+                if not self._serves and not isinstance(error, Superseded):
+                    await asyncio.to_thread(keep_start, tried, None, error)
             raise
         if chosen is not None:
             self._chosen |= chosen
@@ -189,12 +191,16 @@ class Session:
         """Return the command that carries an action out, or the address to open; neither when only the user can."""
         return way(action, self._base(action))
 
+    @property
+    def _serves(self) -> bool:
+        return self._supervisor is not None and self._supervisor.status.state in SERVING
+
     def _base(self, action: Action) -> Started | None:
         """Return what an action is done to: the start that failed, if its error proposed it, else what runs."""
         running = self._supervisor
         if self._tried is None or action in self._proposed or running is None or running.launch is None:
             return self._tried
-        if running.status.state not in SERVING or running.options is None:
+        if not self._serves or running.options is None:
             return self._tried
         return replace(self._tried.changed(running.options), context=running.launch.context)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
+import os
 from typing import TYPE_CHECKING
 
 from launcher.cli.layout import filled
@@ -12,45 +12,84 @@ from launcher.cli.output import print_json
 from launcher.cli.to_do import actions_json, to_do
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.base.errors import LauncherError
+    from launcher.engine.diagnosis import Diagnosis
+    from launcher.engine.registry import Entry
     from launcher.engine.started import LastStart
 
 _UNNAMED = "The log names no cause that is known."
+_NO_TEXT = "This is no log: it is not a text."
+_BEGINNING = ("preparing", "loading", "warming up")
+_EXIT_CODES = range(-(2**31), 2**32)
+"""Those of Windows have 32 bits, and are written with a sign or without."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument(
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
         "log",
         metavar="LOGFILE",
         nargs="?",
-        help="what llama-server wrote, plain or JSON lines; - for standard input (default: the last server's log)",
+        help="what llama-server wrote, plain or JSON lines; - for standard input (default: the last start's log)",
     )
+    which.add_argument("--url", help="the log of the server at this address")
     parser.add_argument(
-        "--exit-code", type=int, metavar="N", help="how it ended, if you know: negative or 128 + N for signal N"
+        "--exit-code", type=_exit_code, metavar="N", help="how it ended, if you know: negative or 128 + N for signal N"
     )
+
+
+def _exit_code(text: str) -> int:
+    try:
+        code = int(text)
+    except ValueError:
+        code = _EXIT_CODES.stop
+    if code not in _EXIT_CODES:
+        raise argparse.ArgumentTypeError(f"{text} is not an exit code, such as 1, 137 or -11")
+    return code
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Print the first cause that the log names. Exit code 1 when it names none."""
+    """Print the first cause that the log names, or what failed before there was one. Exit code 1 when none is known."""
+    from launcher.base.threads import in_thread
     from launcher.engine.diagnosis import diagnose, last_error
-    from launcher.engine.way import way
+    from launcher.engine.diagnosis_log import is_text
 
-    last = await asyncio.to_thread(_last_of, options.log)
+    last, begins = await asyncio.to_thread(_last_of, options.log, options.url)
+    asked = options.log is not None or options.exit_code is not None
+    if last is not None and last.why is not None and not last.told_by_log and not asked:
+        _print(_untold(last, last.why), last, options)
+        return 0
     name = options.log if options.log is not None or last is None else str(last.log)
-    text = await asyncio.to_thread(_read, name)
+    text = await in_thread(lambda: _read(name), "log")  # which a pipe can keep for ever
     exit_code = options.exit_code if options.exit_code is not None or last is None else last.exit_code
     found = diagnose(text, exit_code=exit_code)
-    if found is None:
-        said = last_error(text)
+    if found is None or (begins is not None and found.severity != "fatal"):
+        title, said = (_UNNAMED, last_error(text)) if is_text(text) else (_NO_TEXT, None)
+        if begins is not None:
+            title = f"The server at {begins.url} is {begins.state}, and nothing in its log says that it fails."
         if options.json:
-            print_json({"code": None, "title": _UNNAMED, "cause": None, "action": None, "actions": [], "line": said})
+            unknown = dict.fromkeys(("code", "cause", "action"))
+            print_json({**unknown, "title": title, "actions": [], "line": said, "log": name})
         else:
-            print(filled(_UNNAMED))
+            print(filled(title))
             if said:
                 print(filled(said, "  It says: "))
+            _print_source(name, options)
         return 1
+    _print(found, last, options, said=found.line or last_error(text) or "")
+    return 0
+
+
+def _print(found: Diagnosis, last: LastStart | None, options: argparse.Namespace, *, said: str = "") -> None:
+    """Print a cause and what can be done about it."""
+    from launcher.engine.way import way
+
     actions = last.actions if last is not None and last.diagnosis == found.code else found.actions
     start = last.start if last else None
+    log = options.log or (str(last.log) if last and last.log else None)
     if options.json:
         print_json(
             {
@@ -63,32 +102,71 @@ async def run(options: argparse.Namespace) -> int:
                 "severity": found.severity,
                 "other_actions": [action.as_json() for action in actions[1:]],
                 "facts": dict(found.facts),
-                "line": found.line,
+                "line": said,
+                "log": log,
             }
         )
-        return 0
+        return
     print(filled(found.title))
     print(filled(found.cause, "  Why: "))
-    print(filled(found.hint, "  What to do: "))
-    if found.line:
-        print(filled(found.line, "  The log: "))
+    if found.hint:
+        print(filled(found.hint, "  What to do: "))
+    if said:
+        print(filled(said, "  The log: "))
     for line in to_do(actions, lambda action: way(action, start)):
         print(f"  {line}")
-    return 0
+    _print_source(log, options)
 
 
-def _last_of(name: str | None) -> LastStart | None:
-    """Return the last start, unless the named log is another one's. Raises ServerNotFound when no log is here."""
+def _print_source(log: str | None, options: argparse.Namespace) -> None:
+    if options.log is None and log is not None:
+        print(f"  Read: {log}")
+
+
+def _untold(last: LastStart, why: LauncherError) -> Diagnosis:
+    """Return why a start failed, as its user was told it: its log, if there is one, does not say."""
+    from launcher.engine.diagnosis import Diagnosis
+
+    title = "The last start failed." if last.log else "The last start failed before an engine was run."
+    return Diagnosis(why.code, 0, "fatal", why.code, title, why.title, why.hint, last.actions)
+
+
+def _last_of(name: str | None, url: str | None) -> tuple[LastStart | None, Entry | None]:
+    """Return the last start, unless the named log is another one's, and its server while that only begins.
+
+    Without a name or an address it is the one that was tried last, or what is left of it: the newest log. Raises
+    ServerNotFound when no log is here, or nothing runs at the address, and SeveralServers when the last start serves,
+    and is not the only one.
+    """
     from launcher.base.errors import ServerNotFound
     from launcher.base.paths import expanded
-    from launcher.engine.started import last_start
+    from launcher.engine import registry
+    from launcher.engine.log_files import log_files
+    from launcher.engine.logs import log_path
+    from launcher.engine.started import LastStart, last_start
 
     last = last_start()
-    if name is None:
-        if last is None or not last.log.exists():
-            raise ServerNotFound("No server has run yet, so there is no log.", "Name the file that the engine wrote.")
-        return last
-    return last if last is not None and name != "-" and expanded(name).absolute() == last.log else None
+    if name is not None:
+        own = last is not None and name != "-" and expanded(name).absolute() == last.log
+        return (last if own else None), None
+    entry = registry.find(url) if url is not None else _server_of(last.log if last else None)
+    if url is not None and entry is not None:
+        log = log_path(entry.port)
+        last = last if last is not None and last.log == log else LastStart(None, log)
+    elif last is None and (files := log_files()):
+        last = LastStart(None, files[0].path)
+    if last is None:
+        raise ServerNotFound("No server has run yet, so there is no log.", "Name the file that the engine wrote.")
+    return last, entry if entry is not None and entry.state in _BEGINNING else None
+
+
+def _server_of(log: Path | None) -> Entry | None:
+    """Return the running server that writes a log. Raises SeveralServers when it serves beside others."""
+    from launcher.engine import registry
+    from launcher.engine.logs import log_path
+
+    entry = next((each for each in registry.running() if log_path(each.port) == log), None)
+    return registry.find(None) if entry is not None and entry.state not in _BEGINNING else entry
 
 
 def _read(name: str) -> str:
@@ -97,7 +175,10 @@ def _read(name: str) -> str:
     from launcher.engine.diagnosis_log import read_log
 
     try:
-        return read_log(sys.stdin.buffer if name == "-" else expanded(name))
+        if name != "-":
+            return read_log(expanded(name))
+        with os.fdopen(0, "rb", buffering=0, closefd=False) as standard_input:
+            return read_log(standard_input)
     except OSError as error:
         hint = "Give the file that `serve` names, or - to read standard input."
         raise BadOption(f"{name} cannot be read: {error.strerror or error}.", hint, path=name) from None

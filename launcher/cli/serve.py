@@ -77,6 +77,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.cli.to_do import print_failure
     from launcher.engine.last import last
     from launcher.engine.settings import remembered, with_settings
+    from launcher.engine.started import keep_start
     from launcher.engine.state import Event
     from launcher.monitor.health_event import HealthEvent
 
@@ -91,7 +92,11 @@ async def run(options: argparse.Namespace) -> int:
             print(health_line(event.finding.as_json(), cleared=event.cleared), file=sys.stderr, flush=True)
 
     model = last() if options.last else options.what or options.model
-    serve_options = app.options_for(model, lambda path: to_serve(options, path), draft=options.draft)
+    try:
+        serve_options = app.options_for(model, lambda path: to_serve(options, path), draft=options.draft)
+    except LauncherError as error:
+        keep_start(None, None, error)
+        raise
     asked = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
     kept = {} if options.defaults else remembered(serve_options.model)
     last_time = {name: value for name, value in kept.items() if name not in asked}
@@ -141,7 +146,10 @@ async def _serve(
             raise error
         except LauncherError as failed:
             able = (each for each in failed.actions if changes_settings(each) and session.way(each).steps)
-            if not fixes or (action := next(able, None)) is None:
+            if not options.fix or (action := next(able, None)) is None:
+                raise
+            if not fixes:
+                print(f"--fix makes {_MOST_FIXES} changes at most, and has made them.", file=sys.stderr, flush=True)
                 raise
             fixes -= 1
             print(f"{failed.title}\nMended by: {action.label}.", file=sys.stderr, flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
@@ -24,14 +25,15 @@ def actions_json(actions: Iterable[Action], ways: Ways) -> list[dict[str, Any]]:
 
 
 def to_do(actions: Iterable[Action], ways: Ways) -> Iterator[str]:
-    """Yield the lines that offer the first actions: what each does, and below it the command or the link."""
-    for number, action in enumerate(actions):
-        if number == _SHOWN:
-            return
-        way = ways(action)
+    """Yield the lines that offer the first actions: what each does, and below it the command or the link.
+
+    What has neither is left to the error's own hint.
+    """
+    found = ((action, ways(action)) for action in actions)
+    offered = ((action, how) for action, way in found if (how := way.command or way.link))
+    for number, (action, how) in enumerate(islice(offered, _SHOWN)):
         yield f"{'To do' if number == 0 else 'Or'}: {one_line(action.label, _MOST)}"
-        if how := way.command or way.link:
-            yield f"  {how}"
+        yield f"  {how}"
 
 
 def print_failure(error: LauncherError, ways: Ways, *, as_json: bool) -> None:

@@ -29,6 +29,7 @@ _SYMPTOM = re.compile(
 _PART = re.compile(r"\[([^\[\]]*)\]|\{(\w+)\}")
 _PLACE = re.compile(r"\{(\w+)\}")
 _COUNTS = frozenset({"mib", "needed_mib", "free_mib", "tokens", "context"})
+_CRASHED = "crashed"
 _FAILING_END = ("exiting due to", "Failed to init server")
 
 
@@ -72,13 +73,16 @@ def explain(ended: Exit, lines: Iterable[str], *, while_doing: str, hint: str = 
     """
     text = "\n".join(lines)
     found = diagnose(text, exit_code=ended.code)
-    if found is not None and found.severity == "fatal":
-        return found.as_error(ended.code)
-    if found is not None and found.facts.get("led_to"):
+    crashed = found is not None and found.code == _CRASHED
+    if found is not None and not crashed and (found.severity == "fatal" or found.facts.get("led_to")):
         return found.as_error(ended.code)
     last = last_error(text)
     said = f" The last it said: {last}" if last else ""
-    return EngineFailed(f"The engine {ended} while {while_doing}.{said}", hint, exit_code=ended.code)
+    error = EngineFailed(f"The engine {ended} while {while_doing}.{said}", hint, exit_code=ended.code)
+    if found is not None and crashed:  # what it was about to do says more than the signal
+        error.facts = {**error.facts, "diagnosis": found.code, "line": found.line}
+        error.propose(found.actions)
+    return error
 
 
 def explain_refusal(refused: LauncherError, lines: Iterable[str]) -> LauncherError:

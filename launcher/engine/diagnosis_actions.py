@@ -46,12 +46,13 @@ _ANOTHER_ENGINE = (
     Action(ActionKind.OTHER_ENGINE_BUILD, "Install the official build for this computer"),
     Action(ActionKind.BUILT_IN_ENGINE, "Use the built-in engine"),
 )
+_ANOTHER_MODEL = Action(ActionKind.OTHER_MODEL, "See the models that the catalogue knows")
 _OF_CODES: tuple[tuple[type[LauncherError], tuple[Action, ...]], ...] = (
     (ModelHasNoHead, (Action(ActionKind.DRAFT_OFF, "Start without MTP"),)),
     (DraftsInert, (Action(ActionKind.DRAFT_OFF, "Start without MTP"), _ANOTHER_ENGINE[0])),
     (PortBusy, (Action(ActionKind.OTHER_PORT, "Start on another port"),)),
-    (ModelBroken, (Action(ActionKind.DOWNLOAD_AGAIN, "Download it again"),)),
-    (ModelMissing, (Action(ActionKind.DOWNLOAD_AGAIN, "Download it"),)),
+    (ModelBroken, (Action(ActionKind.DOWNLOAD_AGAIN, "Download it again"), _ANOTHER_MODEL)),
+    (ModelMissing, (Action(ActionKind.DOWNLOAD_AGAIN, "Download it"), _ANOTHER_MODEL)),
     (EngineMissing, _ANOTHER_ENGINE),
     (CpuUnsupported, _ANOTHER_ENGINE),
     (LibraryMissing, (Action(ActionKind.INSTALL_LIBRARY, "Say what is missing"), *_ANOTHER_ENGINE)),
@@ -84,6 +85,8 @@ def _of_kind(error: LauncherError, options: ServeOptions) -> Iterator[Action]:
     for kind, actions in _OF_CODES:
         if isinstance(error, kind):
             for action in actions:
+                if action.kind is ActionKind.DOWNLOAD_AGAIN and "version" in error.facts:
+                    continue  # the same file would come
                 if not changes_settings(action) or _changes(action, options):
                     yield action
             return

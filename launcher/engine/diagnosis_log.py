@@ -1,5 +1,6 @@
 """An engine's log as the diagnosis reads it: its last run, lines without their prefixes, and where faults are named."""
 
+import errno
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,9 @@ _WINDOW_LINES = 4
 _CUT = 20_000
 """Longer than what the launcher keeps of a line."""
 _RETRY = 1_500
+_LOOKED_AT = 65_536
+_MOST_NOISE = 0.2
+"""The part of characters that belong to no text beyond which a file is none. In random bytes it is over a half."""
 _STAMP = re.compile(r"\b(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) ([EWIDT]) +")
 _WRITTEN = re.compile(r"^\d{4}-\d\d-\d\d[ T][\d:]+(?:[,.]\d+)?Z? ")
 _JSON = re.compile(r'\{"type":"log".*')
@@ -66,26 +70,40 @@ class Hit:
 
 
 def read_log(source: Path | BinaryIO) -> str:
-    """Return a log's text without colours; of a long one its beginning and its end.
+    """Return a log's text without colours; of a long one its beginning and its end, of a long line its beginning.
 
-    Raises OSError when it cannot be read. What comes from a pipe is read to its end.
+    Raises OSError when it cannot be read, or is a pipe or a device, which may have no end. What is open already, as
+    standard input is, may be a pipe, and is read to its end.
     """
     if isinstance(source, Path):
+        if source.exists() and not source.is_file() and not source.is_dir():
+            raise OSError(errno.EINVAL, "it is not an ordinary file, so it may have no end")
         with source.open("rb") as file:
             return read_log(file)
-    head = source.read(HEAD_BYTES)
     if source.seekable():
+        head = source.read(HEAD_BYTES)
         size = source.seek(0, 2)
         source.seek(max(len(head), size - TAIL_BYTES))
         tail = source.read(TAIL_BYTES)
     else:
-        tail = b""
+        head, tail = b"", b""
+        while len(head) < HEAD_BYTES and (more := source.read(HEAD_BYTES - len(head))):
+            head += more
         while more := source.read(2**20):
             tail = (tail + more)[-TAIL_BYTES:] if len(tail) > TAIL_BYTES else tail + more
     data = head + tail
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"  # as PowerShell's > writes it
     text = data.decode(encoding, "replace").replace("\r\n", "\n").lstrip("\ufeff")
+    text = "\n".join([line[:_CUT] for line in text.split("\n")])
     return _ESCAPES.sub("", text) if "\x1b[" in text else text
+
+
+def is_text(text: str) -> bool:
+    """Whether what was read is a text, and not an archive, say, or zeroes."""
+    seen = text[:_LOOKED_AT]
+    return sum(char == "\ufffd" or (char < " " and char not in "\t\n\r\x1b") for char in seen) <= _MOST_NOISE * len(
+        seen
+    )
 
 
 def line_of(raw: str) -> Line:

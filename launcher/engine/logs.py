@@ -44,7 +44,7 @@ class LogBook:
     @classmethod
     def for_port(cls, port: int) -> "LogBook":
         """Open the log book of the server on `port`."""
-        return cls(logs_dir() / f"engine-{port}.log")
+        return cls(log_path(port))
 
     @property
     def problem(self) -> str | None:
@@ -78,6 +78,11 @@ class LogBook:
 def logs_dir() -> Path:
     """Return the folder of all logs."""
     return state_dir() / "logs"
+
+
+def log_path(port: int) -> Path:
+    """Return the log of the server on `port`."""
+    return logs_dir() / f"engine-{port}.log"
 
 
 def read_last(path: Path, count: int) -> list[str]:

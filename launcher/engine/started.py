@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from launcher.base.action import Action, ActionKind, Value
 from launcher.base.errors import LauncherError
-from launcher.base.files import private_folder, write_atomically
+from launcher.base.files import private_folder, read_or_copy, write_twice
 from launcher.base.paths import state_dir
 from launcher.engine.build import BUILT_IN
 from launcher.engine.demo import DEMO
@@ -117,28 +117,45 @@ class _Proposed(BaseModel):
     parameters: dict[str, Value] = {}
 
 
+class _Why(BaseModel):
+    code: str
+    title: str
+    hint: str
+
+
 class _File(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    start: Started
-    log: Path
+    start: Started | None = None
+    log: Path | None = None
     exit_code: int | None = None
     diagnosis: str | None = None
     actions: list[_Proposed] = []
+    why: _Why | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LastStart:
-    """The start that was last made with an engine, its log, and how and why it failed, as far as it did."""
+    """The start that was last tried, the log of its engine, and how and why it failed, as far as it did.
 
-    start: Started
-    log: Path
+    `log` is None when it failed before an engine ran, `start` when what was asked for is no model of ours. `diagnosis`
+    is the cause that the log names; `why` what the user was told, with `actions`.
+    """
+
+    start: Started | None
+    log: Path | None = None
     exit_code: int | None = None
     diagnosis: str | None = None
     actions: tuple[Action, ...] = ()
+    why: LauncherError | None = None
+
+    @property
+    def told_by_log(self) -> bool:
+        """Whether the log is to be asked for the cause: the engine ended, or failed for what its log names."""
+        return self.log is not None and (self.why is None or self.diagnosis is not None or self.exit_code is not None)
 
 
-def keep_start(start: Started, log: Path, error: LauncherError | None = None) -> None:
+def keep_start(start: Started | None, log: Path | None, error: LauncherError | None = None) -> None:
     """Keep what was started, and why it failed, for `diagnose`. Where it cannot be written, a warning says so."""
     facts: Mapping[str, Any] = error.facts if error else {}
     kept = _File(
@@ -147,22 +164,31 @@ def keep_start(start: Started, log: Path, error: LauncherError | None = None) ->
         exit_code=facts.get("exit_code"),
         diagnosis=facts.get("diagnosis"),
         actions=[_Proposed.model_validate(asdict(action)) for action in error.actions] if error else [],
+        why=_Why(code=error.code, title=error.title, hint=error.hint) if error else None,
     )
     try:
         private_folder(state_dir())
-        write_atomically(_path(), kept.model_dump_json().encode("utf-8", "surrogateescape"))
+        write_twice(_path(), kept.model_dump_json().encode("utf-8", "surrogateescape"))
     except (OSError, ValueError) as failed:
         _log.warning("What was started cannot be kept (%s): %s.", _path(), getattr(failed, "strerror", None) or failed)
 
 
 def last_start() -> LastStart | None:
-    """Return the start that was last made, None when none was or it cannot be read."""
+    """Return the start that was last tried, None when none was or it cannot be read.
+
+    A damaged note of it is set aside, and its copy taken.
+    """
     try:
-        kept = _File.model_validate_json(_path().read_bytes())
-    except (OSError, ValidationError):
+        kept = read_or_copy(_path(), _File.model_validate_json, "The note of the last start")
+    except OSError:
+        return None
+    if kept is None:
         return None
     actions = tuple(Action(each.kind, each.label, each.parameters) for each in kept.actions)
-    return LastStart(kept.start, kept.log, kept.exit_code, kept.diagnosis, actions)
+    why = LauncherError(kept.why.title, kept.why.hint) if kept.why else None
+    if why is not None and kept.why is not None:
+        why.code = kept.why.code
+    return LastStart(kept.start, kept.log, kept.exit_code, kept.diagnosis, actions, why)
 
 
 def _path() -> Path:

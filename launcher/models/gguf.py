@@ -33,7 +33,10 @@ def read_header(path: Path) -> GgufHeader:
             file.seek(0)
             return parse_header(file, path, size)
     except FileNotFoundError as error:
-        raise ModelMissing(f"There is no model file {path}.", "Check the path.", path=str(path)) from error
+        hint = (
+            "Check the path. `mtp-launcher models list` shows the models that are here, `mtp-launcher pull` gets one."
+        )
+        raise ModelMissing(f"There is no model file {path}.", hint, path=str(path)) from error
     except OSError as error:
         reason = error.strerror or error
         raise ModelMissing(f"{path} cannot be read: {reason}.", "Check the file's permissions.") from error

@@ -123,11 +123,15 @@ class _Parser:
         version = self._number(_U32)
         if version == 1:
             self._refuse(
-                "is a GGUF file of version 1, which llama.cpp no longer reads.", "Get a newer file of this model."
+                "is a GGUF file of version 1, which llama.cpp no longer reads.",
+                "Get a newer file of this model.",
+                version=version,
             )
         if _LAST_VERSION < version < _NO_VERSION:
             self._refuse(
-                f"is a GGUF file of version {version}, which is too new.", "Update the launcher and the engine."
+                f"is a GGUF file of version {version}, which is too new.",
+                "Update the launcher and the engine.",
+                version=version,
             )
         if version and version % _NO_VERSION == 0:
             self._refuse(
@@ -271,8 +275,8 @@ class _Parser:
     def _break(self, why: str) -> NoReturn:
         self._refuse(f"is damaged or incomplete: {why}.", self._remedy)
 
-    def _refuse(self, what: str, hint: str) -> NoReturn:
-        raise ModelBroken(f"{self._path.name} {what}", hint, path=str(self._path))
+    def _refuse(self, what: str, hint: str, **facts: object) -> NoReturn:
+        raise ModelBroken(f"{self._path.name} {what}", hint, path=str(self._path), **facts)
 
 
 def _checked_alignment(metadata: dict[str, object], refuse: Callable[[str], NoReturn]) -> int:

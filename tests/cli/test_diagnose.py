@@ -1,9 +1,14 @@
 """`mtp-launcher diagnose`: a file, standard input, JSON, what is no log, and a log of 100 MB."""
 
 import json
+import os
+import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from launcher.engine.diagnosis_log import HEAD_BYTES, TAIL_BYTES, read_log
 
@@ -43,6 +48,16 @@ def test_a_program_gets_code_title_cause_and_action() -> None:
 def test_the_exit_code_is_a_witness_too() -> None:
     assert json.loads(diagnose("-", "--json", "--exit-code", "137").stdout)["code"] == "killed"
     assert json.loads(diagnose("-", "--json", "--exit-code=-4").stdout)["code"] == "cpu_unsupported"
+    crashed = diagnose("-", "--exit-code", "-11", standard_input=b"0.00.000.100 I srv  slot: going on\n")
+    assert crashed.stdout.startswith("The engine crashed, and its log does not say where.\n")
+    assert "slot: going on" in crashed.stdout
+
+
+@pytest.mark.parametrize("code", ["99999999999", "ten"])
+def test_what_is_no_exit_code_is_refused(code: str) -> None:
+    told = diagnose("-", "--exit-code", code)
+    assert told.returncode == 2
+    assert f"{code} is not an exit code" in told.stderr
 
 
 def test_a_log_without_a_known_cause_shows_its_first_error() -> None:
@@ -59,6 +74,31 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         told = diagnose(str(path))
         assert told.returncode == 1
         assert told.stderr.startswith(f"Error: {path} cannot be read: ")
+
+
+def test_a_pipe_and_a_device_are_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        told = diagnose(str(path))
+        assert told.returncode == 1
+        assert told.stderr.startswith(f"Error: {path} cannot be read: it is not an ordinary file")
+        assert "- to read standard input" in told.stderr
+
+
+def test_a_silent_standard_input_does_not_keep_it_from_ending() -> None:
+    command = [sys.executable, "-m", "launcher", "diagnose", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        while not _catches(process.pid, signal.SIGTERM):
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
+
+
+def _catches(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def test_a_log_that_powershell_wrote(tmp_path: Path) -> None:
@@ -81,3 +121,17 @@ def test_a_pipe_without_end_marks_is_kept_to_a_limit() -> None:
     flood = b"0.00.000.101 I srv  nothing to see\n" * 700_000
     told = diagnose("-", "--json", standard_input=flood + PORT.encode())
     assert json.loads(told.stdout)["code"] == "port_busy"
+
+
+def test_what_is_no_text_is_not_echoed() -> None:
+    told = diagnose("-", "--json", standard_input=random.Random(1).randbytes(2**20))
+    answer = json.loads(told.stdout)
+    assert (answer["code"], answer["line"]) == (None, None)
+    assert answer["title"] == "This is no log: it is not a text."
+
+
+def test_of_a_line_without_an_end_only_the_beginning_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "line.log"
+    log.write_bytes(b"x" * 30 * 2**20 + b"\n" + PORT.encode())
+    assert len(read_log(log)) < 2**16
+    assert json.loads(diagnose(str(log), "--json").stdout)["code"] == "port_busy"

@@ -106,6 +106,7 @@ def test_fixing_ends_after_three() -> None:
     failed = run(*COMMAND, "serve", "demo", "--fix", "--", *bad)
     assert failed.returncode == 1
     assert failed.stderr.count("Mended by: ") == 3
+    assert "--fix makes 3 changes at most, and has made them.\n" in failed.stderr
     assert "Error: The engine does not know the flag --wars." in failed.stderr
 
 
@@ -133,6 +134,91 @@ def test_a_port_that_is_taken() -> None:
         assert action["command"] == "mtp-launcher serve demo"
         with serving(action["command"]) as status:
             assert status["port"] != port
+
+
+def test_a_broken_file_is_found_before_an_engine_runs(tmp_path: Path, demo_model: Path) -> None:
+    run(*COMMAND, "serve", "demo", "--", "--warp-speed", "9")  # an earlier failure, which has nothing to do with it
+    model = tmp_path / "cut.gguf"
+    whole = demo_model.read_bytes()
+    model.write_bytes(whole[:-1_000])
+    failed = run(*COMMAND, "serve", str(model))
+    assert failed.returncode == 1
+    assert "cut.gguf is cut short: 1,000 of " in failed.stderr
+    assert "Download it again" not in failed.stderr.split("To do")[1]  # nobody knows from where
+    assert proposed(failed.stderr) == "mtp-launcher models"
+    told = run(*COMMAND, "diagnose")
+    assert told.returncode == 0
+    assert told.stdout.startswith("The last start failed before an engine was run.\n  Why: cut.gguf is cut short: ")
+    assert proposed(told.stdout) == "mtp-launcher models"
+    answer = json.loads(run(*COMMAND, "diagnose", "--json").stdout)
+    assert (answer["code"], answer["severity"], answer["log"]) == ("model_broken", "fatal", None)
+    assert answer["cause"].startswith("cut.gguf is cut short: ")
+    assert answer["action"]["kind"] == "download_again"
+    model.write_bytes(whole)
+    with serving(f"mtp-launcher serve {model}"):
+        assert run(*COMMAND, "diagnose").returncode == 1
+
+
+def test_a_file_of_a_newer_kind_is_not_to_be_downloaded_again(tmp_path: Path) -> None:
+    model = tmp_path / "new.gguf"
+    model.write_bytes(b"GGUF" + (9).to_bytes(4, "little") + bytes(100))
+    failed = run(*COMMAND, "serve", str(model), "--json")
+    error = json.loads(failed.stdout)["error"]
+    assert "which is too new" in error["message"]
+    assert [each["kind"] for each in error["actions"]] == ["other_model"]
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ("nonexist", "`mtp-launcher models list` shows the models that are here, `mtp-launcher pull` gets one"),
+        ("https://evil.example/x.gguf", "`mtp-launcher pull https://evil.example/x.gguf`"),
+    ],
+)
+def test_a_model_that_is_not_here_is_told_with_how_to_get_one(model: str, sentence: str) -> None:
+    failed = run(*COMMAND, "serve", model)
+    assert model in failed.stderr.splitlines()[0]
+    assert sentence in failed.stderr
+    assert model in run(*COMMAND, "diagnose").stdout
+
+
+def test_a_damaged_note_of_the_last_start_leaves_its_log(home: Path) -> None:
+    run(*COMMAND, "serve", "demo", "--", "--warp-speed", "9")
+    for path in (home / "state").glob("last-start.json*"):
+        path.write_text("{")
+    told = run(*COMMAND, "diagnose")
+    assert told.stdout.startswith("The engine does not know the flag --warp-speed.\n")
+    assert "The note of the last start was damaged" in told.stderr
+
+
+def test_of_two_servers_one_has_to_be_named() -> None:
+    with serving("mtp-launcher serve demo") as first:
+        words = [*COMMAND, "serve", "demo", "--json"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["state"] == "ready"
+            told = run(*COMMAND, "diagnose")
+            named = json.loads(run(*COMMAND, "diagnose", "--url", first["url"], "--json").stdout)
+            process.terminate()
+            process.wait(20)
+    assert told.returncode == 1
+    assert "2 servers are running" in told.stderr
+    assert "Name one with --url." in told.stderr
+    assert named["log"].endswith(f"engine-{first['port']}.log")
+
+
+def test_what_hinders_a_server_that_loads_is_not_told_as_its_failure(home: Path) -> None:
+    with serving("mtp-launcher serve demo") as status:
+        log = home / "state" / "logs" / f"engine-{status['port']}.log"
+        run_so_far = log.read_text().split("model loaded")[0]
+        assert "failed to fit params" not in run_so_far
+        (note,) = home.rglob(f"server-{status['port']}.json")
+        note.write_text(note.read_text().replace('"state":"ready"', '"state":"loading"'))
+        notice = "0.00.100.000 W common_fit_params: failed to fit params to free device memory: abort\n"
+        log.write_text(f"mtp-launcher starts an engine: x\n{notice}")
+        answer = json.loads(run(*COMMAND, "diagnose", "--json").stdout)
+    assert (answer["code"], answer["action"]) == (None, None)
+    assert answer["title"] == f"The server at {status['url']} is loading, and nothing in its log says that it fails."
 
 
 def test_diagnose_without_a_log_says_so() -> None:

@@ -124,8 +124,17 @@ def test_the_last_start_is_kept_with_why_it_failed(tmp_path: Path) -> None:
     assert (kept.exit_code, kept.diagnosis, kept.actions) == (-9, "killed", error.actions)
 
 
-def test_a_damaged_note_of_the_last_start_is_none(home: Path) -> None:
+def test_a_damaged_note_of_the_last_start_is_restored_from_its_copy(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     keep_start(start(), Path("log"), ModelHasNoHead("No head."))
-    (path,) = home.rglob("last-start.json")
+    path = home / "state" / "last-start.json"
     path.write_text("{")
+    kept = last_start()
+    assert kept is not None
+    assert kept.why is not None
+    assert (kept.start, kept.why.code, kept.why.title) == (start(), "model_has_no_mtp_head", "No head.")
+    assert "The note of the last start was damaged" in caplog.text
+    for each in (path, path.with_name("last-start.json.copy")):
+        each.write_text("{")
     assert last_start() is None

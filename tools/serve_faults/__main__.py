@@ -35,9 +35,8 @@ def main() -> None:
             print(row, flush=True)
     if chosen.write:
         before, _, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
-        new = {_name(row): row for row in made}
-        kept = [new.get(_name(row), row) for row in written()] if chosen.only else made
-        table = "\n".join([HEAD, *kept]) + "\n"
+        known = {_name(row): row for row in ([*written(), *made] if chosen.only else made)}
+        table = "\n".join([HEAD, *(known[name] for fault in FAULTS if (name := f"| {fault.words}") in known)]) + "\n"
         DOCUMENT.write_text(before + BEGIN + table + END + rest.partition(END)[2], "utf-8")
         print(f"{len(made)} rows written to {DOCUMENT}", file=sys.stderr)
 

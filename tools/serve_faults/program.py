@@ -136,6 +136,44 @@ async def corrupt_endpoints(world: World) -> Seen:
     return await _corrupt(world, "endpoints.json")
 
 
+async def corrupt_last_start(world: World) -> Seen:
+    """Damage the note of the last start, which failed, and ask why it did."""
+    failed = await _run("serve", "demo", "--", "--warp", "9")
+    path = world.home / "state" / "last-start.json"
+    path.write_bytes(path.read_bytes()[:-20] + b"\0\0")
+    world.expects_bad = True
+    told = await _run("diagnose")
+    commands = [_first_command(each) for each in (failed.stderr, told.stdout)]
+    same = commands[0] and commands[0] == commands[1]
+    kept = path.with_name("last-start.json.bad").exists()
+    happened = f"`diagnose` {'names the same command as the start did' if same else 'DOES NOT KNOW THE START'}"
+    return Seen(f"{happened}; the file is {'kept as .bad' if kept else 'LOST'}", _sentences(told.stderr))
+
+
+async def cut_model(world: World) -> Seen:
+    """Serve a file that is cut short, and ask why it failed."""
+    model = world.home / "cut.gguf"
+    model.write_bytes(world.model.read_bytes()[:-1_000])
+    failed = await _run("serve", str(model))
+    told = await _run("diagnose")
+    named = "cut.gguf is cut short" in told.stdout
+    happened = f"refused before an engine is run; `diagnose` {'says the same' if named else 'DOES NOT KNOW IT'}"
+    return Seen(happened, _sentences(failed.stderr))
+
+
+async def _run(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "launcher", *words]
+    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+
+
+def _first_command(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip().startswith("mtp-launcher")), "")
+
+
+def _sentences(told: str) -> str:
+    return told.removeprefix("Error: ").partition("To do: ")[0]
+
+
 async def _corrupt(world: World, name: str) -> Seen:
     path = world.home / "state" / name
     content = path.read_bytes()[:-20] + b"\0\0"
