@@ -16,14 +16,24 @@ from launcher import settings_file
 from launcher.base.errors import BadOption
 from launcher.base.paths import data_dir, expanded
 from launcher.settings_declared import (
+    APPLY,
     AT_LOGIN,
     CONNECTIONS,
+    FINISH,
     LANGUAGE,
     LIMIT,
+    MAX_TOKENS,
+    MIN_P,
+    OFF,
+    ON,
     SETTINGS,
     SYSTEM,
+    TEMPERATURE,
     TEXT_SCALE,
     THEME,
+    THINKING,
+    TOP_K,
+    TOP_P,
     Setting,
 )
 from launcher.settings_file import Value
@@ -33,6 +43,17 @@ if TYPE_CHECKING:
 
     from launcher.fetch.transfer import TransferSettings
 
+DRAIN_S = 120.0
+"""So long may replies go on before a restart, where they are to be finished."""
+SAMPLING = {
+    TEMPERATURE: "temperature",
+    TOP_K: "top_k",
+    TOP_P: "top_p",
+    MIN_P: "min_p",
+    MAX_TOKENS: "max_tokens",
+    THINKING: "thinking",
+}
+"""The settings that a chat samples with, and the names that requests have for them."""
 _log = logging.getLogger(__name__)
 _YES, _NO = ("on", "yes", "true", "1"), ("off", "no", "false", "0")
 
@@ -96,9 +117,9 @@ def parse(declared: Setting, text: str) -> Value:
     match declared.kind:
         case "switch" if word.lower() in (*_YES, *_NO):
             return word.lower() in _YES
-        case "number" if word.removesuffix(declared.unit).strip().isdecimal():
-            value: Value = int(word.removesuffix(declared.unit).strip())
-        case "choice":
+        case "number" if (number := _number(declared, word)) is not None:
+            value: Value = number
+        case "choice" | "number":
             value = next((each for each, _ in declared.choices if each.lower() == word.lower()), word)
         case "folder":
             return str(expanded(word).absolute())
@@ -129,20 +150,44 @@ def look() -> Look:
 
 def value(name: str) -> Value:
     """Return the value in use of a setting that the file keeps; the default where the file cannot be used."""
-    declared = setting(name)
-    try:
-        kept = settings_file.read().values.get(name)
-    except OSError:
-        kept = None
-    return default_of(declared) if kept is None or _problem(declared, kept) else kept
+    return _values(name)[name]
 
 
 def transfer() -> "TransferSettings":
     """Return how downloads are received."""
     from launcher.fetch.transfer import TransferSettings
 
-    limit = int(value(LIMIT))
-    return TransferSettings(connections=int(value(CONNECTIONS)), bytes_per_second=limit * 10**6 or None)
+    found = _values(LIMIT, CONNECTIONS)
+    limit = int(found[LIMIT]) * 10**6
+    return TransferSettings(connections=int(found[CONNECTIONS]), bytes_per_second=limit or None)
+
+
+def drain_s() -> float:
+    """Return how long replies that run may go on before the window restarts the server, in seconds."""
+    return DRAIN_S if value(APPLY) == FINISH else 0.0
+
+
+def sampling() -> dict[str, float | bool]:
+    """Return what a chat samples with, by the names of requests; what is left to the server is left out."""
+    found = ((SAMPLING[name], sampled(each)) for name, each in _values(*SAMPLING).items())
+    return {name: each for name, each in found if each is not None}
+
+
+def sampled(value: Value) -> float | bool | None:
+    """Return what a request says for a setting's value; None leaves it to the server."""
+    return {ON: True, OFF: False}.get(value) if isinstance(value, str) else value
+
+
+def _values(*names: str) -> dict[str, Value]:
+    try:
+        kept: Mapping[str, Value] = settings_file.read().values
+    except OSError:
+        kept = {}
+    found: dict[str, Value] = {}
+    for name in names:
+        declared, there = setting(name), kept.get(name)
+        found[name] = default_of(declared) if there is None or _problem(declared, there) else there
+    return found
 
 
 def change(name: str, value: Value) -> Standing:
@@ -260,15 +305,27 @@ def _problem(declared: Setting, value: Value) -> str:
         case "switch":
             return "" if isinstance(value, bool) else "it is on or off"
         case "number":
-            fits = isinstance(value, int) and not isinstance(value, bool) and declared.least <= value <= declared.most
-            return "" if fits else f"it is a whole number from {declared.least} to {declared.most}"
+            kinds = int if declared.whole else int | float
+            fits = isinstance(value, kinds) and not isinstance(value, bool) and declared.least <= value <= declared.most
+            return "" if fits or value in [each for each, _ in declared.choices] else f"it is {declared.limits}"
+        case "text":
+            fits = isinstance(value, str) and len(value) <= declared.most
+            return "" if fits else f"it is {declared.limits}"
         case "choice":
-            named = [each for each, _ in declared.choices]
-            return "" if value in named else f"it is one of {', '.join(named)}"
+            return "" if value in [each for each, _ in declared.choices] else f"it is {declared.limits}"
         case "folder":
             return (
                 "" if isinstance(value, str) and expanded(value).is_absolute() else "it is the whole path of a folder"
             )
+
+
+def _number(declared: Setting, word: str) -> int | float | None:
+    """Return the number that a word is, with its unit or without; None for what is none."""
+    text = word.removesuffix(declared.unit).strip()
+    try:
+        return int(text) if declared.whole else float(text)
+    except ValueError:
+        return None
 
 
 def _look_at_login() -> tuple[Value, str]:

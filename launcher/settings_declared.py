@@ -6,7 +6,7 @@ from typing import Literal
 from launcher.base.paths import MODELS_VARIABLE
 from launcher.settings_file import Value
 
-Kind = Literal["choice", "number", "switch", "folder"]
+Kind = Literal["choice", "number", "switch", "folder", "text"]
 Applies = Literal["now", "next window", "next download", "next login"]
 
 
@@ -14,9 +14,10 @@ Applies = Literal["now", "next window", "next download", "next login"]
 class Setting:
     """One setting. `title`, `sentence`, `group` and the words of `choices` are English, for faces to translate.
 
-    `name` is TABLE.KEY of the file. `choices` are values with their words, `least`, `most` and `step` the limits of a
-    number in `unit`. `variable` is the environment's name for it, which goes before the file. `stored` is False for
-    what the system itself keeps.
+    `name` is TABLE.KEY of the file. `choices` are values with their words; those of a number go beside its numbers.
+    `least`, `most` and `step` are the limits of a number in `unit`, which is whole where its step is; `most` is also
+    how many characters a text may have. `variable` is the environment's name for it, which goes before the file.
+    `stored` is False for what the system itself keeps.
     """
 
     name: str
@@ -27,18 +28,42 @@ class Setting:
     default: Value
     applies: Applies = "now"
     choices: tuple[tuple[str, str], ...] = ()
-    least: int = 0
-    most: int = 0
-    step: int = 1
+    least: float = 0
+    most: float = 0
+    step: float = 1
     unit: str = ""
     variable: str = ""
     stored: bool = True
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is a number that is whole."""
+        return self.kind == "number" and isinstance(self.step, int)
+
+    @property
+    def limits(self) -> str:
+        """What its value may be, in words; empty where the kind says it."""
+        named = [each for each, _ in self.choices]
+        if self.kind == "number":
+            least, most = (f"{each:,}" if isinstance(each, int) else f"{each:g}" for each in (self.least, self.most))
+            numbers = f"from {least} to {most} {self.unit}".strip()
+            return ", or ".join([f"{'a whole' if self.whole else 'a'} number {numbers}", *named])
+        if self.kind == "text":
+            return f"a text of up to {self.most:,} characters"
+        return f"one of {', '.join(named)}" if named else ""
+
 
 LANGUAGE, THEME, TEXT_SCALE = "window.language", "window.theme", "window.text_scale"
+MOTION, CLOSE = "window.motion", "window.close"
 NOTIFICATIONS, LIMIT, CONNECTIONS = "window.notifications", "downloads.limit", "downloads.connections"
-MODELS_FOLDER, AT_LOGIN = "models.folder", "server.at_login"
-SYSTEM = "system"
+MODELS_FOLDER, AT_LOGIN, APPLY = "models.folder", "server.at_login", "server.apply"
+TEMPERATURE, TOP_K, TOP_P, MIN_P = "chat.temperature", "chat.top_k", "chat.top_p", "chat.min_p"
+MAX_TOKENS, THINKING, SYSTEM_PROMPT = "chat.max_tokens", "chat.thinking", "chat.system_prompt"
+KEEP = "chat.keep"
+SYSTEM, SERVER, ON, OFF = "system", "server", "on", "off"
+ASK, TRAY, QUIT = "ask", "tray", "quit"
+FINISH, CANCEL = "finish", "cancel"
+_AS_SERVER = (SERVER, "As the server has it")
 
 SETTINGS = (
     Setting(
@@ -73,6 +98,26 @@ SETTINGS = (
         most=200,
         step=5,
         unit="%",
+    ),
+    Setting(
+        MOTION,
+        "Window",
+        "Motion",
+        "As the system asks; or off: the text cursor does not blink, and nothing is animated.",
+        "choice",
+        SYSTEM,
+        "now",
+        ((SYSTEM, "As the system"), (OFF, "Off")),
+    ),
+    Setting(
+        CLOSE,
+        "Window",
+        "Closing the window",
+        "Quitting stops the server. Where the system has no tray, closing always quits.",
+        "choice",
+        ASK,
+        "now",
+        ((ASK, "Ask while a model is served"), (TRAY, "Keep serving from the tray"), (QUIT, "Quit")),
     ),
     Setting(
         NOTIFICATIONS,
@@ -123,6 +168,104 @@ SETTINGS = (
         False,
         "next login",
         stored=False,
+    ),
+    Setting(
+        APPLY,
+        "Server",
+        "Applying other settings",
+        "Replies that run when the window restarts the server may end first, for up to two minutes, or are cut off.",
+        "choice",
+        FINISH,
+        "now",
+        ((FINISH, "Finish replies first"), (CANCEL, "Cancel replies")),
+    ),
+    Setting(
+        TEMPERATURE,
+        "Chat",
+        "Temperature",
+        "How freely tokens are drawn; 0 always takes the likeliest.",
+        "number",
+        SERVER,
+        "now",
+        (_AS_SERVER,),
+        most=2.0,
+        step=0.05,
+    ),
+    Setting(
+        TOP_K,
+        "Chat",
+        "Top-k",
+        "Only this many of the likeliest tokens are drawn from; 0 is all.",
+        "number",
+        SERVER,
+        "now",
+        (_AS_SERVER,),
+        most=1_000,
+    ),
+    Setting(
+        TOP_P,
+        "Chat",
+        "Top-p",
+        "Only the likeliest tokens that make up this share are drawn from.",
+        "number",
+        SERVER,
+        "now",
+        (_AS_SERVER,),
+        most=1.0,
+        step=0.05,
+    ),
+    Setting(
+        MIN_P,
+        "Chat",
+        "Min-p",
+        "Only tokens at least this likely, compared with the likeliest, are drawn.",
+        "number",
+        SERVER,
+        "now",
+        (_AS_SERVER,),
+        most=1.0,
+        step=0.01,
+    ),
+    Setting(
+        MAX_TOKENS,
+        "Chat",
+        "Token limit",
+        "A reply ends after this many tokens.",
+        "number",
+        SERVER,
+        "now",
+        (_AS_SERVER,),
+        least=1,
+        most=1_000_000,
+    ),
+    Setting(
+        THINKING,
+        "Chat",
+        "Thinking",
+        "Whether the model thinks before it replies, where its template has a switch for it.",
+        "choice",
+        SERVER,
+        "now",
+        (_AS_SERVER, (ON, "On"), (OFF, "Off")),
+    ),
+    Setting(
+        SYSTEM_PROMPT,
+        "Chat",
+        "System prompt",
+        "What the model is told before a conversation.",
+        "text",
+        "",
+        "next window",
+        most=20_000,
+    ),
+    Setting(
+        KEEP,
+        "Chat",
+        "Keep conversations",
+        "Off: conversations of the window are written nowhere, and those kept before are not shown.",
+        "switch",
+        True,
+        "next window",
     ),
 )
 """In the order in which they are shown."""

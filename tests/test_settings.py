@@ -74,15 +74,21 @@ def test_each_is_declared_whole(declared: Setting) -> None:
     assert declared.group
     assert declared.title
     assert declared.sentence.endswith(".")
-    assert (declared.kind == "choice") == bool(declared.choices)
+    assert bool(declared.choices) or declared.kind != "choice"
     if declared.kind == "choice":
         assert declared.default in [each for each, _ in declared.choices]
-    if declared.kind == "number":
+    if declared.kind == "number" and declared.choices:
+        assert declared.default in [each for each, _ in declared.choices]
+    elif declared.kind == "number":
         assert isinstance(declared.default, int)
         assert declared.least <= declared.default <= declared.most
         assert (declared.default - declared.least) % declared.step == 0
     text = "off" if declared.kind == "switch" else str(declared.default or 0)
     assert settings.parse(declared, text) is not None
+    if declared.kind == "number":
+        assert settings.parse(declared, f"{declared.most}") == declared.most
+        with pytest.raises(BadOption, match="number from"):
+            settings.parse(declared, str(declared.most + 1))
 
 
 def test_what_is_chosen_is_kept_and_the_default_leaves_the_file(file: Path) -> None:
@@ -275,3 +281,32 @@ def test_downloads_are_received_as_the_file_says(file: Path) -> None:
     assert settings.transfer() == TransferSettings(connections=3, bytes_per_second=2_000_000)
     file.write_text("[downloads]\nlimit = -2\nconnections = 'many'\n")
     assert settings.transfer() == TransferSettings()
+
+
+def test_a_chat_samples_as_the_file_says_and_the_server_decides_the_rest(file: Path) -> None:
+    assert settings.sampling() == {}
+    file.write_text('[chat]\ntemperature = 0\ntop_p = 0.95\nmin_p = "server"\ntop_k = 2.5\nthinking = "off"\n')
+    assert settings.sampling() == {"temperature": 0, "top_p": 0.95, "thinking": False}
+    settings.change("chat.max_tokens", 64)
+    settings.change("chat.thinking", "on")
+    assert settings.sampling() == {"temperature": 0, "top_p": 0.95, "max_tokens": 64, "thinking": True}
+
+
+def test_a_number_or_its_word_and_lines_of_text_are_kept(file: Path) -> None:
+    temperature, prompt = settings.setting("temperature"), settings.setting("system_prompt")
+    assert settings.parse(temperature, "0.7") == 0.7
+    assert settings.parse(temperature, "Server") == "server"
+    for wrong in ("nan", "inf", "2.01", "-0.1", "warm"):
+        with pytest.raises(BadOption, match="a number from 0 to 2, or server"):
+            settings.parse(temperature, wrong)
+    text = 'Answer "briefly".\nAnd \\ kindly:\t1\x7f 你好'
+    settings.change(prompt.name, text)
+    assert settings.look().value(prompt.name) == text
+    with pytest.raises(BadOption, match="a text of up to 20,000 characters"):
+        settings.change(prompt.name, "x" * 20_001)
+
+
+def test_replies_end_first_unless_they_are_to_be_cancelled(file: Path) -> None:
+    assert settings.drain_s() == 120.0
+    settings.change("server.apply", "cancel")
+    assert settings.drain_s() == 0.0

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from typing import Any
 
 from launcher.base.text import prose
 from launcher.cli.key_options import add_key_options, key_for
@@ -46,15 +47,20 @@ def _text(text: str) -> str:
 
 async def run(options: argparse.Namespace) -> int:
     """Print the reply as it comes, then its figures on stderr; with --json one object at the end."""
-    from launcher import app
+    from launcher import app, settings
     from launcher.engine.client import ChatRequest, Delta
+    from launcher.settings_declared import SYSTEM_PROMPT
 
-    messages = [{"role": "system", "content": options.system}] if options.system else []
+    system = options.system or str(settings.value(SYSTEM_PROMPT)).strip()
+    messages = [{"role": "system", "content": system}] if system else []
+    given = {"max_tokens": options.max_tokens, "temperature": options.temperature, "thinking": options.think}
+    sampling: dict[str, Any] = settings.sampling() | {name: each for name, each in given.items() if each is not None}
     request = ChatRequest(
         [*messages, {"role": "user", "content": options.prompt}],
-        max_tokens=options.max_tokens,
-        temperature=options.temperature,
-        thinking=options.think,
+        max_tokens=sampling.pop("max_tokens", None),
+        temperature=sampling.pop("temperature", None),
+        thinking=sampling.pop("thinking", None),
+        extra=sampling,
     )
 
     def show(delta: Delta) -> None:

@@ -21,7 +21,7 @@ _ACTIONS = {
     "reset": "go back to the default",
 }
 _APPLIES = {
-    "now": "It applies when a window is opened the next time.",
+    "now": "It applies from now on; a window that is open takes it when it is opened again.",
     "next window": "It applies when a window is opened the next time.",
     "next download": "It applies to the next download; a window that is open takes it when it is opened again.",
     "next login": "It applies at the next login.",
@@ -116,7 +116,7 @@ def _as_json(standing: Standing) -> dict[str, Any]:
         "changed": standing.changed,
         "applies": declared.applies,
     }
-    if declared.kind == "choice":
+    if declared.choices:
         told["choices"] = [each for each, _ in declared.choices]
     if declared.kind == "number":
         told |= {"least": declared.least, "most": declared.most, "unit": declared.unit}
@@ -134,12 +134,8 @@ def _said(standing: Standing, value: object) -> str:
 
 
 def _limits(standing: Standing) -> str:
-    declared = standing.setting
-    if declared.kind == "choice":
-        return f" One of {', '.join(each for each, _ in declared.choices)}."
-    if declared.kind == "number":
-        return f" From {declared.least} to {declared.most} {declared.unit}.".replace(" .", ".")
-    return ""
+    limits = standing.setting.limits
+    return f" {limits[0].upper()}{limits[1:]}." if limits else ""
 
 
 def _print_notices(notices: tuple[str, ...]) -> None:

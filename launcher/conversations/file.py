@@ -72,6 +72,13 @@ def open_file(path: Path, *, index: bool = True) -> Opened:
         raise unusable(path, error) from error
 
 
+def open_memory(*, index: bool = True) -> Opened:
+    """Return what is like the file, and empty, but is nowhere on a disk."""
+    opened = _set_up(":memory:", Path(":memory:"), index=index)
+    opened.db.execute("PRAGMA temp_store = MEMORY")
+    return opened
+
+
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether it is the file's content that SQLite objects to."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
@@ -91,7 +98,11 @@ def unusable(path: Path, error: Exception) -> ConversationsUnusable:
 def _opened(path: Path, *, index: bool, notice: str) -> Opened:
     private_folder(path.parent)
     os.close(open_private(path, os.O_RDWR | os.O_CREAT))  # SQLite gives its other files the same permissions
-    db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    return _set_up(str(path), path, index=index, notice=notice)
+
+
+def _set_up(place: str, path: Path, *, index: bool, notice: str = "") -> Opened:
+    db = sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA secure_delete = ON")

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from launcher.base.errors import ConversationMissing
-from launcher.conversations.file import conversations_file, open_file, unusable
+from launcher.conversations.file import conversations_file, open_file, open_memory, unusable
 from launcher.conversations.records import (
     Conversation,
     Ending,
@@ -50,13 +50,20 @@ class Conversations:
     """The file of conversations. One thread at a time may use it; several processes may.
 
     Every method raises ConversationsUnusable when the system refuses, and those that take the id of a conversation
-    ConversationMissing when there is none.
+    ConversationMissing when there is none. `in_memory` there is no file, and all is gone once it is closed.
     """
 
-    def __init__(self, path: Path | None = None, *, index: bool = True, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        in_memory: bool = False,
+        index: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.path = path or conversations_file()
         self._clock = clock
-        opened = open_file(self.path, index=index)
+        opened = open_memory(index=index) if in_memory else open_file(self.path, index=index)
         self.indexed, self.notice = opened.indexed, opened.notice
         """Whether searches use a full-text index, and what the user must know of the file."""
         self._db = opened.db

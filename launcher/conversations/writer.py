@@ -22,12 +22,14 @@ class Writer:
     """Does what it is given in order, on a thread of its own that begins with the first work.
 
     Pieces of replies are gathered, and written twice a second at most. What fails is told to `failed` on that thread;
-    the work after it goes on.
+    the work after it goes on. `in_memory` nothing is written to a disk, and all is forgotten at the end.
     """
 
-    def __init__(self, failed: Callable[[LauncherError], None], path: Path | None = None) -> None:
+    def __init__(
+        self, failed: Callable[[LauncherError], None], path: Path | None = None, *, in_memory: bool = False
+    ) -> None:
         self._failed = failed
-        self._path = path
+        self._path, self._in_memory = path, in_memory
         self._given: queue.SimpleQueue[Piece | Work | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._open: Conversations | None = None
@@ -89,7 +91,7 @@ class Writer:
     def _try(self, work: Work) -> None:
         try:
             if self._open is None:
-                self._open = Conversations(self._path)
+                self._open = Conversations(self._path, in_memory=self._in_memory)
                 self._open.settle()
             work(self._open)
         except LauncherError as error:

@@ -13,6 +13,7 @@ from types import TracebackType
 from PySide6.QtCore import QEvent, QObject, QSocketNotifier, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
+from launcher import settings
 from launcher.base.age import process_age_s
 from launcher.base.errors import LauncherError
 from launcher.base.files import private_folder
@@ -22,6 +23,7 @@ from launcher.gui.single import SingleInstance
 from launcher.gui.tray import make_icon
 from launcher.gui.window import Window
 from launcher.machine.host import read_host
+from launcher.settings_declared import MOTION, SYSTEM
 
 _AHEAD_MS = 1_000
 """After the first paint, before pages that nobody has asked for are built."""
@@ -56,7 +58,7 @@ def run_window(options: argparse.Namespace) -> int:
     application.setStyle("Fusion")
     words.choose(options.language)
     theme.set_scale(options.scale or 100)
-    theme.set_motion(None)
+    theme.set_motion(None if settings.value(MOTION) == SYSTEM else False)
     theme.choose(options.theme)
     theme.apply(application, theme.current())
     application.setWindowIcon(make_icon())

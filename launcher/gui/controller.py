@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal, Slot
 
+from launcher import settings, settings_file
 from launcher.base.errors import LauncherError, ServerNotFound, Superseded
 from launcher.engine.state import EngineStarted, LogAdded, Notice, State, Status
 from launcher.gui.bridge import Bridge, Ended, unforeseen
@@ -55,6 +56,8 @@ class Controller(QObject):
     told_user = Signal(str, str)
     """Title and text of something that is worth a notification of the system"""
     file_asked = Signal()
+    setting_changed = Signal(str, object)
+    """Name and value of a setting that was changed in this window"""
     closed = Signal()
 
     def __init__(self, parent: QObject | None = None) -> None:
@@ -64,7 +67,7 @@ class Controller(QObject):
         self.launch: Launch | None = None
         self.note = ""
         """What must be said beside the speed of what runs."""
-        self.sampling: Mapping[str, Any] = {}
+        self.sampling: Mapping[str, Any] = settings.sampling()
         """What applies to the next question: fields of ChatRequest, and others by llama-server's names."""
         self.health: tuple[Finding, ...] = ()
         self._model = ViewModel[Inputs, View](Inputs(), derive, self)
@@ -149,6 +152,22 @@ class Controller(QObject):
         """Stop everything; `closed` comes when nothing runs any more."""
         self._closing = True
         self.bridge.submit("close", self._stop)
+
+    def change_setting(self, name: str, value: "settings_file.Value") -> None:
+        """Keep another value for a setting."""
+        self.bridge.run(
+            lambda _tell: asyncio.to_thread(settings.change, name, value),
+            done=lambda standing: self.take_setting(standing.setting.name, standing.value),
+            failed=self.show_problem,
+        )
+
+    def take_setting(self, name: str, value: "settings_file.Value") -> None:
+        """Go by another value of a setting, which is kept, and tell the others."""
+        if name in settings.SAMPLING:
+            field, meant = settings.SAMPLING[name], settings.sampled(value)
+            others = {each: given for each, given in self.sampling.items() if each != field}
+            self.sampling = others if meant is None else others | {field: meant}
+        self.setting_changed.emit(name, value)
 
     def show_page(self, name: str) -> None:
         """Show another page of the window."""

@@ -114,6 +114,9 @@ DARK = Theme(
 _held: list[Theme] = []
 _scale: list[float] = [1.0]
 _still: list[bool] = [False]
+_blink_ms: list[int] = []
+"""How long the system lets a text cursor be seen and unseen."""
+_STILL = "* { widget-animation-duration: 0; }"
 
 
 def current() -> Theme:
@@ -137,7 +140,10 @@ def apply(application: QApplication, theme: Theme) -> None:
 
     application.setFont(font(BODY_PX))
     application.setPalette(sheet.palette(theme))
-    application.setStyleSheet(sheet.sheet(theme))
+    if not _blink_ms:
+        _blink_ms.append(application.cursorFlashTime())
+    application.setCursorFlashTime(0 if _still[0] else _blink_ms[0])
+    application.setStyleSheet(sheet.sheet(theme) + (_STILL if _still[0] else ""))
 
 
 def colour(role: str) -> QColor:

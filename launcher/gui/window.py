@@ -18,6 +18,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton, QScrollArea, QStackedWidget, QWidget
 
+from launcher import settings
 from launcher.base.paths import state_dir
 from launcher.gui.controller import DEMO, Controller
 from launcher.gui.pages import PAGES
@@ -26,6 +27,7 @@ from launcher.gui.tray import Tray
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.words import tr
+from launcher.settings_declared import ASK, CLOSE, QUIT, TRAY
 
 if TYPE_CHECKING:
     from launcher.engine.launch import Launch
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 _SMALLEST = (940, 520)
 """Fits a screen of 1920 x 1080 at a scale of 200 %."""
 _FIRST_PAGE = "start"
-_KEEPS = "tray/keeps_serving"
 _AHEAD_MS = 200
 
 
@@ -87,6 +88,8 @@ class Window(QMainWindow):
         self.setAcceptDrops(True)
         self._remember = remember
         self._may_close = self._quitting = self._asks = self._unseen = False
+        self._way = ""
+        """What the user has just answered to how the window closes, while that is being kept."""
         self.exit_code = 0
         self.controller = Controller(self)
         self.tray: Tray | None = None
@@ -254,11 +257,11 @@ class Window(QMainWindow):
         event.ignore()
         self._keep_place()
         if self.tray is not None and not self._quitting:
-            keeps = _settings().value(_KEEPS, None)
-            if keeps is None and not self._asks and not self.controller.view.resting:
+            way = self._way or settings.value(CLOSE)
+            if way == ASK and not self._asks and not self.controller.view.resting:
                 self._ask_about_tray()
                 return
-            if keeps in (True, "true"):
+            if way == TRAY:
                 self.hide()
                 return
         self.setEnabled(False)
@@ -280,7 +283,8 @@ class Window(QMainWindow):
     def _answer(self, *, keeps: bool) -> None:
         self._asks = False
         self.notice.clear()
-        _settings().setValue(_KEEPS, keeps)
+        self._way = TRAY if keeps else QUIT
+        self.controller.change_setting(CLOSE, self._way)
         self.close()
 
     def _keep_place(self) -> None:
@@ -307,6 +311,7 @@ class Window(QMainWindow):
         controller.page_asked.connect(self.show_page)
         controller.file_asked.connect(self._choose_file)
         controller.link_asked.connect(_open_link)
+        controller.setting_changed.connect(self._take_setting)
         self.rail.chosen.connect(self.show_page)
         self.notice.closed.connect(self._stop_asking)
         for spec in self._specs.values():
@@ -319,6 +324,11 @@ class Window(QMainWindow):
     @Slot()
     def _stop_asking(self) -> None:
         self._asks = False
+
+    @Slot(str, object)
+    def _take_setting(self, name: str, _value: object) -> None:
+        if name == CLOSE:
+            self._way = ""
 
     @Slot(object)
     def _show_view(self, view: View) -> None:

@@ -44,14 +44,16 @@ def test_they_are_listed_with_what_they_may_be(home: Path) -> None:
     assert "window.theme = system" in told.stdout
     said = " ".join(told.stdout.split())
     assert "One of system, light, dark." in said
-    assert "From 80 to 200 %." in said
+    assert "A whole number from 80 to 200 %." in said
     assert str(home / "config" / "settings.toml") in told.stdout
     assert "Hugging Face token: none." in told.stdout
 
 
 def test_one_is_set_got_and_reset(home: Path) -> None:
     told = run("set", "theme", "dark").stdout
-    assert "window.theme is dark. It applies when a window is opened the next time." in told
+    assert (
+        "window.theme is dark. It applies from now on; a window that is open takes it when it is opened again." in told
+    )
     assert run("get", "window.theme").stdout == "dark\n"
     assert "window.theme = dark (default system)" in run("list").stdout
     assert answer("get", "theme") == {

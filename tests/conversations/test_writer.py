@@ -137,3 +137,15 @@ def test_the_first_opening_puts_right_what_a_crash_left() -> None:
     writer = Writer(failures.append)
     assert answer(writer, lambda kept: kept.get("c").messages[1].ending) is Ending.CUT_OFF
     assert writer.close()
+
+
+def test_in_memory_all_is_as_usual_but_nothing_is_written(home: Path, failures: list[LauncherError]) -> None:
+    writer = Writer(failures.append, in_memory=True)
+    begin(writer)
+    writer.add("r", "Because.", "")
+    writer.do(lambda kept: kept.end("r", Ending.WHOLE))
+    assert [hit.conversation.id for hit in answer(writer, lambda kept: kept.search("because"))] == ["c"]
+    assert writer.close()
+    assert not failures
+    assert not conversations_file().exists()
+    assert not [path for path in home.rglob("*") if path.is_file()]

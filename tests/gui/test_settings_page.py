@@ -15,7 +15,17 @@ from launcher.base.paths import MODELS_VARIABLE, models_dir
 from launcher.gui import theme
 from launcher.gui.settings.page import SettingsPage
 from launcher.gui.window import Window
-from launcher.settings_declared import AT_LOGIN, LANGUAGE, MODELS_FOLDER, SETTINGS, TEXT_SCALE, THEME
+from launcher.settings_declared import (
+    AT_LOGIN,
+    LANGUAGE,
+    MAX_TOKENS,
+    MODELS_FOLDER,
+    SETTINGS,
+    SYSTEM_PROMPT,
+    TEMPERATURE,
+    TEXT_SCALE,
+    THEME,
+)
 from tests.gui.walk import clipped, hidden_by_parents
 
 SECRET = "hf_abcdefghijklmnop"
@@ -123,6 +133,52 @@ def test_what_the_environment_says_is_not_changed_here(
     assert MODELS_VARIABLE in row._note.text()
 
 
+def test_a_long_path_loses_its_middle_until_somebody_writes_in_it(
+    page: SettingsPage, qtbot: QtBot, tmp_path: Path
+) -> None:
+    line = control(page, MODELS_FOLDER).line
+    long = tmp_path / ("many-letters-" * 9) / "models"
+    page.change(MODELS_FOLDER, str(long))
+    qtbot.waitUntil(lambda: line.text() == str(long))
+    page.search.setFocus()
+    assert line.elided.startswith(str(long)[:8])
+    assert line.elided.endswith("models")
+    assert "…" in line.elided
+    assert str(long) in line.toolTip()
+    away = line.grab().toImage()
+    line.setFocus()
+    qtbot.waitUntil(line.hasFocus)
+    assert line.grab().toImage() != away
+
+
+def test_a_number_can_be_left_to_the_server(page: SettingsPage, qtbot: QtBot) -> None:
+    box, row = control(page, TEMPERATURE).box, page.rows[TEMPERATURE]
+    assert box.text() == "As the server has it"
+    box.setFocus()
+    qtbot.keyClick(box, Qt.Key.Key_Up)
+    assert box.value() == 0
+    qtbot.waitUntil(lambda: kept(TEMPERATURE) == 0)
+    box.selectAll()
+    qtbot.keyClicks(box, box.textFromValue(0.7))
+    qtbot.keyClick(box, Qt.Key.Key_Return)
+    qtbot.waitUntil(lambda: kept(TEMPERATURE) == 0.7)
+    row.back.click()
+    qtbot.waitUntil(lambda: kept(TEMPERATURE) is None and box.text() == "As the server has it")
+    tokens = control(page, MAX_TOKENS).box
+    tokens.setValue(64)
+    qtbot.waitUntil(lambda: kept(MAX_TOKENS) == 64)
+
+
+def test_lines_of_text_are_kept_when_they_are_left(page: SettingsPage, qtbot: QtBot) -> None:
+    edit = control(page, SYSTEM_PROMPT).edit
+    edit.setFocus()
+    qtbot.keyClicks(edit, "Be brief.")
+    qtbot.keyClick(edit, Qt.Key.Key_Return)
+    qtbot.keyClicks(edit, "Be kind.")
+    qtbot.keyClick(edit, Qt.Key.Key_Tab)
+    qtbot.waitUntil(lambda: kept(SYSTEM_PROMPT) == "Be brief.\nBe kind.")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="the registry is the user's own")
 def test_serving_from_login_on_is_switched_and_says_what_starts(page: SettingsPage, qtbot: QtBot) -> None:
     row = page.rows[AT_LOGIN]
@@ -158,7 +214,7 @@ def test_it_is_searched(page: SettingsPage, qtbot: QtBot) -> None:
     assert [name for name, row in page.rows.items() if row.isVisible()] == [MODELS_FOLDER]
     assert [name for name, card in page.cards.items() if card.isVisible()] == ["Models"]
     assert not page.token.isVisible()
-    page.search.setText("token")
+    page.search.setText("hugging token")
     assert page.token.isVisible()
     assert not any(row.isVisible() for row in page.rows.values())
     page.search.setText("no such thing")

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from PySide6.QtCore import QObject, Qt, Signal, Slot
 
+from launcher import settings
 from launcher.conversations.store import Conversations
 from launcher.conversations.writer import Writer
+from launcher.settings_declared import KEEP
 
 if TYPE_CHECKING:
     from launcher.app import Reply
@@ -30,7 +32,7 @@ class Kept(QObject):
         super().__init__(parent)
         self._told.connect(self._call, Qt.ConnectionType.QueuedConnection)
         told, failed = self._told, self.failed
-        writer = Writer(lambda error: told.emit(lambda: failed.emit(error)))
+        writer = Writer(lambda error: told.emit(lambda: failed.emit(error)), in_memory=not settings.value(KEEP))
         self._writer = writer
         self._asked = False
         self.destroyed.connect(lambda: writer.close())

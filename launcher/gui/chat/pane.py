@@ -8,6 +8,7 @@ from PySide6.QtCore import QEvent, Qt, Slot
 from PySide6.QtGui import QKeyEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import QFileDialog
 
+from launcher import settings
 from launcher.base.errors import LauncherError
 from launcher.conversations.prompts import read_prompts
 from launcher.conversations.records import Conversation, title_of
@@ -24,6 +25,7 @@ from launcher.gui.chat.text import Text
 from launcher.gui.controller import Controller
 from launcher.gui.viewmodel import View
 from launcher.gui.words import tr
+from launcher.settings_declared import SYSTEM_PROMPT
 
 if TYPE_CHECKING:
     from launcher.app import Reply
@@ -45,6 +47,8 @@ class ChatPane(ChatFrame):
         self._editing: int | None = None
         self._comparing: Comparing | None = None
         self._can_ask = self._replying = False
+        self.talk.system = str(settings.value(SYSTEM_PROMPT)).strip()
+        self.system.show_text(self.talk.system)
         self._connect()
         self._show_view(controller.view)
 

@@ -5,24 +5,24 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import Slot
 from PySide6.QtWidgets import QComboBox, QFrame, QHBoxLayout, QPushButton, QVBoxLayout
 
+from launcher import settings
 from launcher.gui import theme
-from launcher.gui.cockpit.panes import remember, remembered
 from launcher.gui.cockpit.state import SettingsState
+from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
 from launcher.gui.words import ntr, tr
+from launcher.settings import DRAIN_S
+from launcher.settings_declared import APPLY, CANCEL, FINISH
 
 if TYPE_CHECKING:
     from launcher.preview import Preview
     from launcher.preview_words import Told
 
-DRAIN_S = 120.0
-"""So long may replies go on before the restart, where they are to be finished."""
-
 
 class ChangesBox(QFrame):
     """Hidden while nothing differs from what runs."""
 
-    def __init__(self, state: SettingsState) -> None:
+    def __init__(self, controller: Controller, state: SettingsState) -> None:
         super().__init__()
         self.setObjectName("banner")
         self.setProperty("meaning", "attention")
@@ -38,13 +38,14 @@ class ChangesBox(QFrame):
         self._problem.setWordWrap(True)
         self.drain = QComboBox()
         self.drain.setAccessibleName(tr("Replies that run"))
-        self.drain.addItem(tr("finish replies first"), DRAIN_S)
-        self.drain.addItem(tr("cancel replies"), 0.0)
+        self.drain.addItem(tr("finish replies first"), FINISH)
+        self.drain.addItem(tr("cancel replies"), CANCEL)
         self.drain.setToolTip(
             tr("Replies that run may end first, for up to {seconds:.0f} s, or are cut off at once", seconds=DRAIN_S)
         )
-        self.drain.setCurrentIndex(max(self.drain.findData(float(remembered("drain", str(DRAIN_S)))), 0))
-        self.drain.activated.connect(lambda _at: remember("drain", str(self.drain.currentData())))
+        self.drain.setCurrentIndex(self.drain.findData(settings.value(APPLY)))
+        self.drain.activated.connect(lambda _at: controller.change_setting(APPLY, self.drain.currentData()))
+        controller.setting_changed.connect(self._take_setting)
         self.apply = QPushButton(tr("Apply"))
         self.apply.setObjectName("primary")
         self.apply.setToolTip(tr("Restart with these settings (Ctrl+Return). If they fail, the old ones come back"))
@@ -70,7 +71,12 @@ class ChangesBox(QFrame):
     @property
     def drain_s(self) -> float:
         """So long may replies that run go on, in seconds."""
-        return float(self.drain.currentData())
+        return DRAIN_S if self.drain.currentData() == FINISH else 0.0
+
+    @Slot(str, object)
+    def _take_setting(self, name: str, value: object) -> None:
+        if name == APPLY:
+            self.drain.setCurrentIndex(self.drain.findData(value))
 
     @Slot()
     def apply_now(self) -> None:

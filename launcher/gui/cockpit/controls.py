@@ -32,7 +32,7 @@ class ControlsPane(Card):
         self.mode.button(_ADVANCED).setToolTip(tr("Also every flag of the engine, and your own arguments"))
         self.mode.changed.connect(self._choose_mode)
         self.restart, self.sampling = RestartFields(state), SamplingFields(state)
-        self.advanced, self.changes = AdvancedFields(state, controller), ChangesBox(state)
+        self.advanced, self.changes = AdvancedFields(state, controller), ChangesBox(controller, state)
         self._advanced_title = _title(tr("Every flag"))
         inner = QWidget()
         inner.setObjectName("plain")

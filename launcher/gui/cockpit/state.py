@@ -49,6 +49,7 @@ class SettingsState(QObject):
         self._soon.timeout.connect(self._look)
         controller.launched.connect(self._take_launch)
         controller.applied.connect(self._take_applied)
+        controller.setting_changed.connect(lambda _name, _value: self.sampling_told.emit())
         controller.closed.connect(lambda: self._take_launch(None))  # what is read then comes too late
         if controller.launch is not None:
             self._take_launch(controller.launch)

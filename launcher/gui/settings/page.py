@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from PySide6.QtCore import QCoreApplication, Qt
+from PySide6.QtCore import QCoreApplication, Qt, Slot
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QApplication, QFrame, QHBoxLayout, QLineEdit, QScrollArea, QVBoxLayout, QWidget
 
@@ -18,7 +18,7 @@ from launcher.gui.settings.row import Row
 from launcher.gui.widgets import Banner, Card, PageHead
 from launcher.gui.words import tr
 from launcher.settings import Look, Standing
-from launcher.settings_declared import MODELS_FOLDER, SETTINGS, SYSTEM, THEME, Setting
+from launcher.settings_declared import MODELS_FOLDER, MOTION, SETTINGS, SYSTEM, THEME, Setting
 from launcher.settings_file import Value
 
 _WIDEST = 920
@@ -50,6 +50,7 @@ class SettingsPage(QWidget):
         )
         self.banner = Banner()
         self._lay_out()
+        controller.setting_changed.connect(self._take_setting)
 
     def shown(self) -> None:
         """Read how all stand: the file may have been edited."""
@@ -96,8 +97,21 @@ class SettingsPage(QWidget):
 
     def _changed(self, standing: Standing) -> None:
         self._show_standing(standing)
-        if standing.setting.name == THEME:
-            _take_theme(str(standing.value))
+        name, value = standing.setting.name, standing.value
+        if name == THEME:
+            theme.choose(None if value == SYSTEM else str(value))
+        elif name == MOTION:
+            theme.set_motion(None if value == SYSTEM else False)
+        if name in (THEME, MOTION):
+            _apply_theme()
+        self._controller.take_setting(name, value)
+
+    @Slot(str, object)
+    def _take_setting(self, name: str, value: Value) -> None:
+        """Look anew where another page changed it."""
+        standing = self.rows[name].standing
+        if standing is not None and standing.value != value:
+            self.shown()
 
     def _refused(self, error: LauncherError) -> None:
         self._fail(error)
@@ -223,8 +237,7 @@ def _explained(work: Callable[[], _T]) -> _T:
         raise refusal(error) from error
 
 
-def _take_theme(name: str) -> None:
+def _apply_theme() -> None:
     application = QCoreApplication.instance()
-    theme.choose(None if name == SYSTEM else name)
     if isinstance(application, QApplication):
         theme.apply(application, theme.current())

@@ -27,6 +27,8 @@ class Row(QWidget):
         super().__init__()
         self.setObjectName("plain")
         self.setting = setting
+        self.standing: Standing | None = None
+        """How it stands; None until that is known."""
         title = Label(tr(setting.title))
         title.setFont(theme.font(theme.BODY_PX, bold=True))
         self.mark = Glyph("dot", "attention", 12)
@@ -71,6 +73,7 @@ class Row(QWidget):
 
     def show_standing(self, standing: Standing, default: str) -> None:
         """Show how it stands; `default` is the usual value in words."""
+        self.standing = standing
         self.control.setEnabled(not standing.overridden)
         self.control.show_value(standing.value)
         shown = standing.changed and not standing.overridden

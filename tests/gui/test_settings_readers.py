@@ -1,0 +1,174 @@
+"""What is chosen in the settings is what the window does: each setting with who reads it, on the real engine."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QStyle
+from pytestqt.qtbot import QtBot
+
+from launcher import settings
+from launcher.conversations.file import conversations_file
+from launcher.engine.state import State
+from launcher.gui import theme
+from launcher.gui.chat.pane import ChatPane
+from launcher.gui.cockpit.page import CockpitPage
+from launcher.gui.settings.page import SettingsPage
+from launcher.gui.tray import Tray
+from launcher.gui.window import Window
+from launcher.settings_declared import (
+    APPLY,
+    CANCEL,
+    CLOSE,
+    FINISH,
+    KEEP,
+    MAX_TOKENS,
+    MOTION,
+    OFF,
+    QUIT,
+    SYSTEM_PROMPT,
+    TEMPERATURE,
+    THINKING,
+    TRAY,
+)
+
+Wait = Callable[..., None]
+
+
+@pytest.fixture
+def chosen(home: Path) -> None:
+    """What was chosen before the window opens."""
+    settings.change(MAX_TOKENS, 5)
+    settings.change(TEMPERATURE, 0)
+    settings.change(THINKING, OFF)
+    settings.change(SYSTEM_PROMPT, " Be brief.\n")
+    settings.change(KEEP, False)
+    settings.change(APPLY, CANCEL)
+
+
+@pytest.fixture
+def still(qapp: QApplication) -> Iterator[None]:
+    yield
+    theme.set_motion(None)
+    theme.apply(qapp, theme.current())
+
+
+def on_page(window: Window, qtbot: QtBot) -> SettingsPage:
+    window.show_page("settings")
+    page: SettingsPage = window.page("settings")
+    qtbot.waitUntil(lambda: bool(page._path.whole), timeout=10_000)
+    return page
+
+
+def ask(chat: ChatPane, qtbot: QtBot, text: str) -> str:
+    """Return the line under the reply."""
+    with qtbot.waitSignal(chat._controller.replied, timeout=20_000) as replied:
+        chat.ask(text)
+    assert replied.args is not None
+    return str(replied.args[1])
+
+
+def test_a_chat_begins_with_what_was_chosen_and_is_not_kept(chosen: None, demo: Window, qtbot: QtBot) -> None:
+    cockpit: CockpitPage = demo.page("cockpit")
+    chat = cockpit.chat
+    qtbot.waitUntil(lambda: cockpit.state.previewer is not None and chat._can_ask, timeout=10_000)
+    fields = cockpit.controls.sampling.fields
+    assert (fields["temperature"].value, fields["max_tokens"].value) == (0, 5)
+    assert " 5 tokens" in ask(chat, qtbot, "Hello")
+    assert chat.talk.request()[0] == {"role": "system", "content": "Be brief."}
+    assert chat.system.said == "Be brief."
+    told: list[int] = []
+    chat.kept.do(lambda kept: kept.all(), lambda found: told.append(len(found)))
+    qtbot.waitUntil(lambda: bool(told))
+    assert told == [1], chat.banner.text.text()
+    assert not conversations_file().exists()
+    assert cockpit.controls.changes.drain_s == 0
+
+
+def test_the_terminal_asks_with_it_too(chosen: None, demo: Window) -> None:
+    def reply(*options: str) -> str:
+        command = [sys.executable, "-m", "launcher", "chat", "Hello", *options]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+    assert " 5 tokens" in reply()
+    assert " 3 tokens" in reply("--max-tokens", "3")
+
+
+def test_what_is_chosen_on_the_page_holds_for_the_next_reply(demo: Window, qtbot: QtBot) -> None:
+    cockpit: CockpitPage = demo.page("cockpit")
+    qtbot.waitUntil(lambda: cockpit.chat._can_ask and cockpit.state.previewer is not None, timeout=10_000)
+    page = on_page(demo, qtbot)
+    page.change(MAX_TOKENS, 4)
+    page.change(THINKING, OFF)
+    qtbot.waitUntil(lambda: demo.controller.sampling == {"max_tokens": 4, "thinking": False})
+    assert cockpit.controls.sampling.fields["max_tokens"].value == 4
+    assert " 4 tokens" in ask(cockpit.chat, qtbot, "Hello")
+    page.reset(MAX_TOKENS)
+    page.reset(THINKING)
+    qtbot.waitUntil(lambda: demo.controller.sampling == {})
+
+
+def test_how_settings_are_applied_is_chosen_on_either_page(demo: Window, qtbot: QtBot) -> None:
+    changes = demo.page("cockpit").controls.changes
+    assert changes.drain_s == settings.DRAIN_S
+    page = on_page(demo, qtbot)
+    page.change(APPLY, CANCEL)
+    qtbot.waitUntil(lambda: changes.drain_s == 0)
+    changes.drain.setCurrentIndex(changes.drain.findData(FINISH))
+    changes.drain.activated.emit(changes.drain.currentIndex())
+    qtbot.waitUntil(lambda: settings.value(APPLY) == FINISH)
+    qtbot.waitUntil(lambda: page.rows[APPLY].control.box.currentData() == FINISH)
+
+
+@pytest.mark.parametrize("way", [TRAY, QUIT])
+def test_the_window_closes_as_was_chosen_without_a_question(
+    window: Window, wait_for: Wait, qtbot: QtBot, way: str
+) -> None:
+    window.use_tray(Tray(window.controller, lambda: False, window))
+    window.start_demo()
+    wait_for(State.READY)
+    on_page(window, qtbot).change(CLOSE, way)
+    qtbot.waitUntil(lambda: settings.value(CLOSE) == way)
+    if way == QUIT:
+        with qtbot.waitSignal(window.gone, timeout=15_000):
+            window.close()
+    else:
+        window.close()
+        assert not window.isVisible()
+        assert window.controller.view.word == "Ready"
+    assert not window.notice.isVisible()
+
+
+def test_the_answer_to_the_question_is_a_setting(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
+    window.use_tray(Tray(window.controller, lambda: False, window))
+    window.start_demo()
+    wait_for(State.READY)
+    window.close()
+    qtbot.mouseClick(window.notice.buttons[0], Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: settings.value(CLOSE) == TRAY)
+    window.raise_up()
+    page = on_page(window, qtbot)
+    qtbot.waitUntil(lambda: page.rows[CLOSE].control.box.currentData() == TRAY)
+    page.reset(CLOSE)
+    qtbot.waitUntil(lambda: settings.value(CLOSE) == "ask")
+    window.close()
+    assert window.notice.isVisible()
+
+
+def test_with_motion_off_nothing_moves(window: Window, qtbot: QtBot, qapp: QApplication, still: None) -> None:
+    def duration_ms() -> int:
+        hint = QStyle.StyleHint.SH_Widget_Animation_Duration
+        return window.style().styleHint(hint, None, window.rail)
+
+    blinks, moves_ms = qapp.cursorFlashTime(), duration_ms()
+    page = on_page(window, qtbot)
+    page.change(MOTION, OFF)
+    qtbot.waitUntil(lambda: theme.motion_ms() == 0)
+    assert qapp.cursorFlashTime() == 0
+    assert duration_ms() == 0
+    page.reset(MOTION)
+    qtbot.waitUntil(lambda: qapp.cursorFlashTime() == blinks)
+    assert duration_ms() == moves_ms
