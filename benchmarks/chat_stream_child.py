@@ -2,7 +2,9 @@
 
 The tokens come over HTTP from a small server in a process of its own, through the program's own client, session and
 bridge, into the chat in a window of its own; meanwhile they are written into the file of conversations. Noted are how
-late a timer of 5 ms is called and by how much the process's memory grows from the first second to the end.
+late a timer of 5 ms is called, the longest processor time of the window's thread between two rests of its loop, which
+does not depend on what else the machine does, and by how much the process's memory grows from the third second to the
+end.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 import psutil
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import QAbstractEventDispatcher, QTimer
 from PySide6.QtWidgets import QApplication
 
 from benchmarks.window_child import Stalls
@@ -31,6 +33,24 @@ if TYPE_CHECKING:
 
 _RATE = 500
 _SETTLED_MS = 3_000
+
+
+class Busy:
+    """Notes the processor time that the window's thread takes each time its loop wakes, until it does so again."""
+
+    def __init__(self) -> None:
+        self.took_ms: list[float] = []
+        self._last_s: float | None = None
+
+    def begin(self) -> None:
+        self._last_s = time.thread_time()
+        QAbstractEventDispatcher.instance().awake.connect(self._note)
+
+    def _note(self) -> None:
+        now_s = time.thread_time()
+        if self._last_s is not None:
+            self.took_ms.append(1_000 * (now_s - self._last_s))
+        self._last_s = now_s
 
 
 def _fake(tokens: int) -> ServeOptions:
@@ -57,7 +77,7 @@ def main() -> None:
     pane = ChatPane(controller)
     pane.resize(420, 800)
     pane.show()
-    stalls = Stalls()
+    stalls, busy = Stalls(), Busy()
     process = psutil.Process()
     began: dict[str, float] = {}
 
@@ -71,6 +91,7 @@ def main() -> None:
     def begin() -> None:
         began.update(wall=time.perf_counter(), cpu=time.process_time(), rss=process.memory_info().rss)
         stalls.begin()
+        busy.begin()
 
     def end(reply: object, footer: str) -> None:
         if reply is None:
@@ -82,6 +103,8 @@ def main() -> None:
             "max_ms": max(stalls.late_ms),
             "p99_ms": statistics.quantiles(stalls.late_ms, n=100)[98],
             "over_50": sum(late > 50 for late in stalls.late_ms),
+            "busy_max_ms": max(busy.took_ms),
+            "busy_p99_ms": statistics.quantiles(busy.took_ms, n=100)[98],
             "cpu_percent": 100 * (time.process_time() - began["cpu"]) / wall_s,
             "grown_mb": (process.memory_info().rss - began["rss"]) / 1e6,
             "seconds": wall_s,

@@ -167,7 +167,7 @@ class Body(QWidget):
 
     def _place(self, first: int) -> None:
         width = self.width()
-        gap = theme.px(theme.GAP_S)
+        gap = theme.px(theme.GAP)
         y = self._above[first - 1] + self._places[first - 1].height + gap if first else 0
         for number in range(first, len(self._places)):
             place = self._places[number]

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QObject, QTimer, Signal, Slot
+from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QFrame, QGridLayout, QLineEdit, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QFrame, QGridLayout, QHBoxLayout, QLineEdit, QSizePolicy, QVBoxLayout, QWidget
 
 from launcher.base.errors import BadOption, LauncherError
 from launcher.gui import theme
@@ -13,6 +13,7 @@ from launcher.gui.chat.look import dense
 from launcher.gui.chat.reply import Answer
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
+from launcher.gui.widgets import Segmented
 from launcher.gui.words import mark, tr
 
 if TYPE_CHECKING:
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
     from launcher.engine.settings import Value
 
 _DRAIN_S = 60.0
+_FIELD = 70
+"""Least width of a field, in which "as A" can be read."""
 _BESIDE = 560
 """Pixels from which two replies stand beside each other."""
 _SAMPLING = (
     ("temperature", mark("Temperature"), mark("Sampling temperature (--temp); applies at once")),
     ("top_p", mark("Top-p"), mark("Share of the likeliest tokens (--top-p); applies at once")),
     ("top_k", mark("Top-k"), mark("How many of the likeliest tokens (--top-k); applies at once")),
+    ("min_p", mark("Min-p"), mark("At least so likely, beside the likeliest (--min-p); applies at once")),
     ("max_tokens", mark("Most tokens"), mark("End the reply after so many tokens (-n); applies at once")),
 )
 _RESTART = (
@@ -35,6 +39,7 @@ _RESTART = (
     ("ubatch", mark("Batch"), mark("Tokens of a prompt at once (--ubatch-size); needs a restart")),
 )
 _WHOLE = ("top_k", "max_tokens")
+_THINKING = ("thinking", mark("Thinking"), "")
 
 
 class CompareBar(QFrame):
@@ -44,39 +49,85 @@ class CompareBar(QFrame):
         super().__init__()
         self.setObjectName("editing")
         self.fields: dict[str, QLineEdit] = {}
-        words = Label(tr("Each question is asked twice: A as the server runs now, then B with what stands here."))
-        words.setObjectName("secondary")
-        words.setFont(theme.font(theme.CAPTION_PX))
-        words.setWordWrap(True)
-        grid = QGridLayout()
-        grid.setHorizontalSpacing(theme.px(theme.GAP))
-        grid.setVerticalSpacing(theme.px(theme.GAP_S))
-        for column, group in enumerate((_SAMPLING, _RESTART)):
-            for row, (name, label, tip) in enumerate(group):
-                field = QLineEdit()
-                field.setPlaceholderText(tr("as A"))
-                field.setAccessibleName(tr(label))
-                field.setToolTip(tr(tip))
-                title = Label(tr(label))
-                title.setFont(theme.font(theme.CAPTION_PX))
-                title.setBuddy(field)
-                grid.addWidget(title, row, 2 * column)
-                grid.addWidget(field, row, 2 * column + 1)
-                self.fields[name] = field
-        grid.setColumnStretch(1, 1)
-        grid.setColumnStretch(3, 1)
+        self.thinking = Segmented(tr("Thinking"), [(None, tr("as A")), (True, tr("on")), (False, tr("off"))], None)
+        self.thinking.setToolTip(
+            tr(
+                "Whether the model thinks before it replies, where its template has a switch for it; applies at once."
+                " Request field: chat_template_kwargs.enable_thinking"
+            )
+        )
+        self.change_button = dense(tr("Change"), tr("Show what B has that A has not"))
+        self.change_button.clicked.connect(self.unfold)
         self._note = Label()
         self._note.setObjectName("secondary")
         self._note.setFont(theme.font(theme.CAPTION_PX))
         self._note.setWordWrap(True)
+        self._form = QWidget()
+        self._grid = QGridLayout(self._form)
+        self._grid.setContentsMargins(0, 0, 0, 0)
+        self._grid.setHorizontalSpacing(theme.px(theme.GAP))
+        self._grid.setVerticalSpacing(theme.px(theme.GAP_S))
+        self._cells = [self._cell(*each) for each in (*_SAMPLING, *_RESTART)]
+        self._columns = 0
+        title = Label(tr("Thinking"))
+        title.setFont(theme.font(theme.CAPTION_PX))
+        self._thinks = _beside(title, self.thinking)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(*(theme.px(theme.GAP_M),) * 4)
         layout.setSpacing(theme.px(theme.GAP))
-        layout.addWidget(words)
-        layout.addLayout(grid)
-        layout.addWidget(self._note)
+        layout.addWidget(self._form)
+        layout.addWidget(self._thinks)
+        layout.addWidget(_beside(self._note, self.change_button))
         for field in self.fields.values():
             field.textChanged.connect(self._say)
+        self.thinking.changed.connect(self._say)
+        self.unfold()
+
+    def fold(self) -> None:
+        """Leave one line of it, so that there is room for the replies."""
+        self._show_form(shown=False)
+
+    @Slot()
+    def unfold(self) -> None:
+        """Show what B has, to be changed."""
+        self._show_form(shown=True)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Put as many fields beside each other as there is room for."""
+        super().resizeEvent(event)
+        least = max(theme.px(_FIELD), *(cell.findChildren(Label)[0].sizeHint().width() for cell in self._cells))
+        room = event.size().width() - 2 * theme.px(theme.GAP_M) + theme.px(theme.GAP)
+        columns = min(max(room // (least + theme.px(theme.GAP)), 2), len(_SAMPLING))
+        if columns != self._columns:
+            for column in range(max(columns, self._columns)):
+                self._grid.setColumnStretch(column, int(column < columns))
+            self._columns = columns
+            for number, cell in enumerate(self._cells):
+                self._grid.addWidget(cell, number // columns, number % columns)
+
+    def _cell(self, name: str, label: str, tip: str) -> QWidget:
+        """Return a field below its name."""
+        field = self.fields[name] = QLineEdit()
+        field.setPlaceholderText(tr("as A"))
+        field.setAccessibleName(tr(label))
+        field.setToolTip(tr(tip))
+        field.setMinimumWidth(theme.px(_FIELD))
+        title = Label(tr(label))
+        title.setFont(theme.font(theme.CAPTION_PX))
+        title.setBuddy(field)
+        cell = QWidget()
+        column = QVBoxLayout(cell)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(theme.px(2))
+        column.addWidget(title)
+        column.addWidget(field)
+        cell.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        return cell
+
+    def _show_form(self, *, shown: bool) -> None:
+        for widget in (self._form, self._thinks):
+            widget.setVisible(shown)
+        self.change_button.setVisible(not shown)
         self._say()
 
     def chosen(self) -> "tuple[dict[str, Any], dict[str, Value]]":
@@ -91,18 +142,42 @@ class CompareBar(QFrame):
                     sampling[name] = int(text) if name in _WHOLE else float(text)
                 except ValueError:
                     raise BadOption(tr("{text} is no value for {name}.", text=text, name=tr(label))) from None
+        if self.thinking.value is not None:
+            sampling["thinking"] = self.thinking.value
         restart = parse_settings({name: text for name, *_ in _RESTART if (text := self.fields[name].text().strip())})
         if not sampling and not restart:
             raise BadOption(tr("B is as A."), tr("Write down what B has that A has not."))
         return sampling, restart
 
+    @Slot()
     def _say(self) -> None:
         restarts = any(self.fields[name].text().strip() for name, *_ in _RESTART)
-        self._note.setText(
+        course = (
             tr("Runs A, restarts the server with B, runs B, and restarts it as it was.")
             if restarts
             else tr("Runs A, then B; nothing is restarted.")
         )
+        if not self._form.isHidden():
+            said = tr("Each question is asked twice: A as the server runs now, then B with what stands here.")
+            self._note.setText(f"{said} {course}")
+            return
+        try:
+            sampling, restart = self.chosen()
+        except LauncherError as error:
+            self._note.setText(str(error))
+        else:
+            self._note.setText(tr("B: {settings}. {course}", settings=in_words(sampling | restart), course=course))
+
+
+def _beside(*widgets: QWidget) -> QWidget:
+    """Return widgets beside each other, the first of which takes the room that is left."""
+    holder = QWidget()
+    row = QHBoxLayout(holder)
+    row.setContentsMargins(0, 0, 0, 0)
+    row.setSpacing(theme.px(theme.GAP))
+    for number, widget in enumerate(widgets):
+        row.addWidget(widget, int(number == 0), Qt.AlignmentFlag.AlignVCenter)
+    return holder
 
 
 class Pair(QWidget):
@@ -239,8 +314,10 @@ class Course(QObject):
 
 def in_words(values: Mapping[str, Any]) -> str:
     """Return values as "draft length 0, temperature 0.2"."""
-    names = {name: tr(label).lower() for name, label, _ in (*_SAMPLING, *_RESTART)}
-    return ", ".join(f"{names[name]} {value}" for name, value in values.items())
+    names = {name: tr(label).lower() for name, label, _ in (*_SAMPLING, *_RESTART, _THINKING)}
+    said: dict[Any, str] = {True: tr("on"), False: tr("off")}
+    shown = {name: said[value] if isinstance(value, bool) else value for name, value in values.items()}
+    return ", ".join(f"{names[name]} {value}" for name, value in shown.items())
 
 
 def _as_it_runs(launch: "Launch | None", names: "Mapping[str, Value]") -> "dict[str, Value]":

@@ -60,7 +60,7 @@ class ChatFrame(QFrame):
         self.setStyleSheet(sheet())
         self._title = Elided()
         self._title.setFont(theme.font(theme.SECTION_PX, bold=True))
-        self.new_button = dense(tr("New chat"), tr("Begin another conversation (Ctrl+N); this one is kept"))
+        self.new_button = dense(tr("New"), tr("Begin another conversation (Ctrl+N); this one is kept"))
         self.more_button = dense(tr("More"), tr("Prompts from a file"))
         menu = QMenu(self.more_button)
         self.from_file = menu.addAction(tr("Prompts from a file …"))
@@ -101,6 +101,7 @@ class ChatFrame(QFrame):
         layout.addWidget(self._stack, 1)
         self.chats.toggled.connect(self._show_drawer)
         self.compare_button.toggled.connect(self.compare_bar.setVisible)
+        self.compare_button.toggled.connect(self.compare_bar.unfold)
         self.show_title("")
 
 

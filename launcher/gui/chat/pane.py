@@ -119,6 +119,7 @@ class ChatPane(ChatFrame):
         self._show_talk()
         self._comparing = comparing
         if comparing is not None:
+            self.compare_bar.fold()
             comparing.over.connect(self._stop_comparing)
         self._send_request(answer, self._controller.sampling, {})
 

@@ -105,6 +105,8 @@ class Stream:
             return
         most = _SEGMENT if self._prose.ends_blank else _LONGEST_SEGMENT
         if self._prose.characters > most:
+            if self._prose.ends_blank and self._prose.lines > 1:
+                self._prose.drop_line()
             self._prose = None
         else:
             self._prose.begin_line(self._offset)
