@@ -156,8 +156,10 @@ class Attached:
         if healthy is None:
             missing["/health"] = _NOT_OFFERED
         if not names and not facts:
+            why = dict.fromkeys(missing[path].rstrip(".") for path in ("/v1/models", "/props") if path in missing)
             raise Refused(
-                f"{self.address.url} is no server of models that we know: it offers neither /v1/models nor /props.",
+                f"{self.address.url} is no server of models that we know: it offers neither /v1/models nor /props"
+                f" ({'; '.join(why) or 'its lists are empty'}).",
                 "Check the address.",
             )
         settings = facts.get("default_generation_settings")

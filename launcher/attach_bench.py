@@ -14,6 +14,8 @@ TOKENS = 128
 """Asked for in each reply."""
 _FEWEST = 5
 """A rate over fewer tokens than this means nothing."""
+_MOST_CHARACTERS = 1_000 * TOKENS
+"""The longest tokens of the usual vocabularies are some 200 spaces."""
 _TEXT = (
     "A draft model proposes several tokens, and the large model checks all of them in one pass. Where they agree, "
     "the tokens are kept; at the first that differs, the large model's own token is taken, and drafting begins anew. "
@@ -125,8 +127,15 @@ async def _ask(server: Attached, request: ChatRequest) -> Measured:
     first_s = last_s = None
     timings: Timings | None = None
     end = Delta()
+    left = _MOST_CHARACTERS
     async with server.chat(request) as deltas:
         async for delta in deltas:
+            left -= len(delta.content) + len(delta.reasoning)
+            if left < 0:
+                raise Refused(
+                    f"{server.offer.url} was asked for {TOKENS} tokens, and its reply does not end.",
+                    "It cannot be measured: it does not keep to max_tokens.",
+                )
             if delta.content or delta.reasoning:
                 last_s = time.perf_counter()
                 first_s = last_s if first_s is None else first_s

@@ -213,6 +213,29 @@ async def test_a_strange_server_is_an_error_in_a_sentence(kind: str, monkeypatch
     assert KEY not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("redirect", "leads to http://127.0.0.1:1/, and no redirect is followed"),
+        ("secret redirect", "leads to http://127.0.0.1:1/v1, and no redirect is followed"),
+        ("endless body", "sends more than 8,388,608 bytes"),
+        ("HTML", "sent something that is not JSON"),
+        ("a message", "refused the request: out of cheese"),
+        ("a number", "its answer is no list of models; its answer is none of llama-server's"),
+    ],
+)
+async def test_what_a_server_answered_that_is_none_is_told(kind: str, why: str) -> None:
+    more: dict[str, Answer] = {
+        "a message": reply({"error": {"message": "out of cheese"}}, "500 Oops"),
+        "secret redirect": b"HTTP/1.1 302 Found\r\nLocation: http://u:pw@127.0.0.1:1/v1?key=x\r\n"
+        b"Content-Length: 0\r\n\r\n",
+    }
+    async with serving({}, default=(STRANGE | more)[kind]) as (url, _):
+        with pytest.raises(Refused, match="no server of models that we know") as error:
+            await looked(url)
+    assert why in error.value.title
+
+
 async def test_where_nothing_listens() -> None:
     async with serving({}) as (url, _):
         pass

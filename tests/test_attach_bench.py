@@ -64,6 +64,18 @@ async def test_another_server_is_measured_by_the_wall_and_its_token_counts() -> 
     assert len({body["messages"][0]["content"][:12] for body in bodies}) >= 3, "no round begins as another"
 
 
+async def test_a_reply_without_an_end_is_told_for_what_it_is() -> None:
+    async def endless(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        while True:
+            writer.write(event({"choices": [{"delta": {"content": "word " * 1_000}}]}))
+            await writer.drain()
+
+    with pytest.raises(Refused, match="was asked for 128 tokens, and its reply does not end") as raised:
+        await measured(endless)
+    assert "--max-tokens" not in str(raised.value)
+
+
 async def test_events_are_not_taken_for_tokens() -> None:
     told, _ = await measured(streaming(usage=False), runs=1)
     assert (told.prefill, told.decode) == (None, None)

@@ -128,7 +128,7 @@ class LoopbackClient:
             data = json.loads(await _content(response, _MOST_ERROR_BYTES, self.url))
         except (ValueError, RecursionError, Refused):
             data = None
-        raise refusal_in(data, response.status_code, str(response.url))
+        raise refusal_in(data, response.status_code, str(response.url), response.headers.get("Location"))
 
     @contextmanager
     def _translated(self, when: str = "before its answer was whole") -> Iterator[None]:
