@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs" / "walkthrough.md"
+STATE = "~/.local/state/mtp-launcher"
+"""Shown for the state folder: where it is on Linux."""
 _SCARCE = "prlimit --as=2936012800 "
 """2,800 MiB of address space: enough for the demo with a usual context, not for one of three million tokens."""
 _INTRO = """# A walk: start, break, diagnose, fix
@@ -85,7 +87,7 @@ def _output(*words: str) -> str:
 
 
 def _hide(text: str, home: Path) -> str:
-    for pattern, shown in ((re.escape(str(home)), "~/.local"), *_HIDDEN):
+    for pattern, shown in ((re.escape(str(home / "state")), STATE), (re.escape(str(home)), "~"), *_HIDDEN):
         text = re.sub(pattern, shown, text, flags=re.MULTILINE)
     return text.strip("\n")
 
