@@ -3,15 +3,19 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
+from launcher.base.action import Action
 from launcher.base.control import Address, ControlServer
-from launcher.base.errors import BadOption
+from launcher.base.errors import ActionImpossible, BadOption, LauncherError
 from launcher.base.paths import runtime_dir
+from launcher.engine.action import apply, changes_settings
 from launcher.engine.launch import Launch, ServeOptions
-from launcher.engine.settings import Value, parse_settings, settings_of, with_settings
-from launcher.engine.state import Status
+from launcher.engine.settings import Value, changes_between, parse_settings, settings_of, with_settings
+from launcher.engine.state import SERVING, Status
 from launcher.engine.supervisor import Supervisor
+from launcher.engine.way import Way
 from launcher.preview import Previewer
 from launcher.preview_basis import basis_of
 
@@ -40,6 +44,9 @@ class Controlled(Protocol):
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """See Session.stop."""
+
+    def way(self, action: Action) -> Way:
+        """See Session.way."""
 
 
 class RemoteControl:
@@ -90,9 +97,29 @@ class RemoteControl:
         launch = _launch_of(supervisor)
         options = with_settings(supervisor.options or launch.options, chosen)
         starting = self._session.start(options, again=True, drain_s=_seconds(fields), chosen=chosen)
-        async for each in self._follow(starting):
-            yield each
+        try:
+            async for each in self._follow(starting):
+                yield each
+        except LauncherError as error:
+            offers = [self._offer(action, options, supervisor) for action in error.actions]
+            error.facts = {**error.facts, "actions": offers}
+            raise
         yield status_of(self._session.supervisor)
+
+    def _offer(self, action: Action, tried: ServeOptions, supervisor: Supervisor) -> dict[str, object]:
+        """Return an action on settings that failed, as JSON, with how it is done.
+
+        While the server runs that is `set`, for another restart ({}: it runs so already), else a command or a link.
+        """
+        running, launch = supervisor.options, supervisor.launch
+        rests = supervisor.status.state not in SERVING
+        if rests or running is None or launch is None or not changes_settings(action):
+            how = self._session.way(action)
+            return action.as_json() | {"set": None, "command": how.command, "link": how.link}
+        changes = None
+        with suppress(ActionImpossible):
+            changes = changes_between(running, apply(action, tried, context=launch.context))
+        return action.as_json() | {"set": changes, "command": None, "link": None}
 
     async def _follow(self, work: Any) -> AsyncIterator[Any]:  # noqa: ANN401 -- a coroutine
         """Do the work, also when nobody listens any more, and yield the states on the way."""

@@ -6,8 +6,9 @@ import argparse
 import asyncio
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
@@ -20,16 +21,6 @@ if TYPE_CHECKING:
 _UNKNOWN = "not known"
 _PREVIEW_S = 10.0
 _SHOWN, _LONGEST = 3, 200
-_SETTINGS = {
-    "context": "ctx",
-    "kv": "kv",
-    "ubatch": "ubatch",
-    "n_cpu_moe": "n-cpu-moe",
-    "slots": "slots",
-    "draft": "draft",
-}
-"""The values of actions, and the settings that they are."""
-_VALUES: Mapping[str, Mapping[str, int]] = {"draft_off": {"draft": 0}, "one_slot": {"slots": 1}}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +56,7 @@ def _pair(text: str) -> tuple[str, str]:
 async def run(options: argparse.Namespace) -> int:
     """Restart the server and say what it runs with. Exit code 1 also when the old settings are back."""
     from launcher import app
-    from launcher.base.errors import LauncherError, SettingsFailed
+    from launcher.base.errors import LauncherError
 
     if options.dry_run:
         told = await app.preview(options.url, dict(options.changes))
@@ -88,13 +79,18 @@ async def run(options: argparse.Namespace) -> int:
         told = await app.restart(options.url, dict(options.changes), drain_s=options.drain, on_state=show)
     except asyncio.CancelledError:
         if shown:
-            print("The server's program goes on with it: `mtp-launcher status` says what it runs with.", file=sys.stderr)
+            print(
+                "The server's program goes on with it: `mtp-launcher status` says what it runs with.", file=sys.stderr
+            )
         raise
     except LauncherError as error:
-        if error.code != SettingsFailed.code or options.json:
-            raise
+        actions = _with_commands(error, options.url)
+        if options.json:
+            told = {"code": error.code, "message": error.title, "hint": error.hint, "facts": dict(error.facts)}
+            print_json({"error": told | {"actions": actions}})
+            return 1
         print_error(error, as_json=False)
-        for line in _to_do(error, dict(options.changes), options.url):
+        for line in _to_do(actions):
             print(f"       {line}", file=sys.stderr)
         return 1
     if options.json:
@@ -122,17 +118,26 @@ async def _too_big(options: argparse.Namespace) -> str | None:
     return None
 
 
-def _to_do(error: LauncherError, changes: Mapping[str, str], url: str | None) -> Iterator[str]:
-    """Yield what can be done about new settings that failed, with the command where it is another setting."""
+def _with_commands(error: LauncherError, url: str | None) -> list[dict[str, Any]]:
+    """Return what can be done about new settings that failed, each with its command: mostly another restart."""
     proposed = error.facts.get("actions")
-    for number, action in enumerate(proposed[:_SHOWN] if isinstance(proposed, list) else ()):
-        yield f"{'Or' if number else 'To do'}: {one_line(str(action['label']), _LONGEST)}"
-        values = {**action["parameters"], **_VALUES.get(str(action["kind"]), {})}
-        mended = {name: str(values[field]) for field, name in _SETTINGS.items() if field in values}
-        if mended:
-            pairs = [word for pair in {**changes, **mended}.items() for word in ("--set", "=".join(pair))]
-            where = ["--url", url] if url else []
-            yield f"  {shlex.join(['mtp-launcher', 'restart', *pairs, *where])}"
+    where = ["--url", url] if url else []
+    actions = []
+    for action in proposed if isinstance(proposed, list) else ():
+        pairs = [word for pair in (action.get("set") or {}).items() for word in ("--set", "=".join(pair))]
+        command = shlex.join(["mtp-launcher", "restart", *pairs, *where]) if pairs else action.get("command")
+        actions.append({**action, "command": command})
+    return actions
+
+
+def _to_do(actions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines that offer the first actions: with their command or link, or that they are done already."""
+    offered = (each for each in actions if each["command"] or each.get("link") or each.get("set") == {})
+    for number, action in enumerate(islice(offered, _SHOWN)):
+        done = " (so it runs already)" if action.get("set") == {} else ""
+        yield f"{'Or' if number else 'To do'}: {one_line(str(action['label']), _LONGEST)}{done}"
+        if how := action["command"] or action.get("link"):
+            yield f"  {how}"
 
 
 def _print_preview(told: Mapping[str, Any]) -> None:

@@ -111,9 +111,9 @@ def _one_slot(_given: Mapping[str, Value], options: ServeOptions, _running: int 
 
 
 def _without(flag: str, extra: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return arguments without a flag and its value; None when it is not among them."""
+    """Return arguments without a flag (-c/--ctx-size: by either name) and its value; None when it is not among them."""
     for index, word in enumerate(extra):
-        if word.split("=")[0] == flag:
+        if word.split("=")[0] in flag.split("/"):
             value_follows = "=" not in word and index + 1 < len(extra) and not extra[index + 1].startswith("-")
             return extra[:index] + extra[index + 1 + value_follows :]
     return None
@@ -124,7 +124,8 @@ def _remove_flag(given: Mapping[str, Value], options: ServeOptions, _running: in
     left = _without(flag, options.extra)
     if left is not None:
         return replace(options, extra=left)
-    return replace(options, **_SETTERS[flag]) if flag in _SETTERS else None
+    setter = next((_SETTERS[name] for name in flag.split("/") if name in _SETTERS), None)
+    return replace(options, **setter) if setter is not None else None
 
 
 def _add_flag(given: Mapping[str, Value], options: ServeOptions, _running: int | None) -> ServeOptions | None:

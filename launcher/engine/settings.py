@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,25 @@ def with_settings(options: ServeOptions, settings: Settings) -> ServeOptions:
     changed = replace(options, **changes)
     check_options(changed)
     return changed
+
+
+def changes_between(running: ServeOptions, wanted: ServeOptions) -> dict[str, str] | None:
+    """Return the settings, as a user writes them, that make `wanted` of `running`; None when other things differ."""
+    differs = {
+        name: getattr(wanted, attribute)
+        for name, attribute in _FIELDS.items()
+        if getattr(wanted, attribute) != getattr(running, attribute)
+    }
+    written = {_shown(name): _written(value) for name, value in differs.items()}
+    try:
+        return written if with_settings(running, parse_settings(written)) == wanted else None
+    except BadOption:
+        return None
+
+
+def _written(value: object) -> str:
+    words = shlex.join(value) if isinstance(value, tuple) else value
+    return _LEFT_OPEN[0] if words is None or words == "" else str(words)
 
 
 def settings_of(launch: Launch) -> dict[str, object]:

@@ -124,6 +124,24 @@ def test_a_restart_that_fails_says_how_it_would_do() -> None:
         assert after["settings"]["draft"] == 1
 
 
+def test_a_restart_with_an_argument_that_the_engine_refuses_names_the_one_that_does() -> None:
+    with serving("mtp-launcher serve demo --ctx 4096"):
+        failed = run(*COMMAND, "restart", "--set", "extra=--cache-ram nonsense --no-warmup", "--set", "ctx=2K")
+        assert failed.returncode == 1
+        command = proposed(failed.stderr)
+        assert command == "mtp-launcher restart --set ctx=2048 --set extra=--no-warmup"
+        assert run(*shlex.split(command)).returncode == 0
+        answer = json.loads(run(*COMMAND, "restart", "--set", "extra=--warp 9", "--json").stdout)["error"]
+        first, second = answer["actions"]
+        assert (first["kind"], first["command"]) == ("remove_flag", "mtp-launcher restart --set extra=default")
+        assert (second["command"], second["link"]) == ("mtp-launcher engine install", None)
+        run(*shlex.split(first["command"]))
+        (status,) = json.loads(run(*COMMAND, "status", "--json").stdout)
+        assert (status["settings"]["ctx"], status["settings"]["extra"]) == (2_048, [])
+        failed = run(*COMMAND, "restart", "--set", "extra=--warp 9", "--url", status["url"])
+        assert "To do: Start without --warp (so it runs already)\n" in failed.stderr
+
+
 def test_a_port_that_is_taken() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
