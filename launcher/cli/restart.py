@@ -80,7 +80,7 @@ async def run(options: argparse.Namespace) -> int:
     except asyncio.CancelledError:
         if shown:
             print(
-                "The server's program goes on with it: `mtp-launcher status` says what it runs with.", file=sys.stderr
+                "The server's program goes on with it: `mtp-launcher status` tells with what.", file=sys.stderr
             )
         raise
     except LauncherError as error:

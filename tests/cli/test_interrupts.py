@@ -52,8 +52,9 @@ def test_it_can_be_interrupted_at_any_moment(number: signal.Signals, after_s: fl
         process.send_signal(number)
         assert process.stderr is not None
         told = process.stderr.read()
-        assert process.wait(20) in (130, 143, -number)
-    if after_s >= 0.1:  # before that Python itself is starting
+        code = process.wait(20)
+    if after_s >= 0.1:  # before that Python itself is starting, which ends with 1 while it imports
+        assert code in (130, 143, -number)
         assert "Traceback" not in told
     assert servers() == []
 
