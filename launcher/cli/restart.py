@@ -79,9 +79,7 @@ async def run(options: argparse.Namespace) -> int:
         told = await app.restart(options.url, dict(options.changes), drain_s=options.drain, on_state=show)
     except asyncio.CancelledError:
         if shown:
-            print(
-                "The server's program goes on with it: `mtp-launcher status` tells with what.", file=sys.stderr
-            )
+            print("The server's program goes on with it: `mtp-launcher status` tells with what.", file=sys.stderr)
         raise
     except LauncherError as error:
         actions = _with_commands(error, options.url)
