@@ -10,7 +10,8 @@ from benchmarks.report import Row
 from benchmarks.workplace import request, slow_model, slow_options
 from launcher import app
 from launcher.engine.launch import ServeOptions
-from launcher.session import Reply, Session
+from launcher.monitor.reply import Reply
+from launcher.session import Session
 
 _TOKENS = 200
 _STREAMS = (1, 2, 4, 8)

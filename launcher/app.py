@@ -21,8 +21,9 @@ from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import find_companion
 from launcher.models.locate import locate, refuse_damaged
 from launcher.monitor.meter import ReplyMeter
+from launcher.monitor.reply import OnDelta, Reply, read_reply
 from launcher.running import Running, explain_break, held_engine, logs, preview, restart, status, stop
-from launcher.session import OnDelta, OnEvent, OnHealth, OnSample, Reply, Session, read_reply
+from launcher.session import OnEvent, OnHealth, OnSample, Session
 
 __all__ = [
     "Reply",

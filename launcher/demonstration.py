@@ -12,7 +12,8 @@ from launcher.engine.client import ChatRequest
 from launcher.engine.demo import DEMO, DemoPreset, demo_preset
 from launcher.engine.launch import ServeOptions
 from launcher.monitor.meter import Acceptance, total
-from launcher.session import OnDelta, OnEvent, Reply
+from launcher.monitor.reply import OnDelta, Reply
+from launcher.session import OnEvent
 
 _PROMPTS = (
     "What is MTP, and what does this demo show?",

@@ -37,7 +37,8 @@ from launcher.models.library import find_companion
 from launcher.models.locate import locate
 from launcher.models.pull import Pulled, PullProgress, pull
 from launcher.models.wanted import wanted
-from launcher.session import Reply, Session
+from launcher.monitor.reply import Reply
+from launcher.session import Session
 from launcher.settings import transfer
 
 _LOOK_S = 0.5

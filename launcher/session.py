@@ -3,20 +3,20 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import ActionImpossible, LauncherError, PortBusy, ServerNotFound, Superseded
 from launcher.base.memory import keep_large_blocks_apart
-from launcher.base.units import percent, rate
 from launcher.engine import registry
 from launcher.engine.action import apply, starts_again
 from launcher.engine.build import BUILT_IN
-from launcher.engine.client import ChatRequest, Delta, Timings
+from launcher.engine.client import ChatRequest
 from launcher.engine.diagnosis_actions import advise
+from launcher.engine.endpoint import Endpoint
 from launcher.engine.last import keep_used
 from launcher.engine.launch import ServeOptions, check_model, check_options, name_of
 from launcher.engine.left_over import command_hash
@@ -29,46 +29,19 @@ from launcher.engine.state import SERVING, EngineStarted, Event, State, Status
 from launcher.engine.supervisor import Supervisor
 from launcher.engine.way import Way, way
 from launcher.monitor.health_event import HealthEvent
-from launcher.monitor.meter import Acceptance, ReplyMeter
 from launcher.monitor.monitor import Monitor, Sampled
+from launcher.monitor.reply import OnDelta, Reply, read_reply
 from launcher.planner import learn_from_load
 from launcher.remote import RemoteControl
 
 _PORTS_TRIED = 4
 _SETTLE_S = 0.05
-_END_WORDS = {"stop": "end", "length": "token limit"}
+_SEEN_S = 2.0
 _log = logging.getLogger(__name__)
 
 OnEvent = Callable[[Event], None]
-OnDelta = Callable[[Delta], None]
 OnSample = Callable[[Sampled], None]
 OnHealth = Callable[[HealthEvent], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A finished reply, its drafts, and the seconds to its first token as its reader saw them."""
-
-    text: str
-    reasoning: str
-    timings: Timings | None
-    acceptance: Acceptance
-    first_token_s: float | None
-    finish_reason: str | None
-
-    @property
-    def line(self) -> str:
-        """The line under a reply: rate, tokens, first token, acceptance, why it ended."""
-        parts = []
-        if self.timings is not None:
-            parts += [rate(self.timings.tokens_per_second), f"{self.timings.predicted_n} tokens"]
-        if self.first_token_s is not None:
-            parts.append(f"first token {self.first_token_s:.2f} s")
-        if self.acceptance.rate is not None:
-            parts.append(f"{percent(self.acceptance.rate)} of drafts accepted (mean {self.acceptance.mean_length:.1f})")
-        if self.finish_reason:
-            parts.append(f"stopped: {_END_WORDS.get(self.finish_reason, self.finish_reason)}")
-        return " · ".join(parts)
 
 
 class Session:
@@ -223,17 +196,24 @@ class Session:
         self, options: ServeOptions, request: int, moves_left: int, *, again: bool, drain_s: float
     ) -> None:
         async with self._putting_away:  # else the new one's monitor and control line would be put away, too
-            if request != self._requests:
-                raise Superseded("A newer request to this server took the place of this one.")
+            self._check_newest(request)
             self._hides_lost_port = moves_left > 0
-            supervisor = self._supervisor or self._open(options)
+            supervisor = self._supervisor or await self._open(options)
             self.monitor.begin(supervisor)
         try:
+            self._check_newest(request)
             await supervisor.become(options, again=again, drain_s=drain_s)
         except BaseException:
             await self._settle()
             raise
+        finally:
+            if request == self._requests:
+                self._hides_lost_port = False  # it is not moved any more
         await self._learn(supervisor)
+
+    def _check_newest(self, request: int) -> None:
+        if request != self._requests:
+            raise Superseded("A newer request to this server took the place of this one.")
 
     async def _learn(self, supervisor: Supervisor) -> None:
         """Let plans to come know what this load took, of time and of the GPU; nothing depends on its success."""
@@ -242,6 +222,8 @@ class Session:
             await asyncio.to_thread(keep_load_time, launch, seconds)
         if launch is not None:
             await asyncio.to_thread(keep_used, launch.options.model)
+        if self._registration is not None:  # who is told that it serves may ask for it by another command
+            await asyncio.to_thread(self._registration.settle, _SEEN_S)
         if launch is None or pid is None or launch.build.name == BUILT_IN:
             return
         with suppress(Exception):
@@ -257,9 +239,11 @@ class Session:
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Stop the server, if one runs or is about to; it may end the requests it has for up to `drain_s` seconds."""
         self._requests += 1
-        if self._supervisor is not None:
+        async with self._putting_away:  # what is being opened or put away is that by then
+            supervisor = self._supervisor
+        if supervisor is not None:
             try:
-                await self._supervisor.become(None, drain_s=drain_s)
+                await supervisor.become(None, drain_s=drain_s)
             finally:
                 await self._settle()
 
@@ -282,10 +266,8 @@ class Session:
         finally:
             self.monitor.reply_ended(meter)
 
-    def _open(self, options: ServeOptions) -> Supervisor:
-        endpoint, registration = registry.register(
-            self._port, model=name_of(options), engine=_engine(options), draft=options.draft, shared=self._shared
-        )
+    async def _open(self, options: ServeOptions) -> Supervisor:
+        endpoint, registration = await _register(self._port, options, shared=self._shared)
 
         def listen(event: Event) -> None:
             self._load_clock.note(event)
@@ -341,13 +323,34 @@ class Session:
                 return
             self._supervisor = None
             remote, listening = self._remote, self._listening
-            if self._registration is not None:
-                self._registration.remove()
             supervisor.log.close()
+            if self._registration is not None:
+                await asyncio.to_thread(self._registration.remove)
             if remote is not None and listening is not None:
                 await asyncio.wait([listening])
                 await remote.close()
             await self.monitor.end()
+
+
+async def _register(port: int | None, options: ServeOptions, *, shared: bool) -> tuple[Endpoint, Registration]:
+    """See registry.register. Cancelled, it leaves nothing registered."""
+    registering = asyncio.ensure_future(
+        asyncio.to_thread(
+            registry.register,
+            port,
+            model=name_of(options),
+            engine=_engine(options),
+            draft=options.draft,
+            shared=shared,
+        )
+    )
+    try:
+        return await asyncio.shield(registering)
+    except asyncio.CancelledError:
+        with suppress(LauncherError, OSError):
+            _, registration = await registering
+            await asyncio.to_thread(registration.remove)
+        raise
 
 
 def _tell(listener: Callable[[Any], None], event: object) -> None:
@@ -369,23 +372,3 @@ async def _listen(remote: RemoteControl, registration: Registration) -> None:
 
 def _engine(options: ServeOptions) -> str:
     return BUILT_IN if options.engine is None else options.engine.name
-
-
-async def read_reply(
-    deltas: AsyncIterator[Delta], began_s: float, meter: ReplyMeter, on_delta: OnDelta | None
-) -> Reply:
-    """Read a reply to its end and return it. `began_s` is when it was asked for: the engine may have let it wait."""
-    text, reasoning = [], []
-    first_token_s: float | None = None
-    finish_reason: str | None = None
-    async for delta in deltas:
-        if first_token_s is None and (delta.content or delta.reasoning):
-            first_token_s = time.monotonic() - began_s
-        text.append(delta.content)
-        reasoning.append(delta.reasoning)
-        if delta.timings is not None:
-            meter.add(delta.timings)
-        finish_reason = delta.finish_reason or finish_reason
-        if on_delta is not None:
-            on_delta(delta)
-    return Reply("".join(text), "".join(reasoning), meter.last, meter.acceptance, first_token_s, finish_reason)

@@ -27,7 +27,8 @@ from launcher.models.plan import Wish as PlanWish
 from launcher.models.plan import make_plans
 from launcher.models.situation import described
 from launcher.monitor.meter import Acceptance
-from launcher.session import Reply, Session
+from launcher.monitor.reply import Reply
+from launcher.session import Session
 from tests.conftest import Hub, ReleaseServer
 from tests.engine.test_install import CUDA, WITH_GPU
 from tests.models.pulling import DEMO as DEMO_ENTRY

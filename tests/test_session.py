@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from launcher import app
 from launcher.base.control import ask
 from launcher.base.errors import ModelBroken, PortBusy, ServerNotFound, Superseded
+from launcher.base.paths import runtime_dir
 from launcher.engine import registry
 from launcher.engine.client import ChatRequest
 from launcher.engine.launch import ServeOptions
@@ -68,6 +70,28 @@ async def test_a_start_can_be_followed_by_a_stop_or_a_start_at_any_moment(option
         assert mine.supervisor.status.state is State.READY
         assert mine.supervisor.launch is not None
         assert mine.supervisor.launch.options.draft == 3
+
+
+async def test_a_program_that_holds_the_list_of_servers_holds_up_nobody_else(options: ServeOptions) -> None:
+    _, registration = await asyncio.to_thread(registry.register, None, model="m", engine="e", draft=0)
+    registration.remove()  # the folder is there now
+    async with session() as mine:
+        with FileLock(runtime_dir() / "lock"):
+            first = asyncio.create_task(mine.start(options))
+            await asyncio.wait([first], timeout=0.1)
+            second = asyncio.create_task(mine.start(options))
+            first.cancel()
+            await asyncio.wait([first, second], timeout=0.1)
+            assert not first.done()
+            stopping = asyncio.create_task(mine.stop())
+            await asyncio.wait([stopping], timeout=0.1)
+            assert not stopping.done()
+        await stopping
+        ends = await asyncio.gather(first, second, return_exceptions=True)
+        assert [type(end) for end in ends] == [asyncio.CancelledError, Superseded]
+        assert registry.running() == ()
+        await mine.start(options)
+        assert [entry.state for entry in registry.running()] == ["ready"]
 
 
 async def test_what_runs_goes_on_when_the_next_start_cannot_be(options: ServeOptions, tmp_path: Path) -> None:

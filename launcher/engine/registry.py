@@ -5,18 +5,19 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from launcher.base.background_file import BackgroundFile
 from launcher.base.control import Address
 from launcher.base.errors import PortBusy, ServerNotFound, SeveralServers
 from launcher.base.files import private_folder, read_private, set_aside, write_atomically
 from launcher.base.identity import ProcessId
-from launcher.base.paths import runtime_dir, state_dir
+from launcher.base.paths import refusal, runtime_dir, state_dir
 from launcher.engine.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim, is_free
 from launcher.engine.left_over import end_left_over
 
@@ -59,29 +60,24 @@ class Entry(BaseModel):
 
 
 class Registration:
-    """Our own entry."""
+    """Our own entry. Nobody else writes its file while our process runs, so that no lock is needed."""
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
-        self._path = _path(entry.port)
-        self._removed = False
+        self._file = BackgroundFile(_path(entry.port))
 
     def update(self, **changes: object) -> None:
-        """Change fields of the entry; a file that cannot be written is left as it was."""
+        """Change fields of the entry; its file follows in the background."""
         self.entry = self.entry.model_copy(update=changes)
-        if self._removed:
-            return
-        try:
-            with _locked():  # on Windows a file that is being read cannot be replaced
-                write_atomically(self._path, self.entry.model_dump_json().encode())
-        except OSError:
-            return
+        self._file.write(self.entry.model_dump_json().encode())
+
+    def settle(self, limit_s: float) -> bool:
+        """Wait for up to `limit_s` seconds until others see the entry as it is; return whether they do."""
+        return self._file.settle(limit_s)
 
     def remove(self) -> None:
-        """Take the entry out, for good."""
-        self._removed = True
-        with suppress(OSError), _locked():
-            self._path.unlink(missing_ok=True)
+        """Take the entry out, for good; return once it is out: see BackgroundFile.remove."""
+        self._file.remove()
 
 
 def register(
@@ -92,10 +88,12 @@ def register(
     A `shared` one is for every address of this computer.
 
     Where the state folder cannot be written, the server gets a new port and key, and a warning says so. Raises PortBusy
-    or BadOption: see endpoint.claim.
+    or BadOption: see endpoint.claim; HomeUnusable when another program holds the list of servers for 10 s.
     """
     try:
         return _register(port, model=model, engine=engine, draft=draft, shared=shared)
+    except Timeout as error:
+        raise refusal(error) from error
     except OSError as error:
         _log.warning(
             "%s cannot be written: %s. The server runs all the same, but other commands do not see it, and its key is"

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from launcher.base.errors import BadOption, PortBusy, ServerNotFound, SeveralServers
+from launcher.base.errors import BadOption, HomeUnusable, PortBusy, ServerNotFound, SeveralServers
 from launcher.base.paths import runtime_dir
 from launcher.engine import registry
 from launcher.engine.endpoint import Endpoint, claim, is_free
@@ -114,6 +115,7 @@ def test_a_registered_server_is_found_by_its_address() -> None:
     for url in (None, endpoint.url, f"{endpoint.url}/", f"{endpoint.url}/v1", f"http://localhost:{endpoint.port}/v1/"):
         assert registry.find(url).port == endpoint.port
     registration.update(state="ready", engine_pid=17)
+    assert registration.settle(60)
     assert registry.find(None).engine_pid == 17
     registration.remove()
 
@@ -132,6 +134,41 @@ def test_it_says_so_when_none_or_several_could_be_meant() -> None:
     assert first.url in str(raised.value)
     mine.remove()
     other.remove()
+
+
+def test_a_program_that_holds_the_list_holds_up_no_change_of_an_entry() -> None:
+    endpoint, registration = register()
+    (path,) = runtime_dir().glob("server-*.json")
+    with FileLock(runtime_dir() / "lock"):
+        for number in range(1, 101):
+            registration.update(engine_pid=number)
+        assert registration.settle(60)
+        assert json.loads(path.read_bytes())["engine_pid"] == 100
+        registration.remove()
+        assert not path.exists()
+    registration.update(state="ready")
+    assert registration.settle(60)
+    assert registry.running() == ()
+    assert claim(None) == endpoint
+
+
+@pytest.mark.parametrize("lock", ["run/*/lock", "endpoints.lock"])
+def test_a_list_that_another_program_holds_is_no_reason_for_another_key(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lock: str
+) -> None:
+    usual, registration = register()
+    registration.remove()
+    (held,) = (home / "state").glob(lock)
+    monkeypatch.setattr("launcher.engine.registry._LOCK_S", 0.05)
+    monkeypatch.setattr("launcher.engine.endpoint._LOCK_S", 0.05)
+    with FileLock(held), pytest.raises(HomeUnusable, match="Another run of this program holds") as raised:
+        register()
+    assert "Ctrl-Z" in raised.value.hint
+    assert caplog.text == ""
+    assert list(runtime_dir().glob("server-*.json")) == []
+    endpoint, registration = register()
+    assert endpoint == usual
+    registration.remove()
 
 
 def test_the_entry_of_a_launcher_that_was_killed_is_taken_out() -> None:

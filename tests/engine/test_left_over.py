@@ -47,8 +47,10 @@ def test_the_next_look_at_the_servers_ends_it() -> None:
         gone_as = ProcessId.of(gone.pid) or ProcessId(gone.pid, 1.0)
         gone.wait()
         registration.update(engine_pid=left.pid, engine_created_s=left.created_s, command_hash=command_hash(left.pid))
+        assert registration.settle(60)
         assert [entry.engine_pid for entry in registry.running()] == [left.pid]
         assert left.running()
         registration.update(pid=gone_as.pid, created_s=gone_as.created_s)
+        assert registration.settle(60)
         assert registry.running() == ()
         assert not left.running()

@@ -86,6 +86,7 @@ def registered() -> Iterator[Endpoint]:
         identity = ProcessId.of(engine.pid)
         assert identity
         registration.update(state="ready", engine_pid=identity.pid, engine_created_s=identity.created_s)
+        assert registration.settle(60)
         yield endpoint
         assert engine.stdin
         engine.stdin.close()
@@ -135,7 +136,9 @@ def test_an_engine_that_is_not_there_is_no_reason_to_trust_the_port(registered: 
         "gone": {"engine_created_s": 1.0},
         "another": {"engine_pid": own.pid, "engine_created_s": own.created_s + 100},  # the thief's pid, by chance
     }
-    registry.Registration(entry).update(**changes[engine])
+    other = registry.Registration(entry)
+    other.update(**changes[engine])
+    assert other.settle(60)
     with stealing(registered.port) as thief:
         code, told = command("chat", "Hello")
     assert (code, told["error"]["code"]) == (1, "not_our_engine")

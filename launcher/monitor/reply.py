@@ -1,0 +1,59 @@
+"""A reply as its reader has it at its end."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from launcher.base.units import percent, rate
+from launcher.engine.client import Delta, Timings
+from launcher.monitor.meter import Acceptance, ReplyMeter
+
+_END_WORDS = {"stop": "end", "length": "token limit"}
+
+OnDelta = Callable[[Delta], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A finished reply, its drafts, and the seconds to its first token as its reader saw them."""
+
+    text: str
+    reasoning: str
+    timings: Timings | None
+    acceptance: Acceptance
+    first_token_s: float | None
+    finish_reason: str | None
+
+    @property
+    def line(self) -> str:
+        """The line under a reply: rate, tokens, first token, acceptance, why it ended."""
+        parts = []
+        if self.timings is not None:
+            parts += [rate(self.timings.tokens_per_second), f"{self.timings.predicted_n} tokens"]
+        if self.first_token_s is not None:
+            parts.append(f"first token {self.first_token_s:.2f} s")
+        if self.acceptance.rate is not None:
+            parts.append(f"{percent(self.acceptance.rate)} of drafts accepted (mean {self.acceptance.mean_length:.1f})")
+        if self.finish_reason:
+            parts.append(f"stopped: {_END_WORDS.get(self.finish_reason, self.finish_reason)}")
+        return " · ".join(parts)
+
+
+async def read_reply(
+    deltas: AsyncIterator[Delta], began_s: float, meter: ReplyMeter, on_delta: OnDelta | None
+) -> Reply:
+    """Read a reply to its end and return it. `began_s` is when it was asked for: the engine may have let it wait."""
+    text, reasoning = [], []
+    first_token_s: float | None = None
+    finish_reason: str | None = None
+    async for delta in deltas:
+        if first_token_s is None and (delta.content or delta.reasoning):
+            first_token_s = time.monotonic() - began_s
+        text.append(delta.content)
+        reasoning.append(delta.reasoning)
+        if delta.timings is not None:
+            meter.add(delta.timings)
+        finish_reason = delta.finish_reason or finish_reason
+        if on_delta is not None:
+            on_delta(delta)
+    return Reply("".join(text), "".join(reasoning), meter.last, meter.acceptance, first_token_s, finish_reason)

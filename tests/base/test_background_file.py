@@ -1,0 +1,70 @@
+"""Files that are written in the background, over a disk that is slow or refuses."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from launcher.base import background_file
+from launcher.base.background_file import BackgroundFile
+from launcher.base.files import write_atomically
+
+
+class Disk:
+    """Writes once it may, and keeps what it wrote."""
+
+    def __init__(self) -> None:
+        self.asked, self.go = threading.Event(), threading.Event()
+        self.written: list[bytes] = []
+
+    def write(self, path: Path, data: bytes) -> None:
+        self.asked.set()
+        assert self.go.wait(60)
+        write_atomically(path, data)
+        self.written.append(data)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    slow = Disk()
+    monkeypatch.setattr(background_file, "write_atomically", slow.write)
+    return slow
+
+
+def test_nobody_waits_for_the_disk_and_the_newest_content_counts(tmp_path: Path, disk: Disk) -> None:
+    file = BackgroundFile(tmp_path / "file")
+    file.write(b"0")
+    assert disk.asked.wait(60)
+    for number in range(1, 100):
+        file.write(str(number).encode())
+    assert not file.settle(0.0)
+    disk.go.set()
+    assert file.settle(60)
+    assert disk.written == [b"0", b"99"]
+    assert (tmp_path / "file").read_bytes() == b"99"
+
+
+def test_what_cannot_be_written_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_file, "_AGAIN_S", 0.01)
+    folder = tmp_path / "folder"
+    folder.write_text("in the way")
+    file = BackgroundFile(folder / "file")
+    file.write(b"kept")
+    assert not file.settle(0.05)
+    folder.unlink()
+    assert file.settle(60)
+    assert (folder / "file").read_bytes() == b"kept"
+
+
+def test_the_end_waits_for_what_is_being_written_and_nothing_comes_after_it(tmp_path: Path, disk: Disk) -> None:
+    file = BackgroundFile(tmp_path / "file")
+    file.write(b"late")
+    assert disk.asked.wait(60)
+    threading.Timer(0.05, disk.go.set).start()
+    file.remove()
+    assert disk.written == [b"late"]
+    assert not (tmp_path / "file").exists()
+    file.write(b"after the end")
+    (tmp_path / "file").write_bytes(b"somebody else's")
+    file.remove()
+    assert (tmp_path / "file").read_bytes() == b"somebody else's"
