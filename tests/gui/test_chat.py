@@ -21,6 +21,7 @@ from launcher.gui.chat.compare import Pair
 from launcher.gui.chat.pane import Answer, ChatPane, Text
 from launcher.gui.chat.steps import Steps
 from launcher.gui.controller import Controller
+from launcher.gui.labels import Label
 from launcher.gui.window import Window
 
 
@@ -359,6 +360,20 @@ def test_a_b_that_cannot_be_is_told_before_anything_is_asked(pane: ChatPane, val
     assert why in pane.banner.text.text()
     assert pane.messages == []
     assert pane.prompt.toPlainText() == "Why?"
+
+
+def test_b_takes_every_sampling_value_and_says_so_in_a_line(pane: ChatPane) -> None:
+    pane.compare_button.click()
+    bar = pane.compare_bar
+    bar.fields["min_p"].setText("0,1")
+    bar.thinking.button(False).click()
+    assert bar.chosen() == ({"min_p": 0.1, "thinking": False}, {})
+    pane.ask("Why?")
+    assert not bar.fields["min_p"].isVisible()
+    (line,) = [each.text() for each in bar.findChildren(Label) if each.isVisible()]
+    assert line == "B: min-p 0.1, thinking off. Runs A, then B; nothing is restarted."
+    bar.change_button.click()
+    assert bar.fields["min_p"].isVisible()
 
 
 def test_what_cannot_be_kept_is_told_and_the_chat_goes_on(pane: ChatPane) -> None:
