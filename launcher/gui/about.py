@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _COPIED_MS = 2_000
 _NAMES_WIDTH = 128
+"""In pixels at any text scale: large names are wrapped."""
 
 
 class AboutPage(QWidget):
@@ -40,7 +41,7 @@ class AboutPage(QWidget):
         self._lines = QGridLayout()
         self._lines.setHorizontalSpacing(theme.px(theme.GAP_L))
         self._lines.setVerticalSpacing(theme.px(theme.GAP))
-        self._lines.setColumnMinimumWidth(0, theme.px(_NAMES_WIDTH))
+        self._lines.setColumnMinimumWidth(0, _NAMES_WIDTH)
         self._lines.setColumnStretch(1, 1)
         self._card.body.addLayout(self._lines)
         self._looking = Label(tr("Asking the engines and drivers for their versions …"))

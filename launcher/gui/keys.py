@@ -40,9 +40,7 @@ KEYS = (
     ),
     Keys(
         mark("Cockpit"),
-        (
-            ("Ctrl+Return", mark("Apply the changed settings")),
-        ),
+        (("Ctrl+Return", mark("Apply the changed settings")),),
     ),
     Keys(
         mark("Sliders and choices"),
@@ -68,6 +66,14 @@ KEYS = (
         (
             ("Left", mark("Read earlier values; Right reads later ones")),
             ("Home", mark("Back to what is live")),
+        ),
+    ),
+    Keys(
+        mark("Logs"),
+        (
+            ("Ctrl+F", mark("Only lines with a text")),
+            ("Ctrl+P", mark("Hold the lines still, or let them go on")),
+            ("End", mark("Stay at the end as lines come")),
         ),
     ),
 )

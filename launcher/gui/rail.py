@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 
 from launcher import __version__
 from launcher.gui import theme
-from launcher.gui.labels import Elided, Label
+from launcher.gui.labels import Elided, Label, set_tip
 from launcher.gui.pages import PageSpec
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.glyphs import Glyph
@@ -70,6 +70,7 @@ class PageButton(QPushButton):
         super().__init__(tr(spec.title))
         self.setObjectName("page")
         self.setCheckable(True)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         key = QKeySequence(spec.key).toString(QKeySequence.SequenceFormat.NativeText)
         self._key = Label(key.replace("+", " "))
         self._key.setObjectName("secondary")
@@ -84,6 +85,10 @@ class PageButton(QPushButton):
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
         """Return the size of a control, for the title alone."""
         return QSize(theme.px(WIDTH - 24), theme.px(32))
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Leave room for a scroll bar beside it."""
+        return QSize(theme.px(WIDTH - 36), theme.px(32))
 
 
 class Rail(QFrame):
@@ -143,7 +148,8 @@ class Rail(QFrame):
         for each, button in self._buttons.items():
             button.setChecked(each == name)
 
-    def show_engine(self, engine: str) -> None:
-        """Show which engine runs."""
-        self._engine.setText(engine)
+    def show_engine(self, engine: str, version: str = "") -> None:
+        """Show which engine runs; its tip has the whole version."""
+        self._engine.setText("\n".join(filter(None, (engine, version.rpartition(" ")[2]))))
+        set_tip(self._engine, version)
         self._engine.setVisible(bool(engine))

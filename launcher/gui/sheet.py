@@ -81,8 +81,9 @@ def _buttons(t: Theme) -> str:
     QPushButton:hover, QPushButton:checked {{ background: {t.raised}; }}
     QPushButton:pressed {{ background: {t.border}; }}
     QPushButton:disabled {{ color: {t.secondary}; background: transparent; }}
-    QPushButton:focus {{ border: 2px solid {t.accent}; }}
+    QPushButton:focus {{ border: 2px solid {t.accent}; padding: 0 {px(14) - 1}px; }}
     QPushButton#dense {{ min-height: {px(DENSE_HEIGHT) - 2}px; padding: 0 {px(10)}px; }}
+    QPushButton#dense:focus {{ padding: 0 {px(10) - 1}px; }}
     QPushButton#primary {{ background: {t.accent}; border-color: {t.accent}; color: {t.on_accent}; font-weight: 600; }}
     QPushButton#primary:disabled {{ background: {t.raised}; border-color: {t.border}; color: {t.secondary}; }}
     QPushButton#primary:focus {{ border: 2px solid {t.text}; }}
@@ -100,6 +101,8 @@ def _buttons(t: Theme) -> str:
     QPushButton#foot:hover {{ background: {t.raised}; color: {t.text}; }}
     QPushButton#foot:focus {{ border: 2px solid {t.accent}; padding: 0 {px(12) - 2}px; }}
     QPushButton#fold:focus, QPushButton#quiet:focus {{ border: 2px solid {t.accent}; {radius}; }}
+    QPushButton#fold:focus {{ padding: 0; }}
+    QPushButton#quiet:focus {{ padding: 0 {px(6) - 2}px; }}
     QPushButton#segment {{ border-radius: 0; margin-left: -1px; padding: 0 {px(12)}px;
         min-height: {px(DENSE_HEIGHT) - 2}px; }}
     QPushButton#segment[end="first"] {{ margin-left: 0; border-top-left-radius: {px(CONTROL_RADIUS)}px;
@@ -108,7 +111,7 @@ def _buttons(t: Theme) -> str:
         border-bottom-right-radius: {px(CONTROL_RADIUS)}px; }}
     QPushButton#segment[end="only"] {{ margin-left: 0; {radius}; }}
     QPushButton#segment:checked {{ background: {t.raised}; border: 1px solid {t.accent}; font-weight: 600; }}
-    QPushButton#segment:focus {{ border: 2px solid {t.accent}; }}
+    QPushButton#segment:focus {{ border: 2px solid {t.accent}; padding: 0 {px(12) - 1}px; }}
     QPushButton::menu-indicator {{ image: none; width: 0; }}
     """
 

@@ -121,6 +121,7 @@ class Window(QMainWindow):
             self.restoreGeometry(geometry)
         last = str(_settings().value("window/page", _FIRST_PAGE)) if remember else _FIRST_PAGE
         self.show_page(page or last)
+        body.setFocus()  # no button has the focus before one is gone to by Tab
 
     @property
     def page_name(self) -> str:
@@ -338,7 +339,7 @@ class Window(QMainWindow):
     def _show_launch(self, launch: "Launch | None") -> None:
         if launch is not None:
             name = tr("{engine} engine", engine=launch.build.name)
-            self.rail.show_engine(f"{name}\n{launch.build.version}")
+            self.rail.show_engine(name, launch.build.version)
 
     @Slot()
     def _choose_file(self) -> None:

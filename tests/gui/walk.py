@@ -1,9 +1,10 @@
 """Ways through the window for tests that look at all of it."""
 
+import re
 from collections.abc import Iterator
 
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QAccessible, QAccessibleInterface, QFontMetrics
+from PySide6.QtCore import QRect, Qt
+from PySide6.QtGui import QAccessible, QAccessibleInterface, QFont, QFontMetrics
 from PySide6.QtWidgets import (
     QAbstractButton,
     QAbstractScrollArea,
@@ -13,14 +14,19 @@ from PySide6.QtWidgets import (
     QComboBox,
     QLabel,
     QLineEdit,
+    QPushButton,
     QRadioButton,
+    QScrollArea,
     QScrollBar,
+    QStyle,
+    QStyleOptionButton,
     QWidget,
 )
 
 from launcher.gui.labels import Elided
 
 CONTROLS = (QAbstractButton, QAbstractSlider, QAbstractSpinBox, QComboBox, QLineEdit)
+_BOLD_WHEN_DOWN = ("segment", "page")
 _INNER = 2
 """Pixels that a border or a rounded edge may take on either side."""
 
@@ -76,7 +82,7 @@ def _lack(widget: QWidget) -> tuple[int, int] | None:
         if type(widget).sizeHint is not QLabel.sizeHint or type(widget).paintEvent is not QLabel.paintEvent:
             return None  # paints itself, and has a test of its own
         if widget.wordWrap():
-            longest = max(widget.fontMetrics().horizontalAdvance(word) for word in widget.text().split() or [""])
+            longest = max(widget.fontMetrics().horizontalAdvance(word) for word in _words(widget.text()))
             width = longest + 2 * widget.margin() + _margins(widget)
             return width - widget.width(), widget.heightForWidth(widget.width()) - widget.height() - 1
         hint = widget.sizeHint()
@@ -85,11 +91,28 @@ def _lack(widget: QWidget) -> tuple[int, int] | None:
         hint = widget.sizeHint()
         return hint.width() - widget.width() - _INNER, hint.height() - widget.height() - _INNER
     if isinstance(widget, QAbstractButton):
-        metrics = QFontMetrics(widget.font())
+        font = widget.font()
+        if widget.objectName() == "primary" or (widget.isChecked() and widget.objectName() in _BOLD_WHEN_DOWN):
+            font.setWeight(QFont.Weight.DemiBold)  # the style sheet's, of which the widget's own font knows nothing
+        metrics = QFontMetrics(font)
         lines = widget.text().split("\n")
-        width = max(metrics.size(Qt.TextFlag.TextShowMnemonic, line).width() for line in lines) + 2 * _INNER
-        return width - widget.width(), metrics.height() * len(lines) - widget.height()
+        width = max(metrics.size(Qt.TextFlag.TextShowMnemonic, line).width() for line in lines)
+        return width - _inside(widget).width(), metrics.height() * len(lines) - widget.height()
     return None
+
+
+def _words(text: str) -> list[str]:
+    """Return the parts of a text between which a line may be broken."""
+    return re.split(r"\s+|(?<=[/-])(?=\w)", text)
+
+
+def _inside(button: QAbstractButton) -> QRect:
+    """Return where a button's text is painted: within its border and padding."""
+    if not isinstance(button, QPushButton):
+        return button.rect().adjusted(_INNER, 0, -_INNER, 0)
+    option = QStyleOptionButton()
+    button.initStyleOption(option)
+    return button.style().subElementRect(QStyle.SubElement.SE_PushButtonContents, option, button)
 
 
 def _margins(label: QLabel) -> int:
@@ -99,7 +122,12 @@ def _margins(label: QLabel) -> int:
 
 def hidden_by_parents(root: QWidget) -> list[str]:
     """Return the labels and controls that stick out of what holds them, other than what can be scrolled."""
-    found = []
+    found = [
+        f"{area.accessibleName() or type(area.parent()).__name__} is {lack} px too narrow, and cannot be scrolled"
+        for area in root.findChildren(QScrollArea)
+        if area.isVisible() and area.horizontalScrollBarPolicy() == Qt.ScrollBarPolicy.ScrollBarAlwaysOff
+        if (lack := area.widget().width() - area.viewport().width()) > _INNER
+    ]
     for each in root.findChildren(QWidget):
         if not isinstance(each, (QLabel, *CONTROLS)) or not each.isVisible():
             continue

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 
 from PySide6.QtCore import QSettings, QSize, Qt, Signal
-from PySide6.QtGui import QFontMetrics, QResizeEvent
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QSplitter, QWidget
 
 from launcher.base.paths import state_dir
 from launcher.gui import theme
 from launcher.gui.labels import set_tip
+from launcher.gui.widgets.segmented import keep_room
 from launcher.gui.words import tr
 
 
@@ -114,8 +115,7 @@ class PaneSwitches(QWidget):
             button.setObjectName("segment")
             button.setProperty("end", "first" if at == 0 else "last" if at == len(names) - 1 else "middle")
             button.setCheckable(True)
-            bold = QFontMetrics(theme.font(theme.BODY_PX, bold=True))  # as it is when it is down
-            button.setMinimumWidth(bold.horizontalAdvance(words) + theme.px(28))
+            keep_room(button)
             set_tip(button, tr("Show or hide this pane: {name}", name=words))
             button.clicked.connect(lambda checked, name=name: panes.show_pane(name, shown=checked))
             row.addWidget(button)

@@ -11,6 +11,7 @@ from launcher.gui.logs.flow import Flow
 from launcher.gui.logs.lines import Wanted
 from launcher.gui.logs.sources import OURS, Kind, Source
 from launcher.gui.widgets import Segmented
+from launcher.gui.widgets.segmented import keep_room
 from launcher.gui.words import tr
 
 _TYPED_MS = 150
@@ -53,6 +54,7 @@ class LogBar(QWidget):
         for button in (self.follow, self.pause):
             button.setObjectName("segment")  # so that it is seen to be down
             button.setProperty("end", "only")
+            keep_room(button)
         self._wrong = Label()
         self._wrong.setObjectName("secondary")
         self._wrong.setWordWrap(True)

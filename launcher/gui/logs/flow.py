@@ -110,11 +110,11 @@ def scrolled(page: QWidget) -> QVBoxLayout:
     content.setObjectName("plain")
     column = QVBoxLayout(content)
     column.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
-    column.setSpacing(theme.px(theme.GAP_M))
+    column.setSpacing(theme.px(theme.GAP_L))
     area = QScrollArea()
     area.setWidget(content)
     area.setWidgetResizable(True)
-    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)  # at 200 %
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     outer = QVBoxLayout(page)
     outer.setContentsMargins(0, 0, 0, 0)

@@ -177,7 +177,7 @@ class SettingsPage(QWidget):
         area = QScrollArea()
         area.setWidgetResizable(True)
         area.setWidget(inner)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)  # at 200 %
         area.setAccessibleName(tr("Settings"))
         head = PageHead(tr("Settings"), tr("What is chosen here holds in the terminal, too."))
         head.add_widget(self.search)

@@ -8,6 +8,9 @@ from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QPushButton, QSizePolic
 
 from launcher.gui import theme
 
+_BORDER = 2
+"""Pixels, with the focus."""
+
 
 class Segmented(QWidget):
     """Buttons in a row, one of which is down. `name` says what is chosen; options are (value, words)."""
@@ -30,8 +33,7 @@ class Segmented(QWidget):
             button.setCheckable(True)
             button.setAccessibleName(f"{name}: {words}")
             button.setProperty("end", _end(at, len(options)))
-            bold = QFontMetrics(theme.font(theme.BODY_PX, bold=True)).horizontalAdvance(words)
-            button.setMinimumWidth(bold + 2 * theme.px(13))  # so that nothing moves when it is chosen
+            keep_room(button)
             button.clicked.connect(lambda _checked=False, chosen=each: self.changed.emit(chosen))
             self._group.addButton(button)
             layout.addWidget(button)
@@ -62,6 +64,12 @@ class Segmented(QWidget):
         if 0 <= at < len(values):
             self._buttons[values[at]].setFocus(Qt.FocusReason.TabFocusReason)
             self._buttons[values[at]].click()
+
+
+def keep_room(button: QPushButton) -> None:
+    """Give a segment the width that it needs when it is down and has the focus, so that nothing moves or is cut."""
+    bold = QFontMetrics(theme.font(theme.BODY_PX, bold=True)).horizontalAdvance(button.text())
+    button.setMinimumWidth(bold + 2 * (theme.px(theme.GAP_M) + _BORDER) + 2)
 
 
 def _end(at: int, count: int) -> str:
