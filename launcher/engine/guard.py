@@ -5,8 +5,10 @@ and has computed nothing meanwhile: the processor time that its process takes is
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,6 +68,10 @@ _IDLE = 0.005
 """Of one processor: an engine that takes less computes nothing (one that is asked for /metrics takes some 0.1 %)."""
 
 
+_UNWATCHED = "The server cannot be looked at, so a fault of it may go unseen. It goes on, and so do the looks at it."
+_log = logging.getLogger(__name__)
+
+
 class Guarded(Protocol):
     """What the guard looks at."""
 
@@ -107,9 +113,20 @@ class Guard:
 
     async def watch(self) -> LauncherError:
         """Look again and again; return why the engine has to be ended, should it come to that."""
+        blind = False
         while True:
             await asyncio.sleep(self._limits.period_s)
-            if (error := await self.look()) is not None:
+            try:
+                error = await self.look()
+            except Exception as failed:  # noqa: BLE001 -- the engine is not to blame for it
+                if not blind:
+                    _log.exception("A look at the server failed")
+                    why = f"{type(failed).__name__}: {failed}".rstrip(": ")
+                    self._tell(Notice("unwatched", f"{_UNWATCHED} {why}."))
+                blind = True
+                continue
+            blind = False
+            if error is not None:
                 return error
 
     async def look(self) -> LauncherError | None:
@@ -117,7 +134,7 @@ class Guard:
         slept_s = self._wake_up()
         healthy = await self._client.healthy()
         now_s = self._clock.monotonic()
-        paused = self._measure(now_s)
+        paused = await asyncio.to_thread(self._measure, now_s)
         if healthy:
             self._answered_s = now_s
         self._tell_silence(now_s, paused=paused)
@@ -147,7 +164,7 @@ class Guard:
     def _measure(self, now_s: float) -> bool:
         """Take note of whether the engine computes; return whether it is held (SIGSTOP, a debugger)."""
         cpu_s = _cpu_s(self._pid)
-        if cpu_s is None or self._cpu_s is None or cpu_s - self._cpu_s > _IDLE * self._limits.period_s:
+        if cpu_s is None or self._cpu_s is None or abs(cpu_s - self._cpu_s) > _IDLE * self._limits.period_s:
             self._worked_s = now_s
         self._cpu_s = cpu_s
         try:
@@ -199,11 +216,19 @@ class Guard:
 
 
 def _cpu_s(pid: int) -> float | None:
+    """Return the processor time that a process and its children have taken, in seconds; None when it is not known.
+
+    Of those that have ended, their parents tell, on Windows nobody: it is less by what they took, then.
+    """
     try:
-        times = psutil.Process(pid).cpu_times()
+        process = psutil.Process(pid)
+        total_s = sum(process.cpu_times()[:4])
+        for child in process.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                total_s += sum(child.cpu_times()[:4])
     except psutil.Error:
         return None
-    return float(times.user + times.system)
+    return float(total_s)
 
 
 def _span(seconds: float) -> str:

@@ -7,6 +7,7 @@ from launcher.base.errors import (
     BadOption,
     CpuUnsupported,
     CrashLoop,
+    DraftsInert,
     EngineMissing,
     EngineUnsuitable,
     LauncherError,
@@ -19,6 +20,7 @@ from launcher.base.errors import (
 _INCURABLE = (
     BadOption,
     CpuUnsupported,
+    DraftsInert,
     EngineMissing,
     EngineUnsuitable,
     LibraryMissing,
@@ -32,6 +34,9 @@ _INCURABLE = (
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
     """`pauses_s` are the pauses before the restarts after crashes in a row; one crash more is the end.
+
+    A restart that fails counts as a crash, unless the next one would meet the same again: memory or a port that is
+    short for a moment comes back.
 
     An engine that served for `steady_s` before it crashed begins a new row.
     """
@@ -49,7 +54,8 @@ class Crashes:
     def __init__(self, policy: RestartPolicy, clock: Callable[[], float]) -> None:
         self._policy = policy
         self._clock = clock
-        self._began_s = self._ready_s = clock()
+        self._began_s = clock()
+        self._ready_s: float | None = None
         self.in_a_row = 0
 
     @property
@@ -68,8 +74,9 @@ class Crashes:
     def judge(self, error: LauncherError) -> float | LauncherError:
         """Return the pause before the restart in seconds, or the error to end with."""
         now_s = self._clock()
-        if now_s - self._ready_s >= self._policy.steady_s:
+        if self._ready_s is not None and now_s - self._ready_s >= self._policy.steady_s:
             self.in_a_row = 0
+        self._ready_s = None  # what fails before it serves again has served for no time
         if not self.in_a_row:
             self._began_s = now_s
         self.in_a_row += 1

@@ -177,7 +177,7 @@ class Supervisor:
         *,
         again: bool = False,
         drain_s: float = 0.0,
-        pause_s: float = 0.0,
+        pause_s: float | None = None,
     ) -> None:
         if earlier is not None:
             earlier.cancel()
@@ -185,8 +185,9 @@ class Supervisor:
             if options is not None and options == self._options and self._status.state in SERVING and not again:
                 return
             try:
-                await asyncio.sleep(pause_s)
-                if options is None:
+                if options is not None and pause_s is not None:
+                    await self._begin_again(options, pause_s)
+                elif options is None:
                     await self._drain(drain_s)
                     await self._end(State.STOPPING)
                     self._show(State.STOPPED)
@@ -223,6 +224,23 @@ class Supervisor:
             except (LauncherError, _PlanFailed):
                 raise reason from None
             raise SettingsFailed(reason) from reason
+
+    async def _begin_again(self, options: ServeOptions, pause_s: float) -> None:
+        """Serve `options` after a crash; that it fails counts as another crash, where the cause may pass."""
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                await self._begin(options, 0.0)
+            except (LauncherError, _PlanFailed) as failed:
+                error = failed.reason if isinstance(failed, _PlanFailed) else failed
+            else:
+                return
+            await self._end(None)
+            verdict = self._crashes.judge(error)
+            if isinstance(verdict, LauncherError):
+                raise verdict
+            self._tell_crash(error, verdict)
+            pause_s = verdict
 
     async def _begin(self, options: ServeOptions, drain_s: float) -> None:
         if self._process is None and self._status.state is not State.RESTARTING:
@@ -307,14 +325,16 @@ class Supervisor:
         verdict = self._crashes.judge(error)
         if isinstance(verdict, LauncherError) or self.changing:
             self._show(State.FAILED, error=verdict if isinstance(verdict, LauncherError) else error)
-            await self._close_client()
-            return
+        else:
+            self._tell_crash(error, verdict)
+            self._change = asyncio.create_task(self._turn(self._options, None, pause_s=verdict))
+            self._change.add_done_callback(lambda change: change.cancelled() or change.exception())  # the state tells
+        await self._close_client()
+
+    def _tell_crash(self, error: LauncherError, pause_s: float) -> None:
         self._show(State.RESTARTING, error=error)
         turn = f"{self._crashes.in_a_row} of {self._crashes.allowed}"
-        self._tell(Notice("crashed", f"{error.title} It is started again in {verdict:g} s ({turn})."))
-        self._change = asyncio.create_task(self._turn(self._options, None, pause_s=verdict))
-        self._change.add_done_callback(lambda change: change.cancelled() or change.exception())  # the state tells it
-        await self._close_client()
+        self._tell(Notice("crashed", f"{error.title} It is started again in {pause_s:g} s ({turn})."))
 
     async def _end(self, meanwhile: State | None) -> None:
         """End the engine, showing `meanwhile`, if there is one. Cancelling it does not leave it half done."""

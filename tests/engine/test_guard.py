@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -76,17 +78,31 @@ class Engine:
         return [notice.code for notice in self.told]
 
 
-@pytest.fixture
-def engine() -> Iterator[Engine]:
+@contextmanager
+def started(*wrapper: str) -> Iterator[Engine]:
     work = (
         "import sys, time\nfor line in sys.stdin:\n  end = time.process_time() + 0.02\n"
         "  while time.process_time() < end: pass\n  print(flush=True)"
     )
-    with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    command = [*wrapper, sys.executable, "-c", work]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         made = Engine(process)
         made.compute()  # it has started
         yield made
         process.kill()
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with started() as made:
+        yield made
+
+
+@pytest.fixture
+def wrapped() -> Iterator[Engine]:
+    """An engine behind a script that does nothing but wait for it."""
+    with started("sh", "-c", '"$0" "$@"; true') as made:
+        yield made
 
 
 async def looks(engine: Engine, guard: Guard, seconds: float, each: Callable[[], None] = lambda: None) -> object:
@@ -111,6 +127,34 @@ async def test_an_engine_that_neither_answers_nor_computes_is_ended(engine: Engi
     assert isinstance(verdict, EngineHung)
     assert "answered nothing and computed nothing" in verdict.title
     assert engine.codes == ["silent"]
+
+
+async def test_what_an_engines_children_compute_counts(wrapped: Engine) -> None:
+    guard = wrapped.guard()
+    wrapped.answers = False
+    assert await looks(wrapped, guard, 60, wrapped.compute) is None
+    assert isinstance(await looks(wrapped, guard, 60), EngineHung)
+
+
+async def test_a_look_that_fails_is_told_once_and_another_follows(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes = [OSError("no more files"), OSError("no more files"), None, ValueError(), EngineHung("It hung.")]
+    guard = engine.guard()
+
+    async def look() -> EngineHung | None:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, EngineHung | None):
+            return outcome
+        raise outcome
+
+    guard.look = look  # type: ignore[method-assign]
+    guard._limits = replace(LIMITS, period_s=0.0)
+    assert isinstance(await guard.watch(), EngineHung)
+    assert engine.codes == ["unwatched"] * 2
+    assert engine.told[0].text.endswith("OSError: no more files.")
+    assert engine.told[1].text.endswith("ValueError.")
+    assert caplog.text.count("A look at the server failed") == 2
 
 
 async def test_an_engine_that_is_too_busy_to_answer_is_not_ended(engine: Engine) -> None:

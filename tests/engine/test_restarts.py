@@ -44,6 +44,17 @@ def test_an_engine_that_served_for_long_begins_a_new_row() -> None:
         assert crashes.judge(CRASH) == 1.0
 
 
+def test_a_restart_that_fails_has_served_for_no_time() -> None:
+    clock = Hands()
+    crashes = Crashes(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
+    crashes.ready()
+    clock.now += 3_600
+    assert crashes.judge(CRASH) == 1.0
+    clock.now += 3_600
+    assert crashes.judge(CRASH) == 2.0
+    assert isinstance(crashes.judge(CRASH), CrashLoop)
+
+
 def test_another_start_begins_a_new_row() -> None:
     crashes = Crashes(RestartPolicy((1.0,)), Hands())
     assert crashes.judge(CRASH) == 1.0

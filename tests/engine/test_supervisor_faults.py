@@ -11,7 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.base.errors import CrashLoop, EngineFailed, EngineHung, LauncherError, ModelBroken, Superseded
+from launcher.base.errors import (
+    CrashLoop,
+    DraftsInert,
+    EngineFailed,
+    EngineHung,
+    LauncherError,
+    ModelBroken,
+    Superseded,
+)
 from launcher.engine.client import ChatRequest, Delta
 from launcher.engine.endpoint import claim
 from launcher.engine.guard import Limits
@@ -94,14 +102,53 @@ async def test_while_it_is_started_again_the_reason_is_shown(options: ServeOptio
     assert isinstance(status.error, EngineFailed)
 
 
-async def test_a_restart_that_fails_at_its_start_is_not_repeated(fake: Callable[..., ServeOptions]) -> None:
-    async with supervised() as (supervisor, events):
+async def test_a_shortage_that_passes_ends_no_restart(fake: Callable[..., ServeOptions]) -> None:
+    async with supervised(RestartPolicy((0.0, 0.3, 0.0))) as (supervisor, events):
+        await supervisor.become(fake())
+        fake("dies-loading")
+        killed = asyncio.create_task(kill(supervisor))
+        while "not enough memory" not in str(supervisor.status.error):
+            await supervisor.wait_for_change()
+        assert supervisor.status.state is State.RESTARTING
+        fake()
+        assert (await killed).state is State.READY
+        assert notices(events) == ["crashed"] * 2
+        states = [event.state for event in events if isinstance(event, Status)]
+        assert State.FAILED not in states
+
+
+async def test_restarts_that_fail_are_crashes_in_a_row(fake: Callable[..., ServeOptions]) -> None:
+    async with supervised(replace(QUICK, steady_s=0.0)) as (supervisor, events):
         await supervisor.become(fake())
         fake("dies-loading")
         status = await kill(supervisor)
+        assert isinstance(status.error, CrashLoop)
+        assert status.error.title.startswith("The engine crashed 4 times within ")
+        assert "not enough memory" in status.error.title
+        assert notices(events) == ["crashed"] * 3
+        assert supervisor.process is None
+
+
+async def test_a_restart_that_fails_for_what_stays_is_not_repeated(fake: Callable[..., ServeOptions]) -> None:
+    async with supervised() as (supervisor, events):
+        await supervisor.become(fake())
+        fake("no-drafts")
+        status = await kill(supervisor)
+        assert isinstance(status.error, DraftsInert)
         assert status.state is State.FAILED
-        assert "memory" in str(status.error)
         assert notices(events) == ["crashed"]
+
+
+async def test_a_stop_ends_restarts_that_fail(fake: Callable[..., ServeOptions]) -> None:
+    async with supervised(RestartPolicy((0.0, 600.0))) as (supervisor, _):
+        await supervisor.become(fake())
+        fake("dies-loading")
+        killed = asyncio.create_task(kill(supervisor))
+        while "not enough memory" not in str(supervisor.status.error):
+            await supervisor.wait_for_change()
+        await supervisor.become(None)
+        assert supervisor.status.state is State.STOPPED
+        killed.cancel()
 
 
 async def test_a_stop_during_the_pause_is_the_end(options: ServeOptions) -> None:
