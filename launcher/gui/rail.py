@@ -124,7 +124,7 @@ class Rail(QFrame):
         whole.setContentsMargins(0, 0, 1, 0)
         whole.addWidget(area)
         layout = QVBoxLayout(inner)
-        layout.setContentsMargins(theme.px(12), theme.px(16), theme.px(11), theme.px(16))
+        layout.setContentsMargins(theme.px(12), theme.px(16), theme.px(12) - 2, theme.px(16))
         layout.setSpacing(theme.px(4))
         layout.addWidget(self.chip)
         layout.addSpacing(theme.px(12))

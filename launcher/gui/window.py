@@ -159,7 +159,10 @@ class Window(QMainWindow):
         if self._pages.get(self._page) is not None:
             self._tell_page("hidden")
         self._page_before, self._page = self._page, name
-        self._stack.setCurrentWidget(self.page(name))
+        page = self.page(name)
+        if page.focusWidget() is None:
+            page.setFocus()  # Tab then goes to its first control, which does not look chosen before
+        self._stack.setCurrentWidget(page)
         self.rail.show_page(name)
         if self.isVisible() and not self._unseen:
             QTimer.singleShot(0, self, lambda: self._tell_page("shown"))

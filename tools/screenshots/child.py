@@ -16,15 +16,24 @@ from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.state import State
 from launcher.gui import theme, words
 from launcher.gui.window import Window
+from tools.sparse_models.__main__ import main as sparse_models
 
 SIZES = ((1_000, 640), (1_280, 800), (1_920, 1_080))
 CHOSEN = (1_280, 800)
 """The size of those in docs/screenshots."""
 _QUESTIONS = ("What is MTP, and what does this demo show?", "When should MTP be switched off?", "What is a draft?")
+_MODELS = (
+    "qwen35moe-35b-q3_k_xl",
+    "qwen35moe-35b-iq4_xs-nomtp",
+    "qwen35-27b-q4_k_m",
+    "qwen35-9b-q4_k_m",
+    "gemma3-12b-q4_k",
+)
 _COLOURS = 256
 _LIMIT_MS = 60_000
 _SETTLE_MS = 1_500
-_WATCH_MS = 12_000
+_WATCH_MS = 22_000
+_ROUNDS, _PAUSE_MS = 3, 1_200
 
 
 def main() -> int:
@@ -38,6 +47,7 @@ def main() -> int:
         words.choose(language)
         theme.choose(look)
         theme.apply(application, theme.current())
+        _put_models(Path(home))
         window = Window(remember=False)
         window.resize(*CHOSEN)
         window.show()
@@ -57,6 +67,13 @@ def main() -> int:
         return 0 if window.controller.bridge.close() else 1
 
 
+def _put_models(home: Path) -> None:
+    """Put models of true geometry and size there, whose weights are holes, so that there is something to list."""
+    folder = home / "data" / "models"
+    folder.mkdir(parents=True)
+    sparse_models([str(folder), *(word for name in _MODELS for word in ("--model", name))])
+
+
 def _serve_and_ask(window: Window) -> None:
     """Serve the demo, and ask it what a reader would."""
     controller = window.controller
@@ -66,10 +83,11 @@ def _serve_and_ask(window: Window) -> None:
     asked = QElapsedTimer()
     asked.start()
     pane = window.page("cockpit").chat
-    for question in _QUESTIONS:
+    for question in _QUESTIONS * _ROUNDS:
         _until(lambda: controller.view.can_ask)
         pane.ask(question)
         _until(lambda: not controller.view.replying)
+        _wait(_PAUSE_MS)
     _wait(max(_WATCH_MS - asked.elapsed(), 0))
 
 

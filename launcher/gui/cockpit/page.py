@@ -41,9 +41,9 @@ class CockpitPage(QWidget):
         self._middle.addWidget(self._make_figures())
         self.panes = Panes(
             {
-                "sliders": (self.controls, 272, 292),
+                "sliders": (self.controls, 272, 272),
                 "plots": (self._middle, 320, 540),
-                "chat": (self.chat, 328, 400),
+                "chat": (self.chat, 312, 400),
             },
             wanted=("chat", "plots", "sliders"),
         )

@@ -32,7 +32,7 @@ from launcher.gui.widgets.badge import badge_size
 
 _T = TypeVar("_T")
 _Index = QModelIndex | QPersistentModelIndex
-_ROW, _PADDING, _GLYPH = 34, 8, 13
+_ROW, _PADDING, _GLYPH = 34, theme.CELL_PADDING, 13
 _SORT = Qt.ItemDataRole.UserRole
 
 

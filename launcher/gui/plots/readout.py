@@ -109,6 +109,8 @@ class ReadOut(QWidget):
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Where room is short the change goes, not the number."""
+        if self._bare:
+            return self.sizeHint()
         return QSize(max(self._least, self._title.sizeHint().width()), super().minimumSizeHint().height())
 
     def show_reading(

@@ -108,6 +108,7 @@ class StartPage(QWidget):
         self.family.setMinimumContentsLength(10)
         self._others.head.addWidget(self.family)
         self._others.head.addWidget(self.goal)
+        self._others.body.setSpacing(theme.px(theme.GAP))
         self._others.hang(self.table, self.table.inset)
         self._lacking = Label()
         self._lacking.setObjectName("secondary")

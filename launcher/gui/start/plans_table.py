@@ -141,7 +141,7 @@ class _FitDelegate(QStyledItemDelegate):
         model = index.model()
         if isinstance(model, _Model):
             word = model.plans[index.row()].status.value
-            paint_badge(painter, rect.left() + _inset(option.widget), rect.center().y() + 1, word)
+            paint_badge(painter, rect.left() + _inset(option.widget), rect.center().y(), word)
 
     def sizeHint(self, _option: QStyleOptionViewItem, index: _Index) -> QSize:  # noqa: N802 -- Qt's name
         model = index.model()
