@@ -35,6 +35,10 @@ demo-model:
 schema:
     python -m tools.export_schema
 
+# the window's texts anew, into resources/locale; prints what waits for a translation
+translations:
+    python -m tools.translations
+
 # pictures of every page, into build/screenshots; with --docs the chosen ones for docs/screenshots
 screenshots *arguments:
     python -m tools.screenshots {{arguments}}

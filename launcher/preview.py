@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from launcher.base.errors import ModelHasNoHead
+from launcher.base.words import mark
 from launcher.engine.arguments import USUAL_KV, USUAL_UBATCH
 from launcher.engine.extra import join_extra
 from launcher.engine.launch import ServeOptions
@@ -212,7 +213,7 @@ class Previewer:
             changes=(
                 *(change for name in wanted if (change := self._change(name, options))),
                 *(
-                    Change(name, None, value, False, 0, Told("applies from the next reply on"))
+                    Change(name, None, value, False, 0, Told(mark("applies from the next reply on")))
                     for name, value in now.items()
                 ),
             ),

@@ -3,16 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from launcher.base.words import mark
 from launcher.engine.settings import Value
 from launcher.models.limits import beyond_training
 from launcher.models.memory import Setting
 
 _MINUS = "\N{MINUS SIGN}"
 _MORE_OR_LESS = {
-    "ctx": ("{cost} for {step:,} more tokens of context", "{cost} for {step:,} fewer tokens of context"),
-    "ubatch": ("{cost} when {new:,} tokens of a prompt are computed at once",) * 2,
-    "slots": ("{cost} for {new} requests at a time", "{cost} for {new} requests at a time"),
-    "n_cpu_moe": ("{cost} with the experts of {new} layers in host memory",) * 2,
+    "ctx": (mark("{cost} for {step:,} more tokens of context"), mark("{cost} for {step:,} fewer tokens of context")),
+    "ubatch": (mark("{cost} when {new:,} tokens of a prompt are computed at once"),) * 2,
+    "slots": (mark("{cost} for {new} requests at a time"), mark("{cost} for {new} requests at a time")),
+    "n_cpu_moe": (mark("{cost} with the experts of {new} layers in host memory"),) * 2,
 }
 
 
@@ -37,31 +38,35 @@ def signed_mib(mib: int | None) -> str:
 def consequence(name: str, old: Value, new: Value, mib: int | None) -> Told:
     """Say in one sentence what changing the setting `name` alone costs: `mib`, None where that is unknown."""
     if name == "extra":
-        return Told("memory not counted for your own arguments")
+        return Told(mark("memory not counted for your own arguments"))
     if name == "threads":
         if new is None:
-            return Told("as many processor threads as the engine thinks right")
-        return Told("{new} processor threads, no other memory", {"new": new})
+            return Told(mark("as many processor threads as the engine thinks right"))
+        return Told(mark("{new} processor threads, no other memory"), {"new": new})
     values = {"cost": signed_mib(mib), "new": new}
     if name == "kv" or not (isinstance(old, int) and isinstance(new, int)):
-        return Told("{cost} with a KV cache of {new}", values)
+        return Told(mark("{cost} with a KV cache of {new}"), values)
     step = new - old
     text = _draft(old, new) if name == "draft" else _MORE_OR_LESS[name][step < 0]
     if name == "slots" and new == 1:
-        text = "{cost} for one request at a time"
+        text = mark("{cost} for one request at a time")
     if name == "n_cpu_moe" and new < 2:
-        text = "{cost} with the experts of one layer in host memory" if new else "{cost} with no experts in host memory"
+        text = (
+            mark("{cost} with the experts of one layer in host memory")
+            if new
+            else mark("{cost} with no experts in host memory")
+        )
     return Told(text, values | {"step": abs(step)})
 
 
 def _draft(old: int, new: int) -> str:
     if not old:
-        return "{cost} for MTP with drafts of {new}"
+        return mark("{cost} for MTP with drafts of {new}")
     if not new:
-        return "{cost} without MTP"
+        return mark("{cost} without MTP")
     if abs(new - old) == 1:
-        return "{cost} for one more draft" if new > old else "{cost} for one draft fewer"
-    return "{cost} for {step} more drafts" if new > old else "{cost} for {step} drafts fewer"
+        return mark("{cost} for one more draft") if new > old else mark("{cost} for one draft fewer")
+    return mark("{cost} for {step} more drafts") if new > old else mark("{cost} for {step} drafts fewer")
 
 
 def warnings_on(setting: Setting, trained_context: int | None, *, uncounted: bool) -> tuple[Told, ...]:
@@ -71,7 +76,7 @@ def warnings_on(setting: Setting, trained_context: int | None, *, uncounted: boo
         told.append(Told("{sentence}", {"sentence": sentence}))
     if setting.slots > 1:
         values = {"slots": setting.slots, "each": setting.context // setting.slots}
-        told.append(Told("Each of the {slots} slots has {each:,} tokens of context.", values))
+        told.append(Told(mark("Each of the {slots} slots has {each:,} tokens of context."), values))
     if uncounted:
-        told.append(Told("Your own arguments are not counted: the server may take more or less."))
+        told.append(Told(mark("Your own arguments are not counted: the server may take more or less.")))
     return tuple(told)

@@ -16,6 +16,8 @@ def test_the_demo_runs_from_the_wheel_alone(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("mtp_launcher-*.whl")
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
+    compiled = "resources/locale/zh_CN/LC_MESSAGES/mtp-launcher.mo"
+    assert (site / "launcher" / "_data" / compiled).read_bytes() == (ROOT / compiled).read_bytes()
     environment = os.environ | {"PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
     code = "import launcher, sys; print(launcher.__file__, flush=True); import launcher.entry as m; m.run()"
     told = subprocess.run(

@@ -9,12 +9,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError, LibraryMissing
+from launcher.base.words import LANGUAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PAGES = ("start", "cockpit", "tune", "models", "logs", "settings")
-LANGUAGES = ("en", "zh_CN")
 _PLATFORM = "QT_QPA_PLATFORM"
 
 
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--demo", action="store_true", help="start the demo at once")
     parser.add_argument("--theme", choices=("light", "dark"), help="hold to a theme (default: the system's)")
     parser.add_argument("--page", choices=PAGES, help="the page to open on (default: the last one)")
-    parser.add_argument("--language", choices=LANGUAGES, help="language of the window (default: the system's)")
+    parser.add_argument("--language", choices=tuple(LANGUAGES), help="language of the window (default: the system's)")
     parser.add_argument("--scale", type=_scale, metavar="PERCENT", help="size of the text, 80 to 200 (default 100)")
     parser.add_argument("--size", type=_size, metavar="WxH", help="size of the window in pixels")
     parser.add_argument("--screenshot", metavar="FILE", help="save a picture of the window and leave")

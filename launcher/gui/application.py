@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from PySide6.QtCore import QEvent, QObject, QSocketNotifier, Qt, QTimer
+from PySide6.QtCore import QEvent, QLibraryInfo, QLocale, QObject, QSocketNotifier, Qt, QTimer, QTranslator
 from PySide6.QtWidgets import QApplication
 
 from launcher import settings
@@ -57,6 +57,7 @@ def run_window(options: argparse.Namespace) -> int:
     application.setDesktopFileName("mtp-launcher")
     application.setStyle("Fusion")
     words.choose(options.language)
+    _translate_qt(application)
     theme.set_scale(options.scale or 100)
     theme.set_motion(None if settings.value(MOTION) == SYSTEM else False)
     theme.choose(options.theme)
@@ -95,6 +96,15 @@ def run_window(options: argparse.Namespace) -> int:
         print("Error: the engine did not end in time; its keeper ends it now.", file=sys.stderr)
         return 1
     return window.exit_code or code
+
+
+def _translate_qt(application: QApplication) -> None:
+    """Let Qt's own texts, such as those of its file dialog and menus, be in the chosen language where Qt has it."""
+    if words.chosen() != "en":
+        translator = QTranslator(application)
+        folder = QLibraryInfo.path(QLibraryInfo.LibraryPath.TranslationsPath)
+        if translator.load(QLocale(words.chosen()), "qtbase", "_", folder):
+            application.installTranslator(translator)
 
 
 def _painted(window: Window, options: argparse.Namespace, file: Path | None, picture: Path | None) -> None:

@@ -14,6 +14,7 @@ from launcher.engine.state import EngineStarted, LogAdded, Notice, State, Status
 from launcher.gui.bridge import Bridge, Ended, unforeseen
 from launcher.gui.told import Came, Health, Launched, Link, Replied, Wish
 from launcher.gui.viewmodel import Inputs, View, ViewModel, derive
+from launcher.gui.words import tr
 
 if TYPE_CHECKING:
     from launcher.app import Reply, Session
@@ -263,7 +264,11 @@ class Controller(QObject):
         if launch is not None:
             draft = launch.options.draft
             context = f"{launch.context // 1024}K" if launch.context % 1024 == 0 else f"{launch.context:,}"
-            settings = f"{context} context · " + (f"draft {draft} · MTP on" if draft else "MTP off")
+            settings = (
+                tr("{context} context · draft {draft} · MTP on", context=context, draft=draft)
+                if draft
+                else tr("{context} context · MTP off", context=context)
+            )
             note = demo_preset().speed_note if what == DEMO else ""
             address = session.supervisor.endpoint.url.removeprefix("http://")
             self.bridge.post(Launched(launch, launch.header.name, settings, address, note))

@@ -103,7 +103,7 @@ def _lack(widget: QWidget) -> tuple[int, int] | None:
 
 def _words(text: str) -> list[str]:
     """Return the parts of a text between which a line may be broken."""
-    return re.split(r"\s+|(?<=[/-])(?=\w)", text)
+    return re.split(r"\s+|(?<=[/-])(?=\w)|(?<=[\u3000-\u9fff\uff00-\uffef])", text)
 
 
 def _inside(button: QAbstractButton) -> QRect:

@@ -11,8 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from launcher.base.words import LANGUAGES
+
 THEMES = ("light", "dark")
-LANGUAGES = ("en", "zh_CN")
 DOCS = Path(__file__).parents[2] / "docs" / "screenshots"
 _LIMIT_S = 300
 
@@ -23,7 +24,7 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("build/screenshots"))
     parser.add_argument("--docs", action="store_true", help="take the chosen few for docs/screenshots")
     parser.add_argument("--themes", nargs="+", choices=THEMES, default=THEMES)
-    parser.add_argument("--languages", nargs="+", choices=LANGUAGES, default=LANGUAGES)
+    parser.add_argument("--languages", nargs="+", choices=tuple(LANGUAGES), default=tuple(LANGUAGES))
     options = parser.parse_args()
     folder = DOCS if options.docs else options.folder
     folder.mkdir(parents=True, exist_ok=True)

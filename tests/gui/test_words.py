@@ -1,0 +1,194 @@
+"""The window's language: chosen by option or by the system, and every text that it asks for can be translated."""
+
+import gettext
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QTranslator
+from PySide6.QtWidgets import QApplication, QPushButton
+from pytestqt.qtbot import QtBot
+
+from launcher.engine.state import State
+from launcher.gui import theme, words
+from launcher.gui.application import _translate_qt
+from launcher.gui.plots.quantities import PLOTS
+from launcher.gui.window import Window
+from launcher.preview_words import consequence
+from launcher.settings_declared import SETTINGS
+from tests.gui.test_accessible import cut_on_pages, show
+from tools.translations import read
+
+_VARIABLES = ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
+
+
+@pytest.fixture
+def chinese() -> Iterator[None]:
+    words.choose("zh_CN")
+    yield
+    words.choose("en")
+
+
+@pytest.fixture
+def no_language(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    for name in _VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    yield monkeypatch
+    words.choose("en")
+
+
+@pytest.mark.parametrize(
+    ("variables", "language"),
+    [
+        ({"LANG": "zh_CN.UTF-8"}, "zh_CN"),
+        ({"LANG": "zh_CN"}, "zh_CN"),
+        ({"LANG": "en_US.UTF-8", "LC_ALL": "zh_CN.UTF-8"}, "zh_CN"),
+        ({"LANG": "en_US.UTF-8", "LC_MESSAGES": "zh_CN.UTF-8"}, "zh_CN"),
+        ({"LANG": "en_US.UTF-8", "LANGUAGE": "zh_CN:en"}, "zh_CN"),
+        ({"LANG": "de_DE.UTF-8", "LANGUAGE": "de:zh_CN"}, "zh_CN"),
+        ({"LANG": "zh_CN.UTF-8", "LANGUAGE": "en_GB:zh_CN"}, "en"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, "en"),
+        ({"LANG": "C.UTF-8"}, "en"),
+        ({"LANG": "de_DE.UTF-8"}, "en"),
+    ],
+)
+def test_the_systems_language_is_taken(
+    no_language: pytest.MonkeyPatch, variables: dict[str, str], language: str
+) -> None:
+    for name, value in variables.items():
+        no_language.setenv(name, value)
+    words.choose(None)
+    assert words.chosen() == language
+    assert words.tr("Settings") == ("设置" if language == "zh_CN" else "Settings")
+
+
+def test_what_is_chosen_goes_before_the_system(no_language: pytest.MonkeyPatch) -> None:
+    no_language.setenv("LANG", "zh_CN.UTF-8")
+    words.choose("en")
+    assert words.tr("Settings") == "Settings"
+    no_language.setenv("LANG", "en_US.UTF-8")
+    words.choose("zh_CN")
+    assert words.tr("Settings") == "设置"
+    words.choose("xx_YY")
+    assert words.tr("Settings") == "Settings"
+
+
+def test_values_are_filled_in_and_a_count_has_one_form(chinese: None) -> None:
+    assert words.tr("{count} tokens", count="4,096") == "4,096 token"
+    assert [words.ntr("1 file", "{n} files", n) for n in (1, 2)] == ["1 个文件", "2 个文件"]
+    assert words.tr("") == ""
+    assert words.tr("No such text, {name}", name="x") == "No such text, x"
+
+
+def test_the_core_says_in_chinese_what_a_change_costs(chinese: None) -> None:
+    told = consequence("ctx", 8_192, 16_384, 63)
+    assert words.tr(told.text, **told.values) == "+63 MiB\N{FULLWIDTH COMMA}增加 8,192 token 上下文"
+
+
+def test_every_setting_can_be_translated() -> None:
+    known = {message.id for message in read("zh_CN")}
+    names = set(words.LANGUAGES.values())
+    for each in SETTINGS:
+        said = {each.title, each.sentence, each.group, *(shown for _, shown in each.choices)} - names - {""}
+        assert said <= known, each.name
+
+
+class Asked(gettext.GNUTranslations):
+    """The real translations, which note what is asked of them and not there."""
+
+    asked: set[str]
+    absent: set[str]
+
+    def gettext(self, message: str) -> str:
+        said = super().gettext(message)
+        self.asked.add(message)
+        if message not in self._catalog:  # type: ignore[attr-defined]
+            self.absent.add(message)
+        return said
+
+
+@pytest.fixture
+def asked(chinese: None) -> Asked:
+    folder = words.shipped("resources", "locale")
+    found = gettext.find(words.DOMAIN, folder, ["zh_CN"])
+    assert found is not None
+    with Path(found).open("rb") as file:
+        noted = Asked(file)
+    noted.asked, noted.absent = set(), set()
+    words._chosen[0] = noted
+    return noted
+
+
+def test_no_page_asks_for_a_text_that_nobody_could_translate(asked: Asked, window: Window, qtbot: QtBot) -> None:
+    window.start_demo()
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is State.READY, timeout=20_000)
+    with qtbot.waitSignal(window.controller.replied, timeout=20_000):
+        window.controller.ask([{"role": "user", "content": "What is a draft?"}], {"max_tokens": 40})
+    for name in window._specs:
+        show(window, qtbot, name)
+    units = {quantity.unit for plot in PLOTS for quantity in (*plot.read_outs, *plot.curves, *plot.also)}
+    assert len(asked.asked) > 200
+    assert asked.absent - units - set(words.LANGUAGES.values()) == set()
+
+
+def test_the_pages_are_chinese_and_nothing_is_cut(chinese: None, qtbot: QtBot, qapp: QApplication, home: Path) -> None:
+    theme.apply(qapp, theme.current())
+    window = Window(remember=False, page="cockpit")
+    window.resize(1_280, 800)
+    try:
+        with qtbot.waitSignal(window.page_shown, timeout=10_000):
+            window.show()
+        assert "驾驶舱" in {button.text() for button in window.findChildren(QPushButton)}
+        assert cut_on_pages(window, qtbot) == {}
+        window.resize(1_000, 640)
+        assert cut_on_pages(window, qtbot) == {}
+        with qtbot.waitSignal(window.gone, timeout=15_000):
+            window.quit()
+        assert window.controller.bridge.close()
+    finally:
+        window.deleteLater()
+
+
+def test_qts_own_words_follow(chinese: None, qapp: QApplication) -> None:
+    _translate_qt(qapp)
+    (translator,) = qapp.findChildren(QTranslator)
+    try:
+        assert QApplication.translate("QPlatformTheme", "Cancel") == "取消"
+    finally:
+        assert qapp.removeTranslator(translator)
+        translator.deleteLater()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [(["--language", "zh_CN"], {"LANG": "en_US.UTF-8"}), ([], {"LANG": "zh_CN.UTF-8"})],
+)
+def test_the_program_opens_in_chinese(
+    arguments: list[str], variables: dict[str, str], home: Path, tmp_path: Path
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES} | variables
+    done = subprocess.run(
+        [sys.executable, "-c", _SAY_TITLES, "gui", "--screenshot", str(tmp_path / "w.png"), *arguments],
+        env=environment | {"QT_QPA_PLATFORM": "offscreen", "PYTHONUTF8": "1"},
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        timeout=60,
+    )
+    assert "设置 日志" in done.stdout
+
+
+_SAY_TITLES = """
+import atexit
+from launcher.entry import run
+from launcher.gui import words
+
+def say():
+    print(words.tr("Settings"), words.tr("Logs"))
+
+atexit.register(say)
+run()
+"""

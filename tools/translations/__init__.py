@@ -1,0 +1,109 @@
+"""The window's texts and their translations: read from the source, merged into .po files, compiled to .mo files."""
+
+import ast
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from babel.messages.catalog import Catalog, Message
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po, write_po
+
+from launcher import __version__
+from launcher.base.words import LANGUAGES
+from launcher.gui.words import DOMAIN
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "launcher"
+LOCALES = ROOT / "resources" / "locale"
+TRANSLATED = tuple(language for language in LANGUAGES if language != "en")
+TEXTS = {"tr": 1, "ntr": 2, "mark": 1}
+"""The functions that are given texts, and how many: their first arguments."""
+_WIDTH = 118
+
+
+def asks() -> Iterator[tuple[str, int, str, list[ast.expr]]]:
+    """Yield each place of the source that asks for a text: file, line, the function, and its texts.
+
+    Read from the syntax tree, because calls may also stand inside f-strings, where tokens do not show them.
+    """
+    for path in sorted(SOURCE.rglob("*.py")):
+        calls = [each for each in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(each, ast.Call)]
+        for call in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
+            if isinstance(call.func, ast.Name) and call.func.id in TEXTS:
+                name = call.func.id
+                yield path.relative_to(ROOT).as_posix(), call.lineno, name, call.args[: TEXTS[name]]
+
+
+def template() -> Catalog:
+    """Return every text that the source gives to tr, ntr or mark, with the files that do."""
+    catalog = Catalog(project="mtp-launcher", version=__version__)
+    for file, _line, _name, arguments in asks():
+        texts = [each.value for each in arguments if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        if texts and len(texts) == len(arguments):
+            catalog.add(tuple(texts) if len(texts) > 1 else texts[0], locations=[(file, 0)])
+    return catalog
+
+
+def po_path(language: str) -> Path:
+    """Return the file that a translator edits."""
+    return LOCALES / language / "LC_MESSAGES" / f"{DOMAIN}.po"
+
+
+def mo_path(language: str) -> Path:
+    """Return the file that the program reads."""
+    return po_path(language).with_suffix(".mo")
+
+
+def read(language: str) -> Catalog:
+    """Return a language's translations; an empty catalogue where it has no file yet. Raises PoFileError."""
+    path = po_path(language)
+    if not path.exists():
+        name = LANGUAGES[language]
+        return Catalog(
+            language,
+            DOMAIN,
+            msgid_bugs_address="",
+            last_translator="",
+            language_team=name,
+            charset="UTF-8",
+            fuzzy=False,
+        )
+    with path.open("rb") as file:
+        return read_po(file, locale=language, domain=DOMAIN, abort_invalid=True)
+
+
+def update(catalog: Catalog) -> None:
+    """Take over what the source says now. A text that has changed is a new one, for nothing is guessed."""
+    catalog.update(template(), no_fuzzy_matching=True, update_header_comment=False, update_creation_date=False)
+    catalog.obsolete.clear()
+    name = LANGUAGES[catalog.locale_identifier or "en"]
+    catalog.header_comment = f"# {name}: the texts of the window. How to translate: docs/translating.md"
+    catalog.project, catalog.version = "mtp-launcher", __version__
+
+
+def po_bytes(catalog: Catalog) -> bytes:
+    """Return a .po file: sorted by the files that show the texts, without line numbers, which change too often."""
+    buffer = io.BytesIO()
+    write_po(buffer, catalog, width=_WIDTH, include_lineno=False, sort_by_file=True)
+    return buffer.getvalue()
+
+
+def mo_bytes(catalog: Catalog) -> bytes:
+    """Return a .mo file of what is translated."""
+    buffer = io.BytesIO()
+    write_mo(buffer, catalog)
+    return buffer.getvalue()
+
+
+def untranslated(catalog: Catalog) -> list[str]:
+    """Return the texts that a catalogue lacks in whole or in part."""
+    return [_name(message) for message in catalog if message.id and not all(_strings(message.string))]
+
+
+def _strings(texts: str | Iterable[str] | None) -> Iterable[str]:
+    return (texts or "",) if isinstance(texts, str | None) else texts
+
+
+def _name(message: Message) -> str:
+    return message.id if isinstance(message.id, str) else message.id[0]
