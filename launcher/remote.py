@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from launcher.base.action import Action
@@ -70,7 +71,7 @@ class RemoteControl:
             case "status":
                 yield status_of(self._session.supervisor)
             case "stop":
-                async for each in self._follow(self._session.stop(drain_s=_seconds(fields))):
+                async for each in self._follow(partial(self._session.stop, drain_s=_seconds(fields))):
                     yield each
                 yield {"stopped": True}
             case "restart":
@@ -96,7 +97,8 @@ class RemoteControl:
         supervisor, chosen = self._session.supervisor, _chosen(fields)
         launch = _launch_of(supervisor)
         options = with_settings(supervisor.options or launch.options, chosen)
-        starting = self._session.start(options, again=True, drain_s=_seconds(fields), chosen=chosen)
+        drain_s = _seconds(fields)
+        starting = partial(self._session.start, options, again=True, drain_s=drain_s, chosen=chosen)
         try:
             async for each in self._follow(starting):
                 yield each
@@ -121,10 +123,10 @@ class RemoteControl:
             changes = changes_between(running, apply(action, tried, context=launch.context))
         return action.as_json() | {"set": changes, "command": None, "link": None}
 
-    async def _follow(self, work: Any) -> AsyncIterator[Any]:  # noqa: ANN401 -- a coroutine
+    async def _follow(self, work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[Any]:
         """Do the work, also when nobody listens any more, and yield the states on the way."""
         supervisor = self._session.supervisor
-        doing = asyncio.ensure_future(work)
+        doing = asyncio.ensure_future(work())
         self._work.add(doing)
         doing.add_done_callback(self._done)
         while not doing.done():

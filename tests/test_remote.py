@@ -1,6 +1,7 @@
 """Servers that run already, asked from elsewhere, on the real engine."""
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from launcher.engine.client import ChatRequest
 from launcher.engine.launch import ServeOptions
 from launcher.engine.settings import remembered
 from launcher.engine.state import Event, State, Status
+from launcher.remote import RemoteControl
 from launcher.session import Session
 
 
@@ -123,6 +125,22 @@ async def test_the_longest_lines_of_a_log_come_over(options: ServeOptions) -> No
             session.supervisor.log.add(f"{number}" + "\N{OX}" * 16_000)
         lines = [line async for line in running.logs(None, lines=250, follow=False)]
         assert [line.split("\N{OX}")[0].rpartition(" ")[2] for line in lines] == [str(each) for each in range(50, 300)]
+
+
+async def test_a_stop_that_comes_too_late_begins_nothing() -> None:
+    class Ended(Session):
+        stopped = False
+
+        async def stop(self, *, drain_s: float = 0.0) -> None:
+            self.stopped = drain_s == 0.0
+
+    session = Ended()
+    address = await (remote := RemoteControl(session)).listen(20_000)
+    with pytest.raises(LauncherError, match="not running"):
+        _ = [told async for told in ask(address, "stop")]
+    await remote.close()
+    gc.collect()  # a coroutine that nobody awaits is told then, and fails the test
+    assert not session.stopped
 
 
 async def test_it_is_stopped_and_its_program_goes_on(options: ServeOptions) -> None:

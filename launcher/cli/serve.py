@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 _MOST_FIXES = 3
-_SETTINGS = ("ctx", "draft", "slots", "threads", "kv", "ubatch", "n_cpu_moe")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +75,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.cli.progress import StateLine
     from launcher.cli.to_do import print_failure
     from launcher.engine.last import last
-    from launcher.engine.settings import remembered, with_settings
+    from launcher.engine.settings import OPTIONS, remembered, with_settings
     from launcher.engine.started import keep_start
     from launcher.engine.state import Event
     from launcher.monitor.health_event import HealthEvent
@@ -97,7 +96,7 @@ async def run(options: argparse.Namespace) -> int:
     except LauncherError as error:
         keep_start(None, None, error)
         raise
-    asked = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
+    asked = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
     kept = {} if options.defaults else remembered(serve_options.model)
     last_time = {name: value for name, value in kept.items() if name not in asked}
     serve_options = with_settings(serve_options, last_time)

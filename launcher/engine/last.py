@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.base.errors import ModelMissing
@@ -63,7 +64,12 @@ def last_used() -> dict[str, float]:
         return {}
     if not isinstance(kept, dict):
         return {}
-    return {path: float(time_s) for path, time_s in kept.items() if isinstance(time_s, int | float)}
+    used: dict[str, float] = {}
+    for path, time_s in kept.items():
+        if isinstance(time_s, int | float):
+            with suppress(OverflowError):
+                used[path] = float(time_s)
+    return used
 
 
 def _file() -> Path:

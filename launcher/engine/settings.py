@@ -4,6 +4,7 @@ import difflib
 import logging
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ from launcher.base.paths import state_dir
 from launcher.engine.extra import split_extra
 from launcher.engine.launch import Launch, ServeOptions, check_options
 
-_FIELDS = {
+OPTIONS: Mapping[str, str] = {
     "ctx": "context",
     "draft": "draft",
     "slots": "slots",
@@ -26,9 +27,9 @@ _FIELDS = {
     "kv": "kv",
     "ubatch": "ubatch",
     "n_cpu_moe": "n_cpu_moe",
-    "extra": "extra",
 }
-"""The settings by the names of their options, and the fields of ServeOptions that they are."""
+"""The settings that are options of `serve`, by name, and the fields of ServeOptions that they are."""
+_FIELDS = {**OPTIONS, "extra": "extra"}
 _OPEN = frozenset({"ctx", "threads", "kv", "ubatch", "n_cpu_moe", "extra"})
 """Those that can be left to the program or the engine."""
 _IN_TOKENS = ("ctx", "ubatch")
@@ -98,6 +99,11 @@ def _name(text: str) -> str:
     raise BadOption(f"{text} is not a setting that can be changed.", hint, setting=text)
 
 
+def flag_of(name: str) -> str:
+    """Return the option of `serve` that a setting is."""
+    return f"--{_shown(name)}"
+
+
 def _shown(name: str) -> str:
     return name.replace("_", "-")
 
@@ -137,12 +143,14 @@ class _KeptSettings(BaseModel):
 
 def remembered(model: Path) -> dict[str, Value]:
     """Return the settings that a user chose for a model the last time it was served, without those left open."""
-    kept = _load(_file()).models.get(str(model.absolute()))
-    return kept.model_dump(exclude_none=True) if kept else {}
+    with suppress(OSError):
+        kept = _load(_file()).models.get(str(model.absolute()))
+        return kept.model_dump(exclude_none=True) if kept else {}
+    return {}
 
 
 def remember(model: Path, settings: Settings) -> None:
-    """Keep what a user chose for a model, their own arguments apart. Where it cannot be written, a warning says so."""
+    """Keep what a user chose for a model, their own arguments apart. Where that cannot be, a warning says so."""
     path, key = _file(), str(model.absolute())
     lasting = {name: value for name, value in settings.items() if value is not None and name != "extra"}
     chosen = _Kept.model_validate(lasting)
@@ -170,5 +178,5 @@ def _file() -> Path:
 def _load(path: Path) -> _KeptSettings:
     try:
         return read_or_copy(path, _KeptSettings.model_validate_json, "The list of settings") or _KeptSettings()
-    except OSError:  # none were kept, or they cannot be read: writing them says so
+    except FileNotFoundError:
         return _KeptSettings()

@@ -18,19 +18,9 @@ from launcher.base.paths import state_dir
 from launcher.engine.build import BUILT_IN
 from launcher.engine.demo import DEMO
 from launcher.engine.launch import ServeOptions
-from launcher.engine.settings import remembered
+from launcher.engine.settings import OPTIONS, flag_of, remembered
 
 PROGRAM = "mtp-launcher"
-_FLAGS = {
-    "context": "--ctx",
-    "draft": "--draft",
-    "slots": "--slots",
-    "kv": "--kv",
-    "ubatch": "--ubatch",
-    "n_cpu_moe": "--n-cpu-moe",
-    "threads": "--threads",
-}
-"""The fields of ServeOptions that are settings, and the options of `serve` that they are."""
 _log = logging.getLogger(__name__)
 
 
@@ -59,39 +49,35 @@ class Started:
         shared: bool,
     ) -> "Started":
         """Return a start of `options`; `chosen` are settings by name, None takes all that are not as usual."""
-        names = {_name(field) for field in _FLAGS} if chosen is None else set(chosen)
+        names = set(OPTIONS if chosen is None else chosen)
         usual = ServeOptions(options.model)
         fields = frozenset(
             field
-            for field in _FLAGS
-            if _name(field) in names and (chosen is not None or getattr(options, field) != getattr(usual, field))
+            for name, field in OPTIONS.items()
+            if name in names and (chosen is not None or getattr(options, field) != getattr(usual, field))
         )
         model = named or (DEMO if options.alias == DEMO else str(options.model.absolute()))
         return cls(model, options, fields, port=port, shared=shared)
 
     def changed(self, options: ServeOptions) -> "Started":
         """Return the start with other options; what differs counts as chosen."""
-        differs = {field for field in _FLAGS if getattr(options, field) != getattr(self.options, field)}
+        differs = {field for field in OPTIONS.values() if getattr(options, field) != getattr(self.options, field)}
         return replace(self, options=options, chosen=self.chosen | differs)
 
     @property
     def settings(self) -> dict[str, int | str | None]:
         """The chosen settings by name."""
-        return {_name(field): getattr(self.options, field) for field in _FLAGS if field in self.chosen}
+        return {name: getattr(self.options, field) for name, field in OPTIONS.items() if field in self.chosen}
 
     @property
     def words(self) -> tuple[str, ...]:
         """The command line that does it, word by word."""
-        given = {
-            flag: value
-            for field, flag in _FLAGS.items()
-            if field in self.chosen and (value := getattr(self.options, field)) is not None
-        }
-        kept = {name for name in remembered(self.options.model) if f"--{name.replace('_', '-')}" not in given}
+        given = {name: value for name, value in self.settings.items() if value is not None}
+        kept = remembered(self.options.model).keys() - given.keys()
         engine = self.options.engine or (BUILT_IN if self.options.built_in and self.model != DEMO else None)
         words = [PROGRAM, "serve", self.model, *(["--engine", str(engine)] if engine else [])]
-        for flag, value in given.items():
-            words += [flag, str(value)]
+        for name, value in given.items():
+            words += [flag_of(name), str(value)]
         if self.options.rpc:
             words += ["--rpc", ",".join(self.options.rpc)]
         words += ["--port", str(self.port)] if self.port is not None else []
@@ -105,10 +91,6 @@ def command_text(words: tuple[str, ...]) -> str | None:
     if not words or not all(word.isprintable() for word in words):
         return None
     return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
-
-
-def _name(field: str) -> str:
-    return _FLAGS[field].removeprefix("--").replace("-", "_")
 
 
 class _Proposed(BaseModel):

@@ -108,6 +108,15 @@ def test_a_list_that_was_deleted_stays_so(home: Path) -> None:
     assert remembered(MODEL) == {}
 
 
+def test_a_list_that_cannot_be_read_is_not_written_over(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept(home).parent.mkdir(parents=True, mode=0o700)
+    kept(home).symlink_to(kept(home))
+    remember(MODEL, {"draft": 1})
+    assert remembered(MODEL) == {}
+    assert kept(home).is_symlink()
+    assert "The settings cannot be kept for the next time" in caplog.text
+
+
 def test_a_folder_that_cannot_be_written_is_said_and_no_more(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     home.mkdir()
     (home / "state").write_text("in the way")
