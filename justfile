@@ -31,6 +31,10 @@ lock:
 demo-model:
     python -m tools.demo_model
 
+# docs/settings.md anew, from the declarations
+settings-table:
+    python -m tools.settings_table
+
 # presets/schema.json anew, from the classes that read the presets
 schema:
     python -m tools.export_schema

@@ -48,7 +48,7 @@ class Session:
     """One server for as long as a face wants one: started, restarted, asked and stopped as often as it likes.
 
     The address stays the same while the session lasts, unless no `port` was asked for and another program takes it.
-    A `shared` one listens on every address of this computer, for as long as the session lasts.
+    A `shared` one listens on every address of this computer, for as long as it lasts or until `share` changes that.
     Belongs to one asyncio loop; the listeners are called there.
     """
 
@@ -64,9 +64,8 @@ class Session:
         keep_large_blocks_apart()
         self.monitor = Monitor(on_sample, on_health=self._note_health)
         self._on_health = on_health
-        self._port = port
-        self._shared = shared
-        self._may_move = port is None
+        self._port, self._may_move = port, port is None
+        self.shared = shared
         self._on_event = on_event
         self._also: list[OnEvent] = []
         self._hides_lost_port = False
@@ -124,7 +123,7 @@ class Session:
             named=named,
             chosen=None if chosen is None else {**self._chosen, **chosen},
             port=None if self._may_move else self._port,
-            shared=self._shared,
+            shared=self.shared,
         )
         try:
             await self._start(options, again=again, drain_s=drain_s)
@@ -159,6 +158,33 @@ class Session:
         elif action.kind is not ActionKind.RESTART:
             base = base.changed(apply(action, base.options, context=base.context))
         await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, named=base.model)
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is served, nor about to be."""
+        return self._supervisor is None
+
+    async def share(self, shared: bool, *, drain_s: float = 0.0) -> None:
+        """Let other computers of the network in, with the key, or not any more: what is served starts again for that.
+
+        Where that fails, what was served is started again as it was, and the error is raised. Raises what `start` does.
+        """
+        if shared == self.shared:
+            return
+        self.shared = shared
+        running, tried = self._supervisor, self._tried
+        if running is None or running.options is None or tried is None:
+            return
+        base = tried.changed(running.options)
+        await self.stop(drain_s=drain_s)  # another address is another process
+        try:
+            await self.start(base.options, chosen=base.settings, named=base.model)
+        except LauncherError as error:
+            if not shared or isinstance(error, Superseded):
+                raise
+            self.shared = False
+            await self.start(base.options, chosen=base.settings, named=base.model)
+            raise
 
     def way(self, action: Action) -> Way:
         """Return the command that carries an action out, or the address to open; neither when only the user can."""
@@ -267,7 +293,7 @@ class Session:
             self.monitor.reply_ended(meter)
 
     async def _open(self, options: ServeOptions) -> Supervisor:
-        endpoint, registration = await _register(self._port, options, shared=self._shared)
+        endpoint, registration = await _register(self._port, options, shared=self.shared)
 
         def listen(event: Event) -> None:
             self._load_clock.note(event)

@@ -24,6 +24,7 @@ from launcher.settings_declared import (
     LIMIT,
     MAX_TOKENS,
     MIN_P,
+    NONE,
     OFF,
     ON,
     SETTINGS,
@@ -158,8 +159,8 @@ def transfer() -> "TransferSettings":
     from launcher.fetch.transfer import TransferSettings
 
     found = _values(LIMIT, CONNECTIONS)
-    limit = int(found[LIMIT]) * 10**6
-    return TransferSettings(connections=int(found[CONNECTIONS]), bytes_per_second=limit or None)
+    limit = None if found[LIMIT] == NONE else int(found[LIMIT]) * 10**6
+    return TransferSettings(connections=int(found[CONNECTIONS]), bytes_per_second=limit)
 
 
 def drain_s() -> float:

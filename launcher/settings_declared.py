@@ -61,7 +61,7 @@ MODELS_FOLDER, AT_LOGIN, APPLY = "models.folder", "server.at_login", "server.app
 TEMPERATURE, TOP_K, TOP_P, MIN_P = "chat.temperature", "chat.top_k", "chat.top_p", "chat.min_p"
 MAX_TOKENS, THINKING, SYSTEM_PROMPT = "chat.max_tokens", "chat.thinking", "chat.system_prompt"
 KEEP = "chat.keep"
-SYSTEM, SERVER, ON, OFF = "system", "server", "on", "off"
+SYSTEM, SERVER, NONE, ON, OFF = "system", "server", "none", "on", "off"
 ASK, TRAY, QUIT = "ask", "tray", "quit"
 FINISH, CANCEL = "finish", "cancel"
 _AS_SERVER = (SERVER, mark("As the server has it"))
@@ -142,11 +142,13 @@ SETTINGS = (
         LIMIT,
         mark("Downloads"),
         mark("Speed of downloads"),
-        mark("A download is not faster than this; 0 is no limit."),
+        mark("A download is not faster than this."),
         "number",
-        0,
+        NONE,
         "next download",
-        most=200,
+        ((NONE, mark("No limit")),),
+        least=1,
+        most=10_000,
         unit="MB/s",
     ),
     Setting(

@@ -14,6 +14,7 @@ from launcher.base.paths import MODELS_VARIABLE, models_dir
 from launcher.engine.last import keep_last
 from launcher.fetch.transfer import TransferSettings
 from launcher.settings_declared import AT_LOGIN, LANGUAGE, MODELS_FOLDER, SETTINGS, TEXT_SCALE, THEME, Setting
+from tools.settings_table import DOCUMENT, rendered
 
 BY_HAND = """\
 # mine
@@ -279,7 +280,7 @@ def test_downloads_are_received_as_the_file_says(file: Path) -> None:
     assert settings.transfer() == TransferSettings()
     file.write_text("[downloads]\nlimit = 2\nconnections = 3\n")
     assert settings.transfer() == TransferSettings(connections=3, bytes_per_second=2_000_000)
-    file.write_text("[downloads]\nlimit = -2\nconnections = 'many'\n")
+    file.write_text("[downloads]\nlimit = 0\nconnections = 'many'\n")
     assert settings.transfer() == TransferSettings()
 
 
@@ -310,3 +311,7 @@ def test_replies_end_first_unless_they_are_to_be_cancelled(file: Path) -> None:
     assert settings.drain_s() == 120.0
     settings.change("server.apply", "cancel")
     assert settings.drain_s() == 0.0
+
+
+def test_the_document_is_made_from_the_declarations() -> None:
+    assert DOCUMENT.read_text("utf-8") == rendered(), "run `python -m tools.settings_table`"

@@ -156,8 +156,9 @@ async def _serve(
 
 
 def _announce(server: Session, last_time: Mapping[str, object], *, as_json: bool) -> None:
-    from launcher.cli.sharing import shared_urls, sharing
+    from launcher.cli.sharing import sharing_words
     from launcher.engine.arguments import USUAL_KV, USUAL_UBATCH
+    from launcher.sharing import shared_urls
 
     supervisor = server.supervisor
     endpoint, launch = supervisor.endpoint, supervisor.launch
@@ -182,7 +183,7 @@ def _announce(server: Session, last_time: Mapping[str, object], *, as_json: bool
         + (f"\n  yours    {shlex.join(launch.options.extra)}" if launch.options.extra else "")
         + (f"\n  note     {launch.note}" if launch.note else "")
         + f"\n  log      {supervisor.log.path}"
-        + (f"\n{sharing(endpoint.port)}" if endpoint.shared else "")
+        + (f"\n{sharing_words(endpoint.port)}" if endpoint.shared else "")
         + "\nCtrl-C stops it.",
         flush=True,
     )

@@ -130,7 +130,8 @@ def _words(standing: Standing) -> str:
 def _said(standing: Standing, value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return one_line(f"{value} {standing.setting.unit}".strip(), 4_096)
+    unit = "" if isinstance(value, str) else standing.setting.unit
+    return one_line(f"{value} {unit}".strip(), 4_096)
 
 
 def _limits(standing: Standing) -> str:

@@ -1,7 +1,7 @@
 """What the window asks of the core, and what comes back: runs on the GUI's thread, never waits."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,6 +68,8 @@ class Controller(QObject):
         self.launch: Launch | None = None
         self.note = ""
         """What must be said beside the speed of what runs."""
+        self.shared = False
+        """Whether what runs is shared with the network."""
         self.sampling: Mapping[str, Any] = settings.sampling()
         """What applies to the next question: fields of ChatRequest, and others by llama-server's names."""
         self.health: tuple[Finding, ...] = ()
@@ -131,6 +133,14 @@ class Controller(QObject):
             done=self.applied.emit,
             failed=self.applied.emit,
         )
+
+    def share(self, shared: bool, ended: Callable[[LauncherError | None], object]) -> None:
+        """Share what runs with the network, or not any more, by a restart; off again whenever the server stops.
+
+        `ended` gets the error that it failed with.
+        """
+        self._model.update(problem=None)
+        self.bridge.run(lambda _tell: self._share(shared), done=ended, failed=ended)
 
     def fix(self, action: "Action") -> None:
         """Do what a diagnosis or a finding proposes."""
@@ -213,6 +223,8 @@ class Controller(QObject):
             chosen = remembered(options.model) | asked
             options = with_settings(options, chosen)
         before = self._told
+        if session.rests:
+            await session.share(False)  # each time anew
         await session.start(options, chosen=chosen, named=wish.model)
         self.bridge.post(session.supervisor.status)  # it may have been so before
         if self._told is before:  # it ran already
@@ -230,6 +242,10 @@ class Controller(QObject):
         if extra is not None:
             options = replace(options, extra=tuple(extra))
         await session.start(options, again=True, drain_s=drain_s, chosen=changes)
+
+    async def _share(self, shared: bool) -> None:
+        drain_s = await asyncio.to_thread(settings.drain_s)
+        await self._running().share(shared, drain_s=drain_s)
 
     async def _fix(self, action: "Action") -> None:
         """Start again, changed as the action says, or open its address."""
@@ -269,9 +285,10 @@ class Controller(QObject):
                 if draft
                 else tr("{context} context · MTP off", context=context)
             )
+            settings += tr(" · shared with the network") if session.shared else ""
             note = demo_preset().speed_note if what == DEMO else ""
             address = session.supervisor.endpoint.url.removeprefix("http://")
-            self.bridge.post(Launched(launch, launch.header.name, settings, address, note))
+            self.bridge.post(Launched(launch, launch.header.name, settings, address, note, session.shared))
 
     async def _attend(self) -> None:
         if self._session is not None:
@@ -280,6 +297,7 @@ class Controller(QObject):
     async def _stop(self) -> None:
         if self._session is not None:
             await self._session.stop()
+            await self._session.share(False)
 
     async def _ask(self, number: int, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]) -> None:
         from launcher.engine.client import ChatRequest
@@ -335,13 +353,14 @@ class Controller(QObject):
         self._model.update(status=status)
         if status.state in (State.STOPPED, State.FAILED):
             self._show_health(())
+            self.shared = False
             if self.launch is not None:
                 self.launch = None
                 self.launched.emit(None)
 
     def _take_launched(self, event: Launched) -> None:
         self._model.update(model=event.model, settings=event.settings, address=event.address, served=True)
-        self.launch, self.note = event.launch, event.note
+        self.launch, self.note, self.shared = event.launch, event.note, event.shared
         if self._wish is not None:
             self._wish = replace(self._wish, options=event.launch.options)
         self.launched.emit(event.launch)

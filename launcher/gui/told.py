@@ -28,6 +28,7 @@ class Launched:
     settings: str
     address: str
     note: str
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

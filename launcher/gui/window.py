@@ -60,6 +60,8 @@ class PageRoom(QWidget):
         """Give all room to the page."""
         super().resizeEvent(event)
         self._stack.setGeometry(self.rect())
+        if event.size().width() != event.oldSize().width():
+            self.updateGeometry()
 
     def sizeHint(self) -> QSize:  # noqa: N802
         """Return the size that the page wants."""
@@ -69,7 +71,13 @@ class PageRoom(QWidget):
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Return the least size of the page."""
         page = self._stack.currentWidget()
-        return page.minimumSizeHint() if page is not None else super().minimumSizeHint()
+        if page is None:
+            return super().minimumSizeHint()
+        least, layout = page.minimumSizeHint(), page.layout()
+        if layout is not None and layout.hasHeightForWidth():  # lines of text that wrap need more
+            width = max(least.width(), self.width())
+            least.setHeight(max(least.height(), layout.totalMinimumHeightForWidth(width)))
+        return least
 
 
 class Window(QMainWindow):

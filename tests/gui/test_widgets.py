@@ -3,7 +3,7 @@
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QColor, QImage, QWheelEvent
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QApplication, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.gui import theme
@@ -22,6 +22,7 @@ from launcher.gui.widgets import (
 )
 from launcher.gui.widgets.glyphs import NAMES
 from launcher.models.plan import Status
+from tests.gui.walk import clipped, hidden_by_parents
 
 MIB = 2**20
 PARTS = [("weights", "weights", 15_904 * MIB), ("kv", "KV", 2_720 * MIB), ("state", "state", 0)]
@@ -169,6 +170,28 @@ def test_progress_is_a_line_of_its_length(qtbot: QtBot) -> None:
     assert line.value() == 500
     line.show_fraction(None)
     assert sum(each == accent for each in colours(line.grab().toImage(), image.height() // 2)) < 90
+
+
+@pytest.mark.parametrize("percent", [100, 200])
+@pytest.mark.parametrize("width", [700, 1_400])
+def test_a_banner_has_room_for_its_words_at_any_size_of_text(qtbot: QtBot, percent: int, width: int) -> None:
+    theme.set_scale(percent)
+    try:
+        holder = QWidget()
+        qtbot.addWidget(holder)
+        banner = Banner()
+        column = QVBoxLayout(holder)
+        column.addWidget(banner)
+        column.addStretch()
+        banner.tell("The server could not be shared. " * 5, "bad", [("Start again", str), ("Keep it as it was", str)])
+        holder.resize(width, 900)
+        holder.show()
+        qtbot.waitExposed(holder)
+        assert [*clipped(banner), *hidden_by_parents(banner)] == []
+        assert banner.text.width() >= theme.px(280)
+        assert banner.width() <= width
+    finally:
+        theme.set_scale(100)
 
 
 @pytest.mark.parametrize("status", [*Status, "verified"])

@@ -142,6 +142,9 @@ class Box(QDoubleSpinBox):
         self.setRange(setting.least - setting.step, setting.most)
         self.setSingleStep(setting.step)
         self.setSpecialValueText(word)
+        self.setSuffix(f" {setting.unit}" if setting.unit else "")
+        self.setGroupSeparatorShown(True)
+        self.lineEdit().setTextMargins(theme.px(theme.GAP) - 2, 0, 0, 0)  # a style sheet's padding does not reach it
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setKeyboardTracking(False)
 
@@ -189,6 +192,7 @@ class Words(QPlainTextEdit):
 
     def __init__(self) -> None:
         super().__init__()
+        self.setObjectName("prompt")
         self.setTabChangesFocus(True)
         self.setFixedHeight(theme.px(_WORDS_HEIGHT))
 

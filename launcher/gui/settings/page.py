@@ -15,10 +15,11 @@ from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Elided, Label
 from launcher.gui.settings.row import Row
+from launcher.gui.settings.sharing import SharingCard
 from launcher.gui.widgets import Banner, Card, PageHead
 from launcher.gui.words import tr
 from launcher.settings import Look, Standing
-from launcher.settings_declared import MODELS_FOLDER, MOTION, SETTINGS, SYSTEM, THEME, Setting
+from launcher.settings_declared import APPLY, MODELS_FOLDER, MOTION, SETTINGS, SYSTEM, THEME, Setting
 from launcher.settings_file import Value
 
 _WIDEST = 920
@@ -49,6 +50,8 @@ class SettingsPage(QWidget):
             context=Qt.ShortcutContext.WidgetWithChildrenShortcut,
         )
         self.banner = Banner()
+        self.sharing = SharingCard(controller)
+        self.sharing.failed.connect(self._fail)
         self._lay_out()
         controller.setting_changed.connect(self._take_setting)
 
@@ -70,8 +73,9 @@ class SettingsPage(QWidget):
             card.setVisible(bool(seen) or (group == _TOKEN_GROUP and not self.token.isHidden()))
             for row in seen:
                 row.line.setVisible(row is not seen[0])
+        self.sharing.setVisible(self.sharing.holds(words))
         self.none.setText(tr("No setting holds “{text}”.", text=text.strip()))
-        self.none.setVisible(all(card.isHidden() for card in self.cards.values()))
+        self.none.setVisible(all(card.isHidden() for card in (*self.cards.values(), self.sharing)))
 
     def change(self, name: str, value: Value) -> None:
         """Choose a value for a setting."""
@@ -152,6 +156,8 @@ class SettingsPage(QWidget):
             row.changed.connect(self.change)
             row.reset.connect(self.reset)
             card.body.addWidget(row)
+            if declared.name == APPLY:
+                column.addWidget(self.sharing)  # after the server's card
         self.token = self._make_token_row()
         self.cards[_TOKEN_GROUP].body.addWidget(self.token)
         self.none = Label()
@@ -226,7 +232,13 @@ def _words(declared: Setting, value: Value) -> str:
     if isinstance(value, bool):
         return tr("on") if value else tr("off")
     chosen = next((words for each, words in declared.choices if each == value), None)
-    return tr(chosen) if chosen is not None else f"{value} {declared.unit}".strip()
+    return (
+        tr(chosen)
+        if chosen is not None
+        else f"{value:,} {declared.unit}".strip()
+        if isinstance(value, int | float)
+        else value
+    )
 
 
 def _explained(work: Callable[[], _T]) -> _T:

@@ -31,6 +31,7 @@ class Row(QWidget):
         """How it stands; None until that is known."""
         title = Label(tr(setting.title))
         title.setFont(theme.font(theme.BODY_PX, bold=True))
+        self._title = title
         self.mark = Glyph("dot", "attention", 12)
         set_tip(self.mark, tr("Changed"))
         self._sentence = _line(" ".join(filter(None, (tr(setting.sentence), applies(setting)))))
@@ -41,7 +42,7 @@ class Row(QWidget):
         _keep_room(self.back)
         _keep_room(self.mark)
         self.back.clicked.connect(lambda _checked=False: self.reset.emit(setting.name))
-        head = QHBoxLayout()
+        self._head = head = QHBoxLayout()
         head.setSpacing(theme.px(6))
         head.addWidget(title)
         head.addWidget(self.mark)
@@ -52,6 +53,7 @@ class Row(QWidget):
         words.addLayout(head)
         words.addWidget(self._sentence)
         words.addWidget(self._note)
+        words.addStretch()
         self.control: Control = control_for(setting)
         self.control.chosen.connect(lambda value: self.changed.emit(setting.name, value))
         self.line = QFrame()
@@ -99,6 +101,8 @@ class Row(QWidget):
         narrow = event.size().width() < theme.px(_NARROW)
         across, down = QBoxLayout.Direction.LeftToRight, QBoxLayout.Direction.TopToBottom
         self._layout.setDirection(down if narrow else across)
+        self._title.setWordWrap(narrow)
+        self._head.setStretchFactor(self._title, 1 if narrow else 0)
         self._layout.setSpacing(theme.px(theme.GAP if narrow else theme.GAP_XL))
         self.control.setMaximumWidth(theme.px(CONTROL_WIDTH))
         self.control.setMinimumWidth(0 if narrow else theme.px(CONTROL_WIDTH))

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QPushButton
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
@@ -13,6 +14,8 @@ from launcher.gui.words import tr
 
 _GLYPHS = {"bad": "cross", "attention": "triangle", "good": "tick", "information": "dot"}
 _MOST_BUTTONS = 2
+_WORDS_WIDTH, _NARROWEST = 280, 160
+"""In pixels at 100 %: what the text has beside the buttons at least, and the whole line at least."""
 
 
 class Banner(QFrame):
@@ -29,18 +32,25 @@ class Banner(QFrame):
         self.text.setTextInteractionFlags(theme.SELECTABLE)
         self._row = QHBoxLayout()
         self._row.setSpacing(theme.px(theme.GAP))
+        said = QHBoxLayout()
+        said.setSpacing(theme.px(theme.GAP_M))
+        said.addWidget(self._glyph, alignment=Qt.AlignmentFlag.AlignVCenter)
+        said.addWidget(self.text, 1)
+        ways = QHBoxLayout()
+        ways.setSpacing(theme.px(theme.GAP_M))
+        ways.addStretch()
+        ways.addLayout(self._row)
         self.buttons: list[QPushButton] = []
         self._close = QPushButton(tr("Dismiss"))
         self._close.setObjectName("quiet")
         self._close.setToolTip(tr("Take this line away"))
         self._close.clicked.connect(self._closes)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(theme.px(12), theme.px(8), theme.px(8), theme.px(8))
-        layout.setSpacing(theme.px(theme.GAP_M))
-        layout.addWidget(self._glyph, alignment=Qt.AlignmentFlag.AlignVCenter)
-        layout.addWidget(self.text, 1)
-        layout.addLayout(self._row)
-        layout.addWidget(self._close)
+        ways.addWidget(self._close)
+        self._layout = QBoxLayout(QBoxLayout.Direction.LeftToRight, self)
+        self._layout.setContentsMargins(theme.px(12), theme.px(8), theme.px(8), theme.px(8))
+        self._layout.setSpacing(theme.px(theme.GAP_M))
+        self._layout.addLayout(said, 1)
+        self._layout.addLayout(ways)
         self.hide()
 
     def tell(
@@ -63,11 +73,35 @@ class Banner(QFrame):
             self._row.addWidget(button)
         self._close.setVisible(closes)
         self.setAccessibleName(text)
+        self._arrange()
         self.show()
 
     def clear(self) -> None:
         """Say nothing."""
         self.hide()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Put the buttons beside the text or under it."""
+        super().resizeEvent(event)
+        self._arrange()
+        self.updateGeometry()
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Be as narrow as its buttons, and as high as its text needs."""
+        words = theme.px(_NARROWEST)
+        width = max(self._ways_width() + theme.px(20), words)
+        return QSize(width, self._layout.heightForWidth(max(self.width(), width)))  # else its text would be squeezed
+
+    def _ways_width(self) -> int:
+        shown = [*self.buttons, *([] if self._close.isHidden() else [self._close])]
+        return sum(each.sizeHint().width() + theme.px(theme.GAP_M) for each in shown)
+
+    def _arrange(self) -> None:
+        """Leave the text some room beside the buttons, or all of the width above them."""
+        narrow = self.width() - self._ways_width() < theme.px(_WORDS_WIDTH)
+        across, down = QBoxLayout.Direction.LeftToRight, QBoxLayout.Direction.TopToBottom
+        self._layout.setDirection(down if narrow else across)
+        self._layout.setSpacing(theme.px(theme.GAP_S if narrow else theme.GAP_M))
 
     def _closes(self) -> None:
         self.hide()

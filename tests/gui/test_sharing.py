@@ -1,0 +1,129 @@
+"""Sharing with the network: deliberate, at real addresses, private again when the server stops."""
+
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+import psutil
+import pytest
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QGuiApplication
+from pytestqt.qtbot import QtBot
+
+from launcher import settings_file
+from launcher.engine.state import State
+from launcher.gui.settings.page import SettingsPage
+from launcher.gui.settings.sharing import SharingCard
+from launcher.gui.window import Window
+from launcher.sharing import shared_urls
+
+Wait = Callable[..., None]
+_BOX = QPoint(10, 14)
+"""Within a switch, on its box."""
+
+
+@pytest.fixture
+def card(demo: Window, qtbot: QtBot) -> SharingCard:
+    demo.show_page("settings")
+    page: SettingsPage = demo.page("settings")
+    qtbot.waitUntil(lambda: bool(page._path.whole), timeout=10_000)
+    return page.sharing
+
+
+def hosts(window: Window) -> set[str]:
+    """The addresses that the engine listens on."""
+    session = window.controller.session
+    assert session is not None
+    assert session.supervisor.engine_pid is not None
+    engine = psutil.Process(session.supervisor.engine_pid)
+    found = engine.net_connections(kind="tcp")
+    return {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
+
+
+def share(card: SharingCard, qtbot: QtBot) -> None:
+    qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
+    assert card.share_button.isVisible()
+    qtbot.mouseClick(card.share_button, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: bool(card.addresses.text()) and card.switch.isEnabled(), timeout=20_000)
+
+
+def test_it_is_asked_first_and_nothing_happens_before(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
+    launch = demo.controller.launch
+    assert not card.switch.isChecked()
+    qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
+    assert "nothing is encrypted" in " ".join(each.text() for each in card._question.findChildren(type(card._line)))
+    qtbot.mouseClick(card.cancel_button, Qt.MouseButton.LeftButton)
+    assert not card.switch.isChecked()
+    assert not card.share_button.isVisible()
+    assert demo.controller.launch is launch
+    assert hosts(demo) == {"127.0.0.1"}
+
+
+def test_it_is_reached_at_the_addresses_that_are_shown_with_the_key_that_is_copied(
+    card: SharingCard, demo: Window, qtbot: QtBot
+) -> None:
+    before = demo.controller.view.address
+    share(card, qtbot)
+    assert demo.controller.view.address == before
+    assert hosts(demo) == {"0.0.0.0"}
+    assert "shared with the network" in demo.controller.view.settings
+    urls = shared_urls(int(before.rpartition(":")[2]))
+    assert card.addresses.text() == ("\n".join(f"{url}/v1" for url in urls) or card.addresses.text())
+    qtbot.mouseClick(card.copy_key, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: "key is copied" in card._copied.text())
+    key = QGuiApplication.clipboard().text()
+    assert key
+    assert key not in card.addresses.text()
+    for url in urls or [f"http://{before}"]:
+        asked = urllib.request.Request(f"{url}/v1/models")
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            opener.open(asked, timeout=10)
+        asked.add_header("Authorization", f"Bearer {key}")
+        assert opener.open(asked, timeout=10).status == 200
+    if urls:
+        qtbot.mouseClick(card.copy_url, Qt.MouseButton.LeftButton)
+        assert QGuiApplication.clipboard().text() == f"{urls[0]}/v1"
+
+
+def test_it_is_private_again_when_it_is_switched_off(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
+    share(card, qtbot)
+    qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
+    qtbot.waitUntil(lambda: card.switch.isEnabled() and not card.switch.isChecked(), timeout=20_000)
+    assert hosts(demo) == {"127.0.0.1"}
+    assert not card.addresses.isVisible()
+    assert settings_file.read().values == {}
+
+
+def test_each_start_is_private(card: SharingCard, demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
+    share(card, qtbot)
+    demo.controller.stop()
+    wait_for(State.STOPPED)
+    qtbot.waitUntil(lambda: not card.switch.isEnabled() and not card.switch.isChecked())
+    assert "Start a model first" in card._line.text()
+    demo.controller.start()
+    wait_for(State.READY)
+    qtbot.waitUntil(card.switch.isEnabled)
+    assert not card.switch.isChecked()
+    assert hosts(demo) == {"127.0.0.1"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this computer on Linux alone")
+def test_where_it_cannot_be_shared_it_runs_on_as_it_was(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
+    """Another program has the port on another address, which Linux allows beside a server on 127.0.0.1."""
+    port = int(demo.controller.view.address.rpartition(":")[2])
+    page: SettingsPage = demo.page("settings")
+    session = demo.controller.session
+    assert session is not None
+    session._may_move, session._port = False, port
+    with socket.socket() as other:
+        other.bind(("127.0.0.2", port))
+        other.listen()
+        qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
+        qtbot.mouseClick(card.share_button, Qt.MouseButton.LeftButton)
+        qtbot.waitUntil(page.banner.isVisible, timeout=20_000)
+        assert f"{port}" in page.banner.text.text()
+        assert hosts(demo) == {"127.0.0.1"}
+        assert not card.switch.isChecked()
