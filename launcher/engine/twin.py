@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.errors import TwinImpossible
+from launcher.base.files import make_folder
 from launcher.base.identity import ProcessId
 from launcher.base.paths import HOME_VARIABLE, cache_dir
 
@@ -37,9 +38,12 @@ def sparse_twin(parts: Sequence[TwinPart], folder: Path | None = None) -> Iterat
     """Write the twin of a model, yield the path of its first file, and delete it at the end.
 
     It lies in the cache folder, or in `folder`. What killed processes of this computer left there is deleted. Raises
-    TwinImpossible where the file system has no holes, no room, or no files of that size.
+    TwinImpossible where the file system has no holes, no room, or no files of that size, and OSError where there can
+    be no cache folder.
     """
     home = (cache_dir() / "twins") if folder is None else folder
+    if folder is None:
+        make_folder(cache_dir())
     try:
         home.mkdir(parents=True, exist_ok=True)
         _sweep(home)

@@ -249,7 +249,7 @@ class TestAfterwards:
 
     def test_the_list(self, target: Path) -> None:
         assert "No models are on this machine." in run("models", "list").stdout
-        assert lines("models", "list") == [{"models": []}]
+        assert lines("models", "list") == [{"models": [], "leftovers": []}]
         run("pull", f"{REPO}:{FILE}")
         told = run("models", "list")
         assert (told.returncode, told.stderr) == (0, "")

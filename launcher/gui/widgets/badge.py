@@ -4,9 +4,10 @@ from enum import Enum
 
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QLabel, QSizePolicy
+from PySide6.QtWidgets import QSizePolicy
 
 from launcher.gui import theme
+from launcher.gui.labels import Label
 from launcher.gui.words import mark, tr
 
 _LOOKS = {
@@ -48,12 +49,11 @@ def paint_badge(painter: QPainter, left: float, middle: float, word: str) -> Non
     painter.restore()
 
 
-class Badge(QLabel):
+class Badge(Label):
     """A badge: FITS, TIGHT, OFFLOADS, TOO BIG with their glyphs, any other word plain."""
 
     def __init__(self, status: "Enum | str" = "") -> None:
         super().__init__()
-        self.setTextFormat(Qt.TextFormat.PlainText)
         self.setFont(theme.font(11, bold=True))
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         self.show_status(status)
