@@ -373,3 +373,15 @@ class ConversationMissing(LauncherError):
     """There is no such conversation, or several begin like that."""
 
     code = "conversation_missing"
+
+
+class TuneMismatch(LauncherError):
+    """A tune cannot be continued from a state, because that is of another tune or cannot be read."""
+
+    code = "tune_mismatch"
+
+
+class NothingMeasured(LauncherError):
+    """Nothing could be measured of what was asked for."""
+
+    code = "nothing_measured"

@@ -15,6 +15,7 @@ _TINY = 1e-300
 _PRECISION = 1e-15
 _MOST_TERMS = 10_000
 _MOST_PAIRS = 10_000
+_FEWEST_OF_AN_ORDER = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,13 @@ def paired_speedup(pairs: Sequence[Pair | tuple[float, float]], confidence: floa
     """Return the typical ratio of candidate to baseline, and its interval: Student's t over the logarithms.
 
     A pair is a Pair, or baseline and candidate. What both of a pair share (heat, other load, the prompt) cancels.
-    Where both orders occur at least twice, the order's own effect is taken out, too (see `crossover`).
+    Where both orders occur at least three times, the order's own effect is taken out, too (see `crossover`); with fewer
+    that would cost more than it gains, and equally many of both cancel it in the mean.
     """
     made = [pair if isinstance(pair, Pair) else Pair(*pair) for pair in pairs]
     first = [pair.log_ratio for pair in made if pair.baseline_first]
     second = [pair.log_ratio for pair in made if not pair.baseline_first]
-    both = min(len(first), len(second)) >= 2
+    both = min(len(first), len(second)) >= _FEWEST_OF_AN_ORDER
     logs = crossover(first, second, confidence) if both else mean_interval(first + second, confidence)
     return exponential(logs)
 
@@ -103,22 +105,8 @@ def exponential(logs: Interval) -> Interval:
     return Interval(math.exp(logs.estimate), math.exp(logs.low), _exp(logs.high), logs.n)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values of several comparisons, adjusted so that all of them hold together (S. Holm, 1979).
-
-    The chance of one false claim among all is at most the level at which the adjusted values are judged, whatever
-    the comparisons have in common.
-    """
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    adjusted, most = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(order):
-        most = max(most, min(1.0, p_values[index] * (len(order) - rank)))
-        adjusted[index] = most
-    return adjusted
-
-
 def pairs_needed(spread: float, effect: float, *, confidence: float = CONFIDENCE, power: float = 0.9) -> int:
-    """Return how many pairs show an effect with the power asked, in a crossover analysis: even, at least 4.
+    """Return how many pairs show an effect with the power asked, by `paired_speedup`: even, at least 4.
 
     `spread` is the standard deviation of a pair's log-ratio, `effect` the logarithm of the ratio that is expected.
     """
@@ -126,7 +114,8 @@ def pairs_needed(spread: float, effect: float, *, confidence: float = CONFIDENCE
     least = (spread / effect * (normal.inv_cdf((1 + confidence) / 2) + normal.inv_cdf(power))) ** 2  # t needs more
     n = min(max(4, 2 * int(min(least, _MOST_PAIRS) / 2)), _MOST_PAIRS)
     while n < _MOST_PAIRS:
-        reach = t_quantile((1 + confidence) / 2, n - 2) + t_quantile(power, n - 2)
+        freedom = n - 2 if n >= 2 * _FEWEST_OF_AN_ORDER else n - 1
+        reach = t_quantile((1 + confidence) / 2, freedom) + t_quantile(power, freedom)
         if n >= (reach * spread / effect) ** 2:
             break
         n += 2

@@ -1,0 +1,73 @@
+"""What a tune makes better: tokens a second, the time to an answer, or tokens a joule."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from launcher.tuning.records import Run
+
+
+class Aim(StrEnum):
+    """What is measured of a reply."""
+
+    SPEED = "speed"
+    ANSWER = "answer"
+    ENERGY = "energy"
+
+
+_UNITS = {Aim.SPEED: "tokens/s", Aim.ANSWER: "s", Aim.ENERGY: "tokens/J"}
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """An aim; for `answer` the tokens of the user's own prompts and replies, None for those of the workload.
+
+    `benefit` of a run is more the better it is, so that a ratio above 1 is always an improvement.
+    """
+
+    aim: Aim = Aim.SPEED
+    prompt_tokens: int | None = None
+    reply_tokens: int | None = None
+
+    @property
+    def unit(self) -> str:
+        """The unit of `value`."""
+        return _UNITS[self.aim]
+
+    def value(self, run: Run) -> float | None:
+        """Return tokens a second (of decoding), seconds to the whole answer, or tokens a joule; None if unknown."""
+        if not run.counts or not run.decode_rate or not run.reply_tokens:
+            return None
+        match self.aim:
+            case Aim.SPEED:
+                return run.decode_rate
+            case Aim.ANSWER:
+                reading, writing = self.mix(run)
+                return reading / run.prefill_rate + writing / run.decode_rate if run.prefill_rate else None
+            case Aim.ENERGY:
+                return run.reply_tokens / run.energy_j if run.energy_j else None
+
+    def mix(self, run: Run) -> tuple[int, int]:
+        """Return the tokens that are read and written for one answer."""
+        read = run.prompt_tokens + run.cached_tokens
+        return self.prompt_tokens or read, self.reply_tokens or run.reply_tokens
+
+    def score(self, run: Run) -> float | None:
+        """Return the logarithm of the run's benefit; None if unknown."""
+        value = self.value(run)
+        if not value:
+            return None
+        return -math.log(value) if self.aim is Aim.ANSWER else math.log(value)
+
+    def value_of(self, score: float) -> float:
+        """Return the value that has this score."""
+        return math.exp(-score if self.aim is Aim.ANSWER else score)
+
+    def step_cost(self, run: Run) -> float | None:
+        """Return what one verification step costs: seconds, or joules where energy is the aim; None if unknown."""
+        steps = run.steps
+        if self.value(run) is None or not run.decode_rate or not steps:
+            return None
+        if self.aim is Aim.ENERGY:
+            return run.energy_j / steps if run.energy_j else None
+        return run.reply_tokens / run.decode_rate / steps

@@ -1,0 +1,95 @@
+"""The first half of a tune: a few draft lengths, then whatever is most likely to be best, until that is known."""
+
+import numpy as np
+
+from launcher.base.errors import NothingMeasured
+from launcher.tuning.plan_of_trials import FEWEST_PAIRS, PROBE_ROUNDS, balanced_orders, probe_lengths, visits
+from launcher.tuning.records import Settings
+from launcher.tuning.search import Assessment
+from launcher.tuning.space import draft_of
+from launcher.tuning.tuner_course import Course
+from launcher.tuning.tuner_events import Predicted
+from launcher.tuning.tuner_state import Fault, Stage
+
+_ENOUGH_REGRET = 0.015
+"""How much better the best may still be expected to be, as a logarithm, when exploring ends."""
+_ENOUGH_PRECISION = 0.021
+"""Standard deviation of the logarithm of every forecast by draft length at which exploring ends."""
+_MOST_OF_BUDGET = 0.4
+"""Exploring takes no more: on a noisy machine the rest tells more in direct comparisons."""
+_COMPARED = 3
+_SPARE = 3
+_EXPLORED = 12
+"""Trials that there should be time for before prompts are asked more than once on a start."""
+
+
+async def probe(course: Course) -> None:
+    """Measure the baseline and the longest and the shortest draft twice each, in turns.
+
+    A draft that cannot be served is replaced by the next shorter. Raises NothingMeasured when the baseline cannot be
+    measured at all.
+    """
+    for _ in range(PROBE_ROUNDS):
+        await _measure_baseline(course)
+        for length in probe_lengths(course.space.drafts):
+            await _probe_draft(course, length)
+    assessment = course.search.assess()
+    on = _best_with_mtp(course, assessment)
+    shown = course.search.grid[assessment.best if on is None else on]
+    course.tell(Predicted(shown, course.search.forecast(assessment, shown)))
+
+
+async def explore(course: Course) -> None:
+    """Try what may be best until little can be gained by more of it, or only the time to verify and confirm is left."""
+    search = course.search
+    reserve = visits(balanced_orders(FEWEST_PAIRS, _COMPARED)) + visits(balanced_orders(FEWEST_PAIRS, 1)) + _SPARE
+    last: Settings | None = None
+    course.settle_passes(reserve + _EXPLORED)
+    while course.affords(reserve + 1) and course.state.used_s < _MOST_OF_BUDGET * course.budget_s:
+        assessment = search.assess()
+        wanted: Settings = search.next(assessment, last)
+        if assessment.regret < _ENOUGH_REGRET:
+            vague = _least_known(course, assessment)
+            if vague is None:
+                break
+            wanted = vague if vague != last else wanted
+        last = (await course.visit(wanted, Stage.EXPLORE)).settings
+        course.settle_passes(reserve + 1)
+
+
+async def _measure_baseline(course: Course) -> None:
+    for _ in range(3):
+        trial = await course.visit(course.space.off(), Stage.PROBE)
+        if any(course.goal.value(run) is not None for run in trial.runs):
+            return
+    why = trial.error or next((run.spoilt for run in trial.runs if run.spoilt), None)
+    why = why or f"Its replies do not tell {course.goal.unit}."
+    raise NothingMeasured(f"The settings without MTP cannot be measured. {why}", "Serve them first, then tune.")
+
+
+async def _probe_draft(course: Course, length: int) -> None:
+    """Measure a draft of this length, or the next shorter one that fits and starts."""
+    for draft in (each for each in reversed(course.space.drafts) if each <= length):
+        settings = course.search.nearest(draft)
+        if settings is None:
+            continue
+        trial = await course.visit(settings, Stage.PROBE)
+        if trial.fault in {Fault.NONE, Fault.SPOILT}:
+            return
+
+
+def _best_with_mtp(course: Course, assessment: Assessment) -> int | None:
+    mean = assessment.mean
+    on = [i for i, settings in enumerate(course.search.grid) if draft_of(settings) and not course.search.out[i]]
+    return max(on, key=lambda i: mean[i], default=None)
+
+
+def _least_known(course: Course, assessment: Assessment) -> Settings | None:
+    """Return the least known of all draft lengths beside the best one, None when all are known well enough."""
+    search = course.search
+    on = _best_with_mtp(course, assessment)
+    best = search.grid[assessment.best if on is None else on]
+    beside = [i for draft in (0, *course.space.drafts) if (i := search.beside(best, draft)) is not None]
+    spreads = np.std(assessment.scores[:, beside], axis=0)
+    worst = int(spreads.argmax())
+    return search.grid[beside[worst]] if spreads[worst] > _ENOUGH_PRECISION else None
