@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class PageSpec:
     """A page: its name, the title in the rail, the key that shows it, and the class as "module:Class".
 
-    The class is a QWidget that takes the controller, with optional methods `shown()` and `hidden()`.
+    The class is a QWidget that takes the controller, with optional methods `shown()` and `hidden()`. `ahead` is False
+    for one that takes longer to build than a window may stand still: it is built when it is first shown.
     """
 
     name: str
@@ -24,6 +25,11 @@ class PageSpec:
     key: str
     factory: str
     in_rail: bool = True
+    ahead: bool = True
+
+    def load(self) -> None:
+        """Import its code."""
+        import_module(self.factory.partition(":")[0])
 
     def build(self, controller: "Controller") -> "QWidget":
         """Return the page."""
@@ -34,11 +40,11 @@ class PageSpec:
 
 PAGES = (
     PageSpec("start", mark("Start"), "Ctrl+1", "launcher.gui.start.page:StartPage"),
-    PageSpec("cockpit", mark("Cockpit"), "Ctrl+2", "launcher.gui.cockpit.page:CockpitPage"),
+    PageSpec("cockpit", mark("Cockpit"), "Ctrl+2", "launcher.gui.cockpit.page:CockpitPage", ahead=False),
     PageSpec("tune", mark("Tune"), "Ctrl+3", "launcher.gui.tune.page:TunePage"),
     PageSpec("models", mark("Models"), "Ctrl+4", "launcher.gui.models.page:ModelsPage"),
     PageSpec("logs", mark("Logs"), "Ctrl+5", "launcher.gui.logs.page:LogsPage"),
-    PageSpec("settings", mark("Settings"), "Ctrl+,", "launcher.gui.settings.page:SettingsPage"),
+    PageSpec("settings", mark("Settings"), "Ctrl+,", "launcher.gui.settings.page:SettingsPage", ahead=False),
     PageSpec("keys", mark("Keyboard"), "F1", "launcher.gui.keys:KeysPage", in_rail=False),
     PageSpec("about", mark("About"), "", "launcher.gui.about:AboutPage", in_rail=False),
 )

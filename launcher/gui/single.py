@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ from launcher.base.files import private_folder, read_private, write_atomically
 from launcher.base.paths import state_dir
 
 _ANSWER_MS = 5_000
+_STARTING_S = 30.0
+"""So long may a window take, on a busy computer, from its start until it answers."""
 _MOST_BYTES = 65_536
 _LONGEST_PATH = 100
 """Of the 108 bytes that the address of a socket takes (unix(7))."""
@@ -36,7 +39,8 @@ class SingleInstance(QObject):
         folder = private_folder(state_dir())
         self._token = _token(folder / "window.token")
         self._name = _name(folder, self._token)
-        self._lock = QLockFile(str(folder / "window.lock"))
+        self._lock_file = folder / "window.lock"
+        self._lock = QLockFile(str(self._lock_file))
         self._lock.setStaleLockTime(0)
         self._server: QLocalServer | None = None
         self._tell: Callable[[Path | None, bool], None] = lambda _file, _demo: None
@@ -70,7 +74,17 @@ class SingleInstance(QObject):
         asked = {"file": str(file) if file else None, "demo": demo, "token": self._token}
         socket.write(json.dumps(asked).encode() + b"\n")
         socket.flush()
-        return socket.waitForReadyRead(_ANSWER_MS) and bytes(socket.readLine().data()) == b"raised\n"
+        while not socket.waitForReadyRead(_ANSWER_MS):
+            gone = socket.state() is not QLocalSocket.LocalSocketState.ConnectedState
+            if gone or not self._first_is_starting():
+                return False
+        return bytes(socket.readLine().data()) == b"raised\n"
+
+    def _first_is_starting(self) -> bool:
+        """Whether the window that has the right was started so lately that it need not answer yet."""
+        with suppress(OSError):
+            return time.time() - self._lock_file.stat().st_mtime < _STARTING_S
+        return False
 
     def _answer(self) -> None:
         socket = self._server.nextPendingConnection() if self._server else None

@@ -1,10 +1,11 @@
 """The main window: the rail, and the page that it shows."""
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QEvent, QSettings, QSize, Qt, QTimer, QUrl, Signal, Slot
+from PySide6.QtCore import QEvent, QSettings, Qt, QTimer, QUrl, Signal, Slot
 from PySide6.QtGui import (
     QCloseEvent,
     QDesktopServices,
@@ -12,7 +13,6 @@ from PySide6.QtGui import (
     QDropEvent,
     QHideEvent,
     QPaintEvent,
-    QResizeEvent,
     QShortcut,
     QShowEvent,
 )
@@ -21,6 +21,7 @@ from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton
 from launcher import settings
 from launcher.base.paths import state_dir
 from launcher.gui.controller import DEMO, Controller
+from launcher.gui.page_room import PageRoom
 from launcher.gui.pages import PAGES
 from launcher.gui.rail import Rail
 from launcher.gui.tray import Tray
@@ -36,48 +37,6 @@ _SMALLEST = (940, 520)
 """Fits a screen of 1920 x 1080 at a scale of 200 %."""
 _FIRST_PAGE = "start"
 _AHEAD_MS = 200
-
-
-class PageRoom(QWidget):
-    """Holds the pages, and needs the room that the one needs which is shown.
-
-    It has no layout of its own: a stack's would ask for the height of the highest of all its pages.
-    """
-
-    def __init__(self, stack: QStackedWidget) -> None:
-        super().__init__()
-        self._stack = stack
-        stack.setParent(self)
-        stack.currentChanged.connect(lambda _: self.updateGeometry())
-
-    def event(self, event: QEvent) -> bool:
-        """Hear that the page needs another size."""
-        if event.type() == QEvent.Type.LayoutRequest:
-            self.updateGeometry()
-        return super().event(event)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Give all room to the page."""
-        super().resizeEvent(event)
-        self._stack.setGeometry(self.rect())
-        if event.size().width() != event.oldSize().width():
-            self.updateGeometry()
-
-    def sizeHint(self) -> QSize:  # noqa: N802
-        """Return the size that the page wants."""
-        page = self._stack.currentWidget()
-        return page.sizeHint() if page is not None else super().sizeHint()
-
-    def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Return the least size of the page."""
-        page = self._stack.currentWidget()
-        if page is None:
-            return super().minimumSizeHint()
-        least, layout = page.minimumSizeHint(), page.layout()
-        if layout is not None and layout.hasHeightForWidth():  # lines of text that wrap need more
-            width = max(least.width(), self.width())
-            least.setHeight(max(least.height(), layout.totalMinimumHeightForWidth(width)))
-        return least
 
 
 class Window(QMainWindow):
@@ -104,6 +63,7 @@ class Window(QMainWindow):
         self._pages: dict[str, QWidget] = {}
         self._specs = {spec.name: spec for spec in PAGES if _is_there(spec.factory)}
         self._page = self._page_before = ""
+        self._ahead = self._steps_ahead()
         self.rail = Rail([spec for spec in self._specs.values() if spec.in_rail])
         self.chip = self.rail.chip
         self.notice = Banner()
@@ -152,11 +112,19 @@ class Window(QMainWindow):
         return page
 
     def build_ahead(self) -> None:
-        """Build the pages that were not shown yet, one at a time, while nothing else is to be done."""
-        left = [name for name, spec in self._specs.items() if spec.in_rail and name not in self._pages]
-        if left and not self._may_close and self.isEnabled():
-            self.page(left[0])
+        """Do the next step of what pages need before they are shown, while nothing else is to be done, and so on."""
+        if not self._may_close and self.isEnabled() and next(self._ahead, False):
             QTimer.singleShot(_AHEAD_MS, self, self.build_ahead)
+
+    def _steps_ahead(self) -> Iterator[bool]:
+        """Load the code of pages and build those that do not take long; each step stops the window for some 30 ms."""
+        for name, spec in self._specs.items():
+            if spec.in_rail and name not in self._pages:
+                spec.load()
+                yield True
+            if spec.in_rail and spec.ahead and name not in self._pages:
+                self.page(name)
+                yield True
 
     @Slot(str)
     def show_page(self, name: str) -> None:

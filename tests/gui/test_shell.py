@@ -1,5 +1,8 @@
 """The window around the pages: rail, keys, list of keys, About, what is remembered."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +16,11 @@ from launcher.gui import words
 from launcher.gui.keys import KEYS
 from launcher.gui.labels import Elided
 from launcher.gui.pages import PAGES
+from launcher.gui.single import SingleInstance
 from launcher.gui.window import Window
 
+_STILL_S = 0.075
+"""50 ms, and half as much for a processor that others share."""
 RAIL = [spec for spec in PAGES if spec.in_rail]
 
 
@@ -92,9 +98,78 @@ def test_where_it_was_is_remembered(qtbot: QtBot, home: Path) -> None:
 def test_pages_are_built_when_they_are_first_shown_or_ahead(window: Window, qtbot: QtBot) -> None:
     assert set(window._pages) == {"cockpit"}
     window.build_ahead()
-    wanted = {spec.name for spec in RAIL if spec.name in window._specs}
-    qtbot.waitUntil(lambda: set(window._pages) == wanted, timeout=20_000)
+    wanted = {spec.name for spec in RAIL if spec.ahead} | {"cockpit"}
+    qtbot.waitUntil(lambda: set(window._pages) == wanted and not next(window._ahead, False), timeout=20_000)
     assert window.page_name == "cockpit"
+    assert "launcher.gui.settings.page" in sys.modules
+    window.show_page("settings")
+    assert set(window._pages) == wanted | {"settings"}
+
+
+def test_no_step_ahead_lets_the_window_stand_still(qtbot: QtBot, home: Path) -> None:
+    """In processor time, which does not know how busy the computer is, from a process that has loaded nothing yet."""
+    code = (
+        "import time\n"
+        "from PySide6.QtWidgets import QApplication\n"
+        "from launcher.gui import theme\n"
+        "from launcher.gui.window import Window\n"
+        "app = QApplication([])\n"
+        "theme.apply(app, theme.current())\n"
+        "window = Window(remember=False, page='start')\n"
+        "window.show()\n"
+        "app.processEvents()\n"
+        "more = True\n"
+        "while more:\n"
+        "    began_s = time.thread_time()\n"
+        "    more = next(window._ahead, False)\n"
+        "    print(time.thread_time() - began_s)\n"
+        "window.controller.bridge.close()\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"QT_QPA_PLATFORM": "offscreen"},
+    )
+    steps_s = [float(line) for line in told.stdout.split()]
+    assert len(steps_s) > len(RAIL)
+    assert max(steps_s) < _STILL_S, steps_s
+
+
+def test_a_second_start_waits_for_a_first_that_is_starting_but_not_for_one_that_hangs(qtbot: QtBot, home: Path) -> None:
+    code = (
+        "from PySide6.QtCore import QCoreApplication\n"
+        "from launcher.gui import single\n"
+        "app = QCoreApplication([])\n"
+        "single._ANSWER_MS = 100\n"
+        "second = single.SingleInstance()\n"
+        "print(second.first, second.raise_first(None, demo=True))\n"
+    )
+    first, asked = SingleInstance(), []
+    assert first.first
+    first.listen()
+    server = first._server
+    assert server is not None
+
+    def second() -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+    with second() as starts:
+        qtbot.waitUntil(server.hasPendingConnections, timeout=10_000)
+        qtbot.wait(400)
+        assert starts.poll() is None
+        first.tell(lambda file, demo: asked.append((file, demo)))
+        qtbot.waitUntil(lambda: starts.poll() is not None, timeout=10_000)
+        assert starts.stdout is not None
+        assert starts.stdout.read().split() == ["False", "True"]
+    assert asked == [(None, True)]
+    server.newConnection.disconnect()
+    os.utime(home / "state" / "window.lock", (0, 0))
+    with second() as starts:
+        qtbot.waitUntil(lambda: starts.poll() is not None, timeout=10_000)
+        assert starts.stdout is not None
+        assert starts.stdout.read().split() == ["False", "False"]
 
 
 def test_the_monitor_knows_whether_somebody_looks(window: Window) -> None:
