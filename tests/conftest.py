@@ -36,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home"
     monkeypatch.setenv(HOME_VARIABLE, str(folder))
     for name in list(os.environ):
-        if name.startswith(("LLAMA_", "FAKE_")):
+        if name.startswith(("LLAMA_", "FAKE_")) or name == "COLUMNS":  # which workers of pytest-xdist have
             monkeypatch.delenv(name)
     return folder
 

@@ -169,7 +169,7 @@ async def test_a_drain_lets_replies_end_and_takes_no_new_ones(options: ServeOpti
 
 async def test_a_drain_has_an_end(options: ServeOptions) -> None:
     request = ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=100_000, extra={"ignore_eos": True})
-    async with served(options) as session:
+    async with served(replace(options, context=131_072)) as session:  # what fills it outlasts any delay here
         begun = asyncio.Event()
         asking = asyncio.create_task(session.ask(request, lambda _: begun.set()))
         await begun.wait()

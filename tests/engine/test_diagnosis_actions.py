@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from launcher.base.errors import DraftsInert, EngineFailed, EngineUnsuitable, LauncherError, PortBusy, Refused
@@ -60,6 +61,13 @@ def test_the_context_is_the_longest_that_the_formula_says_fits(launch: Launch) -
     assert apply(found, launch.options).context == context
     tighter = by_kind(sized(diagnosis(), launch, backend="cuda", free_mib=17_000))[ActionKind.SMALLER_CONTEXT]
     assert int(tighter.parameters["context"]) < context
+
+
+@pytest.fixture(autouse=True)
+def free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A computer with 64 GiB of free memory, whatever this one has."""
+    memory = psutil.virtual_memory()._replace(available=64 * 2**30)
+    monkeypatch.setattr("launcher.engine.diagnosis_actions.psutil.virtual_memory", lambda: memory)
 
 
 def test_as_few_experts_go_to_the_host_as_will_do(launch: Launch) -> None:

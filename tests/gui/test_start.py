@@ -183,7 +183,7 @@ def test_paused_before_anything_runs_nothing_comes_of_it(looked: StartPage, wind
     qtbot.waitUntil(lambda: window.controller.view.word != "Stopped", timeout=10_000)
     with qtbot.waitSignal(looked.flow.paused, timeout=10_000):
         qtbot.mouseClick(looked.card.pause, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: window.controller.view.word == "Stopped", timeout=15_000)
+    qtbot.waitUntil(lambda: window.controller.view.word == "Stopped", timeout=60_000)
     click(looked, qtbot, "Resume")
     qtbot.waitUntil(lambda: done(looked), timeout=30_000)
 
