@@ -9,6 +9,7 @@ from PySide6.QtCore import QMimeData, Qt, QUrl
 from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
+from shiboken6 import delete, isValid
 
 from launcher.base.errors import LauncherError
 from launcher.conversations.records import Ending
@@ -18,6 +19,7 @@ from launcher.engine.state import State
 from launcher.gui import theme
 from launcher.gui.chat.code import CodeBlock
 from launcher.gui.chat.compare import Pair
+from launcher.gui.chat.kept import Kept
 from launcher.gui.chat.pane import Answer, ChatPane, Text
 from launcher.gui.chat.steps import Steps
 from launcher.gui.controller import Controller
@@ -34,8 +36,9 @@ def pane(qtbot: QtBot, qapp: QApplication, home: Path) -> ChatPane:
     pane = ChatPane(controller)
     qtbot.addWidget(pane)
     pane.resize(420, 700)
-    pane.show()
-    qtbot.waitExposed(pane)
+    with qtbot.waitActive(pane, timeout=20_000):  # keys of a window that is not active go nowhere
+        pane.show()
+        pane.activateWindow()
     pane.show_abilities(can_ask=True, replying=False, hint="")
     return pane
 
@@ -380,6 +383,20 @@ def test_what_cannot_be_kept_is_told_and_the_chat_goes_on(pane: ChatPane) -> Non
     pane.kept.failed.emit(LauncherError("Conversations cannot be kept.", "Do this."))
     assert "cannot be kept" in pane.banner.text.text()
     assert say(pane, "Why?", "So.").said == "So."
+
+
+def test_who_is_gone_is_told_nothing(qapp: QApplication) -> None:
+    kept, heard = Kept(), list[object]()
+
+    def while_it_is_there(_: Conversations) -> None:
+        while isValid(kept):
+            pass
+
+    kept.do(while_it_is_there, heard.append)
+    delete(kept)
+    kept.close()
+    qapp.processEvents()
+    assert heard == [], "and nothing was raised on the thread that writes"
 
 
 def test_the_last_reply_is_copied_by_its_key(pane: ChatPane, qtbot: QtBot, qapp: QApplication) -> None:

@@ -1,6 +1,7 @@
 """What the chat keeps, and hears from the file of conversations: nothing here waits for a disk."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from PySide6.QtCore import QObject, Qt, Signal, Slot
@@ -32,18 +33,24 @@ class Kept(QObject):
         super().__init__(parent)
         self._told.connect(self._call, Qt.ConnectionType.QueuedConnection)
         told, failed = self._told, self.failed
-        writer = Writer(lambda error: told.emit(lambda: failed.emit(error)), in_memory=not settings.value(KEEP))
+
+        def tell(call: Callable[[], object]) -> None:
+            with suppress(RuntimeError):  # so Qt says that the window is gone, with whoever was to be told
+                told.emit(call)
+
+        self._tell = tell  # holds on to the signal alone, for the thread may outlive this object
+        writer = Writer(lambda error: tell(lambda: failed.emit(error)), in_memory=not settings.value(KEEP))
         self._writer = writer
         self._asked = False
         self.destroyed.connect(lambda: writer.close())
 
     def do(self, work: Callable[[Conversations], _T], done: Callable[[_T], object] | None = None) -> None:
         """Do something with the file, after all that was asked for before; `done` gets what it returns."""
-        told = self._told
+        tell = self._tell
         if not self._asked:
             self._asked = True
-            self._writer.do(lambda kept: kept.notice, lambda notice: told.emit(lambda: self._notice(notice)))
-        self._writer.do(work, (lambda result: told.emit(lambda: done(result))) if done else None)
+            self._writer.do(lambda kept: kept.notice, lambda notice: tell(lambda: self._notice(notice)))
+        self._writer.do(work, (lambda result: tell(lambda: done(result))) if done else None)
 
     def change(self, work: Callable[[Conversations], object]) -> None:
         """Do something that changes the list, and tell when it is done."""
