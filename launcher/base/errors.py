@@ -375,6 +375,18 @@ class ConversationMissing(LauncherError):
     code = "conversation_missing"
 
 
+class HistoryUnusable(LauncherError):
+    """The history of measurements cannot be read or written."""
+
+    code = "history_unusable"
+
+
+class ResultMissing(LauncherError):
+    """There is no such measurement, or several begin like that."""
+
+    code = "result_missing"
+
+
 class TuneMismatch(LauncherError):
     """A tune cannot be continued from a state, because that is of another tune or cannot be read."""
 

@@ -1,0 +1,100 @@
+"""A file of ours that SQLite keeps: opened, made, brought up to date; set aside when it is damaged."""
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.base.errors import WrittenByNewer
+from launcher.base.files import open_private, private_folder, set_aside
+
+_BUSY_S = 5.0
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The open file, in autocommit mode, and what the user must know of it, or an empty text."""
+
+    db: sqlite3.Connection
+    notice: str = ""
+
+
+def open_database(path: Path, migrations: Sequence[str], what: str) -> Opened:
+    """Open a file in WAL mode, and make it where there is none. A damaged one is kept as .bad, and a new one begun.
+
+    `migrations` are the scripts that lead from one version of the file to the next; its `user_version` counts those
+    that were run. `what` begins a sentence, such as "The history of measurements". Raises sqlite3.Error and OSError
+    when the system refuses, WrittenByNewer for a file of a newer version of this program.
+    """
+    try:
+        return Opened(_opened(path, migrations, what))
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error) or (bad := _put_aside(path, what)) is None:
+            raise
+    notice = f"{what} was damaged: a new one was begun, and the old one is kept as {bad.name}."
+    return Opened(_opened(path, migrations, what), notice)
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether it is the file's content that SQLite objects to."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in _DAMAGE
+
+
+class _Damaged(sqlite3.DatabaseError):
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+
+
+def _opened(path: Path, migrations: Sequence[str], what: str) -> sqlite3.Connection:
+    private_folder(path.parent)
+    os.close(open_private(path, os.O_RDWR | os.O_CREAT))  # SQLite gives its other files the same permissions
+    db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute("PRAGMA journal_mode = WAL")  # where the file system cannot, SQLite keeps to its usual journal
+        if (found := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            raise _Damaged(found)
+        _bring_up_to_date(db, path, migrations, what)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _bring_up_to_date(db: sqlite3.Connection, path: Path, migrations: Sequence[str], what: str) -> None:
+    version = _version(db)
+    if version > len(migrations):
+        raise WrittenByNewer(
+            f"{what} ({path}) was written by a newer version of this program.",
+            "Update this one, or move that file away.",
+            path=str(path),
+        )
+    if version == len(migrations):
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for number in range(_version(db), len(migrations)):  # another process may have done it meanwhile
+            for statement in migrations[number].split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {number + 1}")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _put_aside(path: Path, what: str) -> Path | None:
+    bad = set_aside(path, what)
+    if bad is not None:
+        with suppress(OSError):
+            path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
+        with suppress(OSError):  # what came last may still be in it
+            path.with_name(f"{path.name}-wal").rename(bad.with_name(f"{bad.name}-wal"))
+    return bad

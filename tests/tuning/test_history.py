@@ -1,0 +1,248 @@
+"""The file of measurements: what is put in comes out, by what it is found, and what happens to a damaged one."""
+
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import HistoryUnusable, LauncherError, ResultMissing, WrittenByNewer
+from launcher.tuning.history import History, history_file
+from launcher.tuning.history_environment import Environment, ModelFacts
+from launcher.tuning.history_writer import HistoryWriter
+from tests.tuning.measured import DRAFTS, ENVIRONMENT, OFF, ON, run
+
+
+class Clock:
+    """Seconds since the epoch, as the test has them."""
+
+    now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def history(home: Path, clock: Clock) -> Iterator[History]:
+    with History(clock=clock) as opened:
+        yield opened
+
+
+RUNS = (
+    run(50.0, OFF),
+    run(70.5, ON, prompt="prose", power_w=210.5, energy_j=52.6, temperature_c=61.0, clock_mhz=2_520.0),
+    run(20.0, ON, spoilt="The GPU was held back by its temperature."),
+    run(None, {"draft": 3, "p_min": 0.75, "kv": None}, error="It ended: out of memory."),
+)
+
+
+def test_what_is_put_in_comes_out(history: History, clock: Clock) -> None:
+    id_ = history.add_session("bench", ENVIRONMENT, OFF, workload="code")
+    for each in RUNS[:2]:
+        history.add_run(id_, each)
+    history.add_runs(id_, RUNS[2:])
+    clock.now_s = 1_060.0
+    history.finish(id_, {"sentence": "It is fast.", "mean": 60.25})
+    found = history.load(id_)
+    assert found.runs == RUNS
+    assert found.runs[1].acceptance == DRAFTS
+    assert found.environment == ENVIRONMENT
+    assert (found.kind, found.workload, dict(found.settings)) == ("bench", "code", dict(OFF))
+    assert (found.began_s, found.ended_s) == (1_000.0, 1_060.0)
+    assert found.result == {"sentence": "It is fast.", "mean": 60.25}
+
+
+def test_only_runs_that_count_make_the_figure_of_a_list(history: History) -> None:
+    id_ = history.add_session("tune", ENVIRONMENT, OFF)
+    history.add_runs(id_, RUNS)
+    (told,) = history.find()
+    assert (told.runs, told.counted) == (4, 2)
+    assert told.decode_rate == pytest.approx(60.25)
+    assert (told.ended_s, told.sentence) == (None, None)
+    assert (told.model, told.quant) == ("Qwen3.6-35B-A3B", "UD-Q3_K_XL")
+
+
+def test_one_without_runs_has_no_figure(history: History) -> None:
+    history.add_session("bench", ENVIRONMENT, OFF)
+    (told,) = history.find()
+    assert (told.runs, told.counted, told.decode_rate) == (0, 0, None)
+
+
+def test_they_are_found_by_kind_model_workload_and_time(history: History, clock: Clock) -> None:
+    small = Environment(ModelFacts("demo"), "built-in", "1")
+    first = history.add_session("bench", ENVIRONMENT, OFF, workload="code")
+    clock.now_s = 2_000.0
+    second = history.add_session("tune", small, OFF, workload="prose")
+    third = history.add_session("tune", ENVIRONMENT, OFF)
+
+    def ids(**filters: object) -> list[str]:
+        return [each.id for each in history.find(**filters)]  # type: ignore[arg-type]
+
+    assert ids() == [third, second, first]
+    assert ids(kind="tune") == [third, second]
+    assert ids(model="QWEN3.6") == [third, first]
+    assert ids(model="q3_k") == [third, first]
+    assert ids(model="%") == []
+    assert ids(workload="prose") == [second]
+    assert ids(since_s=1_500.0) == [third, second]
+    assert ids(kind="tune", model="demo", most=5) == [second]
+    assert ids(most=1) == [third]
+
+
+def test_an_id_may_be_cut_short(history: History) -> None:
+    first = history.add_session("bench", ENVIRONMENT, OFF, id="aa00000001")
+    second = history.add_session("bench", ENVIRONMENT, OFF, id="aa00000002")
+    assert history.id_of(first) == first
+    assert history.id_of("LAST") == second
+    for text, what in (("aa", "2 measurements begin with aa."), ("b", "no measurement b."), ("", "no measurement")):
+        with pytest.raises(ResultMissing, match=what):
+            history.id_of(text)
+
+
+def test_what_is_not_there_is_told(history: History) -> None:
+    with pytest.raises(ResultMissing):
+        history.load("nothing")
+    with pytest.raises(ResultMissing):
+        history.add_run("nothing", RUNS[0])
+    with pytest.raises(ResultMissing):
+        history.finish("nothing", {})
+    with pytest.raises(ResultMissing):
+        history.id_of("last")
+
+
+def test_what_is_deleted_is_gone_with_its_runs(history: History) -> None:
+    id_ = history.add_session("bench", ENVIRONMENT, OFF)
+    history.add_runs(id_, RUNS)
+    kept = history.add_session("bench", ENVIRONMENT, OFF)
+    history.add_runs(kept, RUNS[:1])
+    assert history.delete([id_, "nothing"]) == 1
+    assert [each.id for each in history.find()] == [kept]
+    assert history.load(kept).runs == RUNS[:1]
+    with sqlite3.connect(history.path) as db:
+        assert db.execute("SELECT count(*) FROM runs").fetchone() == (1,)
+    db.close()
+
+
+def test_a_run_that_cannot_be_kept_leaves_no_half_of_a_list(history: History) -> None:
+    id_ = history.add_session("bench", ENVIRONMENT, OFF)
+    with pytest.raises(HistoryUnusable):
+        history.add_runs(id_, [RUNS[0], run(1.0, prompt=None)])  # type: ignore[arg-type]
+    assert history.load(id_).runs == ()
+    history.add_run(id_, RUNS[0])
+    assert history.load(id_).runs == RUNS[:1]
+
+
+def test_half_characters_of_a_file_s_name_can_be_kept(history: History) -> None:
+    odd = Environment(ModelFacts("\udcff model"), "built-in", "1")
+    id_ = history.add_session("bench", odd, OFF, workload="mine\udcff")
+    history.add_run(id_, run(1.0, prompt="\udcff"))
+    assert history.load(id_).runs[0].prompt == "?"
+    assert history.find()[0].model == "? model"
+
+
+def test_a_killed_writer_loses_nothing_that_was_added(home: Path) -> None:
+    program = (
+        "import os, signal\n"
+        "from launcher.tuning.history import History\n"
+        "from tests.tuning.measured import ENVIRONMENT, OFF, run\n"
+        "history = History()\n"
+        "id_ = history.add_session('bench', ENVIRONMENT, OFF, id='killed0001')\n"
+        "history.add_run(id_, run(12.5))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], check=False, cwd=Path(__file__).parents[2])
+    assert ended.returncode == -9
+    with History() as history:
+        assert history.load("killed0001").runs[0].decode_rate == 12.5
+        assert history.find()[0].ended_s is None
+
+
+def test_two_programs_may_write(home: Path, history: History) -> None:
+    with History() as other:
+        mine, theirs = history.add_session("bench", ENVIRONMENT, OFF), other.add_session("tune", ENVIRONMENT, OFF)
+        history.add_run(mine, RUNS[0])
+        other.add_run(theirs, RUNS[1])
+        assert {each.id for each in history.find()} == {mine, theirs} == {each.id for each in other.find()}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
+def test_it_is_its_owner_s_alone(history: History) -> None:
+    assert stat.S_IMODE(history_file().stat().st_mode) == 0o600
+    assert stat.S_IMODE(history_file().parent.stat().st_mode) == 0o700
+
+
+def test_a_damaged_file_is_set_aside(home: Path) -> None:
+    with History() as history:
+        history.add_session("bench", ENVIRONMENT, OFF)
+    history_file().write_bytes(b"This is no database. " * 1_000)
+    with History() as history:
+        assert history.find() == ()
+        assert "history.db.bad" in history.notice
+        history.add_session("bench", ENVIRONMENT, OFF)
+    assert history_file().with_name("history.db.bad").exists()
+    with History() as history:
+        assert history.notice == ""
+        assert len(history.find()) == 1
+
+
+def test_a_newer_file_is_left_alone(home: Path) -> None:
+    History().close()
+    with sqlite3.connect(history_file()) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(WrittenByNewer, match="newer version"):
+        History()
+    assert not list(history_file().parent.glob("*.bad"))
+
+
+def test_a_row_that_makes_no_sense_is_told_and_harms_no_other(history: History) -> None:
+    id_ = history.add_session("bench", ENVIRONMENT, OFF)
+    good = history.add_session("bench", ENVIRONMENT, OFF)
+    with sqlite3.connect(history.path) as db:
+        db.execute("UPDATE sessions SET environment = '{\"model\": 5}' WHERE id = ?", (id_,))
+    db.close()
+    with pytest.raises(HistoryUnusable):
+        history.load(id_)
+    assert history.load(good).environment == ENVIRONMENT
+
+
+def test_the_writer_keeps_the_order_and_closes(home: Path) -> None:
+    told: list[LauncherError] = []
+    writer = HistoryWriter(told.append)
+    id_ = writer.begin("tune", ENVIRONMENT, OFF, workload="code")
+    for each in RUNS:
+        writer.add(id_, each)
+    writer.finish(id_, {"sentence": "Done."})
+    assert writer.close(timeout_s=30)
+    assert told == []
+    with History() as history:
+        found = history.load(id_)
+    assert found.runs == RUNS
+    assert found.result["sentence"] == "Done."
+    assert found.ended_s is not None
+
+
+def test_a_writer_without_work_makes_no_file(home: Path) -> None:
+    assert HistoryWriter(lambda _: None).close()
+    assert not history_file().exists()
+
+
+def test_the_writer_tells_once_what_cannot_be_kept(home: Path) -> None:
+    history_file().parent.mkdir(parents=True)
+    history_file().mkdir()
+    told: list[LauncherError] = []
+    writer = HistoryWriter(told.append)
+    id_ = writer.begin("bench", ENVIRONMENT, OFF)
+    writer.add(id_, RUNS[0])
+    assert writer.close(timeout_s=30)
+    (error,) = told
+    assert isinstance(error, HistoryUnusable)
+    assert str(history_file()) in error.title
