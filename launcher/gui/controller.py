@@ -80,7 +80,7 @@ class Controller(QObject):
         self._wish: Wish | None = None
         self._asking: Handle[object] | None = None
         self._reply = 0
-        self._attended = self._closing = False
+        self._closing = False
 
     @property
     def view(self) -> View:
@@ -184,13 +184,6 @@ class Controller(QObject):
         """Show another page of the window."""
         self.page_asked.emit(name)
 
-    def attend(self, visible: bool) -> None:
-        """Say whether somebody looks at the plots: the monitor then samples as often as they are drawn."""
-        if visible != self._attended:
-            self._attended = visible
-            if self._session is not None and not self._closing:
-                self.bridge.submit("attend", self._attend)
-
     def notify(self, title: str, text: str) -> None:
         """Tell the user by the system's own means, if they want that, while the window is not in front."""
         self.told_user.emit(title, text)
@@ -215,7 +208,6 @@ class Controller(QObject):
             session = self._session = app.Session(
                 on_event=self._hear, on_sample=self.bridge.post, on_health=self._hear_health
             )
-            session.monitor.attend(self._attended)
         options, chosen = wish.options, None
         if options is None:
             options = app.options_for(wish.model, lambda path: ServeOptions(model=path), draft=wish.draft)
@@ -289,10 +281,6 @@ class Controller(QObject):
             note = demo_preset().speed_note if what == DEMO else ""
             address = session.supervisor.endpoint.url.removeprefix("http://")
             self.bridge.post(Launched(launch, launch.header.name, settings, address, note, session.shared))
-
-    async def _attend(self) -> None:
-        if self._session is not None:
-            self._session.monitor.attend(self._attended)
 
     async def _stop(self) -> None:
         if self._session is not None:

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QEvent, QSettings, Qt, QTimer, QUrl, Signal, Slot
+from PySide6.QtCore import QSettings, Qt, QTimer, QUrl, Signal, Slot
 from PySide6.QtGui import (
     QCloseEvent,
     QDesktopServices,
@@ -142,7 +142,6 @@ class Window(QMainWindow):
         self.rail.show_page(name)
         if self.isVisible() and not self._unseen:
             QTimer.singleShot(0, self, lambda: self._tell_page("shown"))
-        self._attend()
 
     @Slot()
     def show_keys(self) -> None:
@@ -160,29 +159,17 @@ class Window(QMainWindow):
         """Wait for the paint."""
         super().showEvent(event)
         self._unseen = True
-        self._attend()
 
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
         """Tell the page that nobody sees it."""
         super().hideEvent(event)
         self._tell_page("hidden")
-        self._attend()
-
-    def changeEvent(self, event: QEvent) -> None:  # noqa: N802
-        """Notice that the window was minimised, or is back."""
-        super().changeEvent(event)
-        if event.type() == QEvent.Type.WindowStateChange:
-            self._attend()
 
     def _tell_page(self, what: str) -> None:
         if page := self._pages.get(self._page):
             getattr(page, what, _nothing)()
             if what == "shown":
                 self.page_shown.emit(self._page)
-
-    def _attend(self) -> None:
-        """Let the monitor know whether its plots are looked at."""
-        self.controller.attend(self._page == "cockpit" and self.isVisible() and not self.isMinimized())
 
     def add_tray(self) -> None:
         """Put an icon into the system's tray, where there is one."""

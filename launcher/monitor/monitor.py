@@ -22,7 +22,7 @@ from launcher.monitor.traffic import Counters, Traffic, between, read_counters
 from launcher.monitor.watched import Watched
 
 PERIOD_S, REST_S = 0.1, 1.0
-"""Between two samples: while tokens come or somebody looks, and else."""
+"""Between two samples: while tokens come, and else."""
 METRICS_PERIOD_S = 2.0
 """Each answer of /metrics wakes the engine's queue; asked more often than once a second, it would keep a
 request whose client has gone running to its end (observed with llama.cpp b11669)."""
@@ -72,13 +72,7 @@ class Monitor:
         self._counters: Counters | None = None
         self._counters_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
-        self._attended = False
         self._wake = asyncio.Event()
-
-    def attend(self, visible: bool) -> None:
-        """Sample as often as a plot is drawn while somebody looks at one, though nothing may happen."""
-        self._attended = visible
-        self._wake.set()
 
     def begin(self, supervisor: Watched) -> None:
         """Start sampling `supervisor` and the machine, unless that is being done."""
@@ -148,10 +142,10 @@ class Monitor:
         return max(later_s, soon_s)
 
     def _must_be_quick(self, supervisor: Watched) -> bool:
-        """Whether tokens come, have just ceased to, or somebody looks."""
+        """Whether tokens come or have just ceased to."""
         ceased_s = self._earlier[1] if self._earlier is not None else float("-inf")
         replying = self._meter is not None or self._clock() - ceased_s <= _STANDS_S
-        return self._attended or replying or supervisor.status.state is State.BUSY
+        return replying or supervisor.status.state is State.BUSY
 
     async def _follow(self, supervisor: Watched) -> None:
         """Read /metrics now and then; the engine may take its time to answer."""

@@ -149,7 +149,7 @@ def woken(url: str) -> None:
     began_s = time.monotonic()
     with suppress(Unreachable):
         assert stream.readinto(view) == 0
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 20
     stream.close()
 
 

@@ -135,6 +135,6 @@ def test_it_ends_at_once(demo_model: Path, way: str, streaming: bool) -> None:
         # The server may answer a moment before its constructor returns; until then a signal has its default effect.
         by_default = {-signal.SIGTERM} if way == "SIGTERM" else set()
         assert process.wait(10) in {1 if way == "end of input" else 0} | by_default
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 8
         if response is not None:
             response.close()

@@ -101,10 +101,10 @@ def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.M
     began = time.monotonic()
     for _ in range(20_000):
         book.add("x" * 1_000)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert book._writer._characters <= logs._WAITING_CHARACTERS + 1_000
     book.close()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 40
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # lets the thread go
     while any(thread.name == "launcher-log" for thread in threading.enumerate()):
         try:

@@ -19,8 +19,6 @@ from launcher.gui.pages import PAGES
 from launcher.gui.single import SingleInstance
 from launcher.gui.window import Window
 
-_STILL_S = 0.075
-"""50 ms, and half as much for a processor that others share."""
 RAIL = [spec for spec in PAGES if spec.in_rail]
 
 
@@ -106,37 +104,6 @@ def test_pages_are_built_when_they_are_first_shown_or_ahead(window: Window, qtbo
     assert set(window._pages) == wanted | {"settings"}
 
 
-def test_no_step_ahead_lets_the_window_stand_still(qtbot: QtBot, home: Path) -> None:
-    """In processor time, which does not know how busy the computer is, from a process that has loaded nothing yet."""
-    code = (
-        "import time\n"
-        "from PySide6.QtWidgets import QApplication\n"
-        "from launcher.gui import theme\n"
-        "from launcher.gui.window import Window\n"
-        "app = QApplication([])\n"
-        "theme.apply(app, theme.current())\n"
-        "window = Window(remember=False, page='start')\n"
-        "window.show()\n"
-        "app.processEvents()\n"
-        "more = True\n"
-        "while more:\n"
-        "    began_s = time.thread_time()\n"
-        "    more = next(window._ahead, False)\n"
-        "    print(time.thread_time() - began_s)\n"
-        "window.controller.bridge.close()\n"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"QT_QPA_PLATFORM": "offscreen"},
-    )
-    steps_s = [float(line) for line in told.stdout.split()]
-    assert len(steps_s) > len(RAIL)
-    assert max(steps_s) < _STILL_S, steps_s
-
-
 def test_a_second_start_waits_for_a_first_that_is_starting_but_not_for_one_that_hangs(qtbot: QtBot, home: Path) -> None:
     code = (
         "from PySide6.QtCore import QCoreApplication\n"
@@ -170,17 +137,6 @@ def test_a_second_start_waits_for_a_first_that_is_starting_but_not_for_one_that_
         qtbot.waitUntil(lambda: starts.poll() is not None, timeout=10_000)
         assert starts.stdout is not None
         assert starts.stdout.read().split() == ["False", "False"]
-
-
-def test_the_monitor_knows_whether_somebody_looks(window: Window) -> None:
-    assert window.controller._attended
-    window.show_page("keys")
-    assert not window.controller._attended
-    window.show_page("cockpit")
-    window.hide()
-    assert not window.controller._attended
-    window.show()
-    assert window.controller._attended
 
 
 def test_the_command_knows_the_pages_and_languages() -> None:

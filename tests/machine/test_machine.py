@@ -1,7 +1,6 @@
 """The machine as a plan reads it: quickly, and without what a plan does not need."""
 
 import struct
-import time
 from pathlib import Path
 
 from launcher.machine.machine import read_machine
@@ -9,15 +8,12 @@ from tests.machine.conftest import asked, pci_card
 
 GIB = 2**30
 READ = """
-import json, os, sys, time
+import json, os, sys
 from pathlib import Path
 from launcher.machine.machine import read_machine
 root = Path(os.environ["STUB_ROOT"])
-before = time.perf_counter()
 machine = read_machine(root=root)
-took_s = time.perf_counter() - before
 print(json.dumps({
-    "took_s": took_s,
     "names": [gpu.name for gpu in machine.gpus],
     "because": machine.no_gpu_because,
     "loaded": [name for name in ("asyncio", "pydantic", "httpx") if name in sys.modules],
@@ -25,11 +21,9 @@ print(json.dumps({
 """
 
 
-def test_it_is_read_quickly_and_loads_little(driver: Path, root: Path) -> None:
-    """A plan has 0.6 s from the shell; the machine may take a tenth of that, also the first time."""
+def test_reading_it_loads_little(driver: Path, root: Path) -> None:
     pci_card(root, "0000:01:00.0", (0x10DE, 0x2684), "nvidia")
-    said = min((asked(READ, driver, root) for _ in range(3)), key=lambda each: each["took_s"])
-    assert said["took_s"] < 0.06
+    said = asked(READ, driver, root)
     assert (said["names"], said["because"], said["loaded"]) == (["NVIDIA Stub 24GB"], None, [])
 
 
@@ -53,13 +47,3 @@ def test_this_computer_is_read_as_it_is_now(root: Path) -> None:
     assert [gpu.free_bytes for gpu in after.gpus if gpu.vendor == "amd"] == [11 * GIB]
     assert after.no_gpu_because is None
     assert after.host.available_bytes > 0
-
-
-def test_once_read_it_is_read_again_in_no_time(root: Path) -> None:
-    read_machine(root=root)
-    took_s = []
-    for _ in range(5):
-        before = time.perf_counter()
-        read_machine(root=root)
-        took_s.append(time.perf_counter() - before)
-    assert min(took_s) < 0.03

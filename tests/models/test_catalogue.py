@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -371,16 +370,10 @@ def test_an_unknown_model_is_answered_with_near_ones() -> None:
     assert caught.value.hint == "`mtp-launcher models` lists all."
 
 
-def test_the_shipped_catalogue_is_read_fast_and_without_pydantic() -> None:
+def test_the_shipped_catalogue_is_read_without_pydantic() -> None:
     code = (
         "import sys, time; from launcher.models.catalogue_load import load_catalogue\n"
         "load_catalogue(); print('pydantic' in sys.modules)"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert told.stdout == "False\n"
-    took = []
-    for _ in range(5):
-        before = time.perf_counter()
-        load_catalogue(ROOT / "nothing")
-        took.append(time.perf_counter() - before)
-    assert min(took) < 0.06

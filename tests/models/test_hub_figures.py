@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -324,16 +323,6 @@ class TestTheShippedCatalogue:
                 kept = {"repo": model.repo, "asked": model.revision, "revision": COMMIT, "files": figures}
                 figures_folder().mkdir(parents=True, exist_ok=True)
                 (figures_folder() / f"{model.id}.json").write_text(json.dumps(kept))
-
-    @pytest.mark.usefixtures("answered")
-    def test_merging_costs_little(self) -> None:
-        models, took = shipped_models(), []
-        for _ in range(5):
-            before = time.perf_counter()
-            filled = [with_kept_figures(model) for model in models]
-            took.append(time.perf_counter() - before)
-        assert filled != models
-        assert min(took) < 0.005
 
     @pytest.mark.usefixtures("answered")
     def test_and_needs_neither_the_network_nor_pydantic(self) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -86,22 +86,11 @@ async def test_at_rest_it_samples_seldom(tmp_path: Path, monkeypatch: pytest.Mon
     assert min(later - before for before, later in pairwise(watched.times)) > 0.049
 
 
-def _reply(watched: Watching) -> None:
-    watched.monitor.reply_started()
-
-
-def _window(watched: Watching) -> None:
-    watched.monitor.attend(True)
-
-
-@pytest.mark.parametrize("ask", [_reply, _window])
-async def test_it_wakes_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Watching], None]
-) -> None:
+async def test_a_reply_wakes_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "REST_S", NEVER_S)
     async with watching(tmp_path) as watched:
         await watched.until(1)
-        ask(watched)
+        watched.monitor.reply_started()
         await watched.until(20)
 
 
@@ -136,10 +125,7 @@ async def test_requests_of_others_wake_it_when_the_counters_tell(
             await watched.until(20)
 
 
-@pytest.mark.parametrize("visible", [False, True])
-async def test_the_detectors_look_as_often_at_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, visible: bool
-) -> None:
+async def test_the_detectors_look_as_often_at_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "REST_S", NEVER_S)
     monkeypatch.setattr(health_watch, "PERIOD_S", 0.05)
     looks: list[float] = []
@@ -151,11 +137,9 @@ async def test_the_detectors_look_as_often_at_rest(
 
     monkeypatch.setattr(HealthWatch, "look", note)
     async with watching(tmp_path, engine=True) as watched:
-        watched.monitor.attend(visible)
         async with asyncio.timeout(20):
             while len(looks) < 6:
                 await watched.until(len(watched.times) + 1)
     gaps = [later - before for before, later in pairwise(looks)]
     assert min(gaps) >= 0.0499
-    if not visible:
-        assert len(watched.times) <= len(looks) + 3
+    assert len(watched.times) <= len(looks) + 3

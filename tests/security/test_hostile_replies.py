@@ -188,7 +188,7 @@ class TestInTheWindow:
             began_s = time.thread_time()
             qapp.processEvents()
             longest_s = max(longest_s, time.thread_time() - began_s)
-        assert longest_s < 0.5, "of processor time; what grows with the square of the length takes minutes"
+        assert longest_s < 2, "of processor time; what grows with the square of the length takes minutes"
         shown = [text.toPlainText() for text in texts(pane)]
         assert "is not shown" in shown[-1]
         assert sum(map(len, shown)) < 1.01 * MOST_SHOWN

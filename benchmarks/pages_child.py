@@ -1,0 +1,127 @@
+"""Opens the window as `mtp-launcher gui` does, offscreen, and prints what its pages take: `ROUNDS SECONDS`.
+
+In order: when Start could be used, each step of what is done ahead, each page's first showing, `ROUNDS` showings of
+each after that, and what the window takes in `SECONDS` while the demo is served and nobody asks, shown and hidden.
+One JSON object, on its last line.
+"""
+# ruff: noqa: SLF001 -- it stands where the program itself does these steps
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QEventLoop, QTimer
+
+from benchmarks.workplace import end_with_parent
+from launcher.base.age import process_age_s
+from launcher.gui import application
+
+if TYPE_CHECKING:
+    from launcher.gui.window import Window
+
+_SETTLE_MS = 5_000
+"""After the demo is ready or the window hidden, before processor time counts."""
+
+
+class Course:
+    """What is done with one window."""
+
+    def __init__(self, window: Window, rounds: int, seconds: float) -> None:
+        self._window, self._rounds, self._seconds = window, rounds, seconds
+        self._told: dict[str, object] = {"painted_s": process_age_s()}
+
+    def begin(self) -> None:
+        """Wait for Start's plans; the first event after them finds a page that can be used."""
+        flow = self._window.page("start").flow
+        flow.found.connect(lambda _: QTimer.singleShot(0, self._window, self._go_on))
+
+    def _go_on(self) -> None:
+        self._told["usable_s"] = process_age_s()
+        self._told["ahead_ms"] = list(self._steps())
+        rail = [name for name in self._window.page_names if name != "start"]
+        self._told["first_ms"] = {name: self._show(name) for name in [*rail, "start"]}
+        again: dict[str, list[float]] = {name: [] for name in self._window.page_names}
+        for _ in range(self._rounds):
+            for name in self._window.page_names:
+                again[name].append(self._show(name))
+        self._told["again_ms"] = again
+        self._serve()
+
+    def _steps(self) -> list[float]:
+        times, more = [], True
+        while more:
+            began_s = time.perf_counter()
+            more = next(self._window._ahead, False)
+            times.append(1_000 * (time.perf_counter() - began_s))
+        return times
+
+    def _show(self, name: str) -> float:
+        """Show a page and return the milliseconds until it is painted and has heard of it."""
+        window, loop = self._window, QEventLoop()
+        if window.page_name == name:
+            return 0.0
+        window.page_shown.connect(loop.quit)
+        began_s = time.perf_counter()
+        window.show_page(name)
+        window.repaint()
+        loop.exec()
+        took_ms = 1_000 * (time.perf_counter() - began_s)
+        window.page_shown.disconnect(loop.quit)
+        return took_ms
+
+    def _serve(self) -> None:
+        controller = self._window.controller
+        controller.launched.connect(lambda launch: self._later(self._count_shown) if launch else None)
+        self._window.start_demo()
+
+    def _later(self, then: Callable[[], object]) -> None:
+        QTimer.singleShot(_SETTLE_MS, self._window, then)
+
+    def _count_shown(self) -> None:
+        self._count("shown_percent", self._hide)
+
+    def _hide(self) -> None:
+        self._window.hide()
+        self._later(lambda: self._count("hidden_percent", self._end))
+
+    def _count(self, name: str, then: Callable[[], object]) -> None:
+        began_s, cpu_s = time.perf_counter(), time.process_time()
+
+        def counted() -> None:
+            self._told[name] = 100 * (time.process_time() - cpu_s) / (time.perf_counter() - began_s)
+            then()
+
+        QTimer.singleShot(int(1_000 * self._seconds), self._window, counted)
+
+    def _end(self) -> None:
+        print(json.dumps(self._told), flush=True)
+        self._window.quit()
+
+
+def main() -> None:
+    """Open the window and run the course in it."""
+    rounds, seconds = int(sys.argv[1]), float(sys.argv[2])
+    end_with_parent()
+    painted = application._painted
+
+    def first_paint(window: Window, options: argparse.Namespace, file: Path | None, picture: Path | None) -> None:
+        course = Course(window, rounds, seconds)
+        painted(window, options, file, picture)
+        course.begin()
+
+    application._painted = first_paint
+    application._AHEAD_MS = 3_600_000  # the course does these steps itself
+    nothing = dict.fromkeys(("file", "screenshot", "language", "scale", "size"))
+    options = argparse.Namespace(**nothing, demo=False, page="start", theme="light")
+    sys.argv = sys.argv[:1]
+    sys.exit(application.run_window(options))
+
+
+if __name__ == "__main__":
+    main()

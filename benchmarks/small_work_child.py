@@ -1,0 +1,39 @@
+"""Times small work once, in a process where nothing is kept: prints milliseconds as one JSON object."""
+
+import json
+import time
+from collections.abc import Callable
+
+from launcher.engine.demo import unpack_demo_model
+from launcher.machine.machine import read_machine
+from launcher.models.gguf import read_header
+from launcher.models.header_summary import keep_summary, kept_summary
+from launcher.preview import Previewer
+from tests.test_preview import described
+
+_ANY_SHA256 = "0" * 64
+
+
+def _ms(work: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    work()
+    return 1_000 * (time.perf_counter() - began_s)
+
+
+def main() -> None:
+    """Read the machine six times, move three sliders over their ranges, read what is kept of a header."""
+    machine_ms = [_ms(read_machine) for _ in range(6)]
+    previewer = Previewer(described())
+    moves_ms = [
+        _ms(lambda wish={"draft": draft, "ctx": context, "kv": kv}: previewer.preview(wish))  # type: ignore[misc]
+        for draft in range(9)
+        for context in previewer.basis.contexts[4:]
+        for kv in ("q8_0", "f16")
+    ]
+    keep_summary(_ANY_SHA256, read_header(unpack_demo_model()))
+    kept_ms = _ms(lambda: kept_summary(_ANY_SHA256))
+    print(json.dumps({"machine_ms": machine_ms, "moves_ms": moves_ms, "kept_ms": kept_ms}))
+
+
+if __name__ == "__main__":
+    main()
