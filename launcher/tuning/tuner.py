@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from launcher.base.errors import TuneMismatch
+from launcher.base.errors import Superseded, TuneMismatch
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Bench
 from launcher.tuning.space import Space
@@ -29,8 +29,9 @@ async def tune(
     """Find the settings of `space` that serve the workload best by the goal, within `budget_s` of the bench's time.
 
     Cancelling pauses: a Paused event carries the state with which a later call goes on, with a larger budget if that
-    is wanted (it counts from the tune's beginning). A setting that cannot be served is a result, not an end. Raises
-    NothingMeasured when the baseline itself cannot be measured, and TuneMismatch for the state of another tune.
+    is wanted (it counts from the tune's beginning). So does Superseded, which is raised when somebody else takes the
+    server. A setting that cannot be served is a result, not an end. Raises NothingMeasured when the baseline itself
+    cannot be measured, and TuneMismatch for the state of another tune.
     """
     what = about(space, workload.name, workload.prompts, goal)
     if resume is not None and resume.about != what:
@@ -44,7 +45,7 @@ async def tune(
         await probe(course)
         await explore(course)
         verdict = await decide(course)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, Superseded):
         on_event(Paused(course.state))
         raise
     on_event(VerdictReached(verdict, course.state))

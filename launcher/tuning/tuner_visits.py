@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from launcher.base.action import ActionKind
-from launcher.base.errors import LauncherError
+from launcher.base.errors import LauncherError, Superseded
 from launcher.tuning.plan_of_trials import WARM_UP_TOKENS
 from launcher.tuning.records import Bench, Prompt, Run, Settings
 from launcher.tuning.tuner_state import Fault, Stage, Trial
@@ -28,7 +28,8 @@ async def visit(
 ) -> Trial:
     """Start with settings and ask every prompt `passes` times; the first gets `seed`, as its partner in a pair does.
 
-    A start that fails, or a server that ends, is a trial with an error.
+    A start that fails, or a server that ends, is a trial with an error. Raises Superseded when somebody else took the
+    server.
     """
     began_s = bench.now_s()
 
@@ -38,6 +39,8 @@ async def visit(
 
     try:
         start_s = await bench.become(settings)
+    except Superseded:
+        raise
     except LauncherError as error:
         memory = any(action.kind in _WANT_OF_MEMORY for action in error.actions)
         return done(bench.now_s() - began_s, (), error.title, Fault.MEMORY if memory else Fault.FAILED)

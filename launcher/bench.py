@@ -1,0 +1,177 @@
+"""The real bench: a session's server, given settings and asked, with the machine's own figures beside each reply."""
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from statistics import fmean
+
+from launcher.base.errors import BadOption, LauncherError, ServerNotFound, Superseded
+from launcher.engine.client import ChatRequest
+from launcher.engine.launch import ServeOptions
+from launcher.engine.settings import OPTIONS, with_settings
+from launcher.engine.state import SERVING
+from launcher.session import OnEvent, OnSample, Session
+from launcher.tuning.marks import Look, Marks
+from launcher.tuning.records import Prompt, Run, Settings, Value
+
+NGRAM = "ngram"
+NO_NGRAM = "none"
+ARGUMENTS: Mapping[str, str] = {"p_min": "--spec-draft-p-min", "draft_sampling": "--spec-draft-sampling"}
+"""Settings that are no options of `serve`, and the engine's arguments that they are. They mean something with drafts
+only, as does NGRAM, the kind of n-gram drafting beside the model's own."""
+
+
+class SessionBench:
+    """A Bench on a session. What `options` says and a measurement's settings do not name stays as it is.
+
+    The server is stopped before it gets other settings, so that the memory of both is never needed at once, and so
+    that nothing is started again when they fail. Belongs to the session's loop.
+    """
+
+    def __init__(self, session: Session, options: ServeOptions, *, named: str | None = None) -> None:
+        self.session = session
+        self._base, self._named = options, named
+        self._settings: Settings = {}
+        self._served: ServeOptions | None = None
+        self._marks = Marks()
+
+    def now_s(self) -> float:
+        """Return the monitor's time."""
+        return time.monotonic()
+
+    async def become(self, settings: Settings) -> float:
+        """See Bench. Raises Superseded, too: when somebody else has stopped the server, or given it other settings."""
+        options = options_with(self._base, settings)
+        if self._served is not None:
+            self._check_ours()
+            if self._served == options and self.session.supervisor.status.state in SERVING:
+                return 0.0
+        began_s = self.now_s()
+        self._served = None
+        await self.session.stop()
+        await self.session.start(options, named=self._named)
+        self._settings, self._served = dict(settings), options
+        return self.now_s() - began_s
+
+    async def run(self, prompt: Prompt, *, seed: int) -> Run:
+        """See Bench. Nothing of the prompt is taken from a cache unless its `sampling` says so.
+
+        Raises Superseded when somebody else has stopped the server, or given it other settings.
+        """
+        began_s = self.now_s()
+        before = self._look()
+        try:
+            if self._served is None:
+                raise ServerNotFound("The bench serves nothing.", "Give it settings first.")
+            reply = await self.session.ask(_request(prompt, seed))
+        except LauncherError as error:
+            if self._served is not None:
+                self._check_ours()
+            return self._run(prompt, began_s, error=error.title)
+        wall_s = self.now_s() - began_s
+        timings = reply.timings
+        if timings is None:
+            return self._run(prompt, began_s, error="The server tells no timings.")
+        power_w, clock_mhz = self._mean("gpu_power_w", began_s), self._mean("gpu_clock_mhz", began_s)
+        return replace(
+            self._run(prompt, began_s),
+            wall_s=wall_s,
+            prompt_tokens=timings.prompt_n,
+            cached_tokens=timings.cache_n,
+            reply_tokens=timings.predicted_n,
+            prefill_rate=1_000 * timings.prompt_n / timings.prompt_ms if timings.prompt_ms else None,
+            decode_rate=timings.tokens_per_second,
+            first_token_s=reply.first_token_s,
+            acceptance=reply.acceptance if timings.draft_n is not None else None,
+            power_w=power_w,
+            energy_j=None if power_w is None else power_w * wall_s,
+            temperature_c=self._mean("gpu_temperature_c", began_s),
+            clock_mhz=clock_mhz,
+            spoilt=self._marks.judge(before, self._look(), clock_mhz),
+        )
+
+    async def close(self) -> None:
+        """Stop the server."""
+        self._served = None
+        await self.session.stop()
+
+    def _check_ours(self) -> None:
+        with suppress(ServerNotFound):
+            if self.session.supervisor.options == self._served:
+                return
+        raise Superseded("The server was stopped, or given other settings, while it was measured.", "Measure it again.")
+
+    def _run(self, prompt: Prompt, began_s: float, *, error: str | None = None) -> Run:
+        return Run(prompt.name, self._settings, began_s, self.now_s() - began_s, error=error)
+
+    def _mean(self, name: str, since_s: float) -> float | None:
+        """Return the mean of a sensor since then, None where it was unknown."""
+        series = self.session.monitor.series.get(name)
+        values = [at.value for at in series.since(since_s) if at.value is not None] if series is not None else []
+        return fmean(values) if values else None
+
+    def _look(self) -> Look:
+        watch = self.session.monitor.watch
+        others = watch.memory["others_vram_mib"].value
+        return Look(watch.standing, watch.activity, others, self._engine_pid())
+
+    def _engine_pid(self) -> int | None:
+        return None if self.session.rests else self.session.supervisor.engine_pid
+
+
+@asynccontextmanager
+async def serving_bench(
+    options: ServeOptions,
+    *,
+    port: int | None = None,
+    named: str | None = None,
+    on_event: OnEvent | None = None,
+    on_sample: OnSample | None = None,
+) -> AsyncIterator[SessionBench]:
+    """Give a bench with a session of its own, which serves nothing yet; leaving it leaves no process."""
+    bench = SessionBench(Session(port=port, on_event=on_event, on_sample=on_sample), options, named=named)
+    try:
+        yield bench
+    finally:
+        await bench.close()
+
+
+def options_with(options: ServeOptions, settings: Settings) -> ServeOptions:
+    """Return the options with a measurement's settings: those of `serve`, ARGUMENTS and NGRAM.
+
+    What is None is left to the engine. Raises BadOption for a setting that there is not.
+    """
+    ours = {name: _option(name, value) for name, value in settings.items() if name in OPTIONS}
+    unknown = settings.keys() - ours.keys() - ARGUMENTS.keys() - {NGRAM}
+    if unknown:
+        raise BadOption(f"{', '.join(sorted(unknown))} is not a setting that can be measured.")
+    changed = with_settings(options, ours)
+    if not changed.draft:
+        return changed
+    words = [
+        word
+        for name, argument in ARGUMENTS.items()
+        if (value := settings.get(name)) is not None
+        for word in (argument, str(value))
+    ]
+    kind = settings.get(NGRAM)
+    if kind not in (None, NO_NGRAM):
+        changed = replace(changed, spec_type=f"{changed.spec_type},{kind}")
+    return replace(changed, extra=(*changed.extra, *words))
+
+
+def _option(name: str, value: Value) -> int | str | None:
+    if isinstance(value, float):
+        raise BadOption(f"{value} is not a value for {name}.", "It is a whole number.")
+    return value
+
+
+def _request(prompt: Prompt, seed: int) -> ChatRequest:
+    return ChatRequest(
+        [{"role": role, "content": text} for role, text in prompt.messages],
+        max_tokens=prompt.tokens,
+        seed=seed,
+        thinking=prompt.thinking,
+        extra={"cache_prompt": False, **prompt.sampling},
+    )
