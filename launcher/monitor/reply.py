@@ -15,7 +15,10 @@ OnDelta = Callable[[Delta], None]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A finished reply, its drafts, and the seconds to its first token as its reader saw them."""
+    """A finished reply, its drafts, and the seconds to its first and its last token as its reader saw them.
+
+    `prompt_tokens` and `completion_tokens` are the server's count at the end, None when it gave none.
+    """
 
     text: str
     reasoning: str
@@ -23,6 +26,9 @@ class Reply:
     acceptance: Acceptance
     first_token_s: float | None
     finish_reason: str | None
+    last_token_s: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
 
     @property
     def line(self) -> str:
@@ -44,16 +50,30 @@ async def read_reply(
 ) -> Reply:
     """Read a reply to its end and return it. `began_s` is when it was asked for: the engine may have let it wait."""
     text, reasoning = [], []
-    first_token_s: float | None = None
+    first_token_s = last_token_s = None
     finish_reason: str | None = None
+    prompt_tokens = completion_tokens = None
     async for delta in deltas:
-        if first_token_s is None and (delta.content or delta.reasoning):
-            first_token_s = time.monotonic() - began_s
+        if delta.content or delta.reasoning:
+            last_token_s = time.monotonic() - began_s
+            first_token_s = last_token_s if first_token_s is None else first_token_s
         text.append(delta.content)
         reasoning.append(delta.reasoning)
         if delta.timings is not None:
             meter.add(delta.timings)
         finish_reason = delta.finish_reason or finish_reason
+        if delta.completion_tokens is not None:
+            prompt_tokens, completion_tokens = delta.prompt_tokens, delta.completion_tokens
         if on_delta is not None:
             on_delta(delta)
-    return Reply("".join(text), "".join(reasoning), meter.last, meter.acceptance, first_token_s, finish_reason)
+    return Reply(
+        text="".join(text),
+        reasoning="".join(reasoning),
+        timings=meter.last,
+        acceptance=meter.acceptance,
+        first_token_s=first_token_s,
+        finish_reason=finish_reason,
+        last_token_s=last_token_s,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+    )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from launcher.monitor.meter import Acceptance
 
@@ -16,7 +16,8 @@ class Prompt:
     """One request of a workload: its messages, and how it is to be answered.
 
     `messages` are pairs of role and text, `tokens` the most that the reply may have, `sampling` further fields of the
-    request (temperature, top_k, ...). `name` tells it apart within its workload.
+    request (temperature, top_k, ...). `name` tells it apart within its workload. `size` is how many tokens the model
+    is to read, as its engine counts them with the chat template: `fill.sized` makes it so. None leaves it as it is.
     """
 
     name: str
@@ -24,11 +25,15 @@ class Prompt:
     tokens: int
     sampling: Mapping[str, Value] = field(default_factory=dict)
     thinking: bool | None = None
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """One measured reply. Rates are tokens a second by the engine's clock; unknown is None.
+
+    With `clock` "wall" they are by the reader's, for a server that gives no timings: `prefill_rate` then counts the way
+    there and the first token's own time, too.
 
     `first_token_s` and `wall_s` are as the reader saw them; `energy_j` is power over its time. `spoilt` says why
     a run must not be counted (throttling, a spill, another program on the GPU), `error` why there was no reply.
@@ -51,6 +56,7 @@ class Run:
     clock_mhz: float | None = None
     spoilt: str | None = None
     error: str | None = None
+    clock: Literal["engine", "wall"] = "engine"
 
     @property
     def counts(self) -> bool:

@@ -1,0 +1,76 @@
+"""Workloads: those that ship are whole, and a file that is none is told in a sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import BadOption
+from launcher.base.paths import shipped
+from launcher.tuning.workloads import USUAL, WorkloadUnusable, of_file, workload, workloads
+
+SMALLEST = 'name = "x"\ntitle = "X"\nversion = 1\nsource = "me"\nprompts = [{ name = "a", text = "Say something." }]\n'
+
+
+def test_those_that_ship_are_whole() -> None:
+    there = {path.stem for path in shipped("resources", "workloads").glob("*.toml")}
+    assert {each.name for each in workloads()} == there
+    assert workloads()[0].name == USUAL
+    for each in workloads():
+        assert each.title
+        assert each.about
+        assert each.source
+        assert all(prompt.messages[-1][0] == "user" for prompt in each.prompts)
+        assert not [text for prompt in each.prompts for _, text in prompt.messages if text != text.strip()]
+    assert all(prompt.thinking for prompt in workload("reasoning").prompts)
+    assert len(workload("turns").prompts[0].messages) > 3
+    assert workload("long").sized_tokens == 8_000
+
+
+def test_the_published_run_has_the_published_figures() -> None:
+    run = workload("published")
+    (prompt,) = run.prompts
+    assert (run.runs, prompt.tokens) == (10, 2_000)
+    assert dict(prompt.sampling) == {"temperature": 0.6, "top_k": 20, "min_p": 0.0}
+    assert prompt.thinking is False
+
+
+def test_a_file_is_a_workload(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"{SMALLEST}tokens = 40\nsampling = {{ temperature = 0.2 }}\n")
+    found = workload(str(path))
+    assert found == of_file(path)
+    (prompt,) = found.prompts
+    assert (prompt.messages, prompt.tokens, prompt.size) == ((("user", "Say something."),), 40, None)
+    assert prompt.sampling == {"temperature": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("prompts = 3", "name: Field required"),
+        (SMALLEST.replace(', text = "Say something."', ""), "either text or messages"),
+        (SMALLEST.replace("}]", '}, { name = "a", text = "Again" }]'), "the same name"),
+        (SMALLEST + "tokens = 0\n", "tokens"),
+        (SMALLEST + "colour = 1\n", "colour"),
+        ("name = ", "no TOML"),
+        ("\xff", "no TOML"),
+    ],
+)
+def test_a_file_that_is_none_says_why(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(WorkloadUnusable, match=why):
+        of_file(path)
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadUnusable, match="cannot be read"):
+        workload(str(tmp_path / "none.toml"))
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(WorkloadUnusable, match="no text"):
+        workload(str(tmp_path / "bytes.toml"))
+
+
+def test_a_name_that_is_none_lists_those_there_are() -> None:
+    with pytest.raises(BadOption, match="There are code, prose"):
+        workload("cod")
