@@ -18,8 +18,7 @@ from launcher.base.events import read_events
 from launcher.base.net import host_of, origin, redirected, tls_context, unreachable, unusable
 from launcher.base.refusal import refusal_in
 
-_CONNECT_S, _REMOTE_CONNECT_S = 2.0, 10.0
-_ANSWER_S, _PINGS_S = 10.0, 75.0
+_CONNECT_S, _REMOTE_CONNECT_S, _ANSWER_S, _PINGS_S = 2.0, 10.0, 10.0, 75.0
 _MOST_BYTES, _MOST_EVENT_BYTES, _MOST_ERROR_BYTES = 2**23, 2**22, 2**16
 """Of an answer, an event and an error. A llama-server's largest are its metrics and slots, some 100 KB."""
 _FIRST_RANGE, _LARGEST_RANGE = 2**18, 2**22
@@ -80,16 +79,17 @@ class LoopbackClient:
         except (httpx.HTTPError, TimeoutError, Refused):
             return None
 
-    async def text(self, path: str) -> str:
-        """GET a body as text."""
+    async def text(self, path: str, body: Mapping[str, Any] | None = None) -> str:
+        """GET a body as text, or POST `body` as JSON for it."""
+        asked = self._client.stream("POST" if body else "GET", path, json=body, headers=self._key)
         with self._translated():
-            async with asyncio.timeout(_ANSWER_S), self._client.stream("GET", path, headers=self._key) as response:
+            async with asyncio.timeout(_ANSWER_S), asked as response:
                 await self._check(response)
                 return (await _content(response, _MOST_BYTES, self.url)).decode("utf-8", "replace")
 
-    async def json(self, path: str) -> Any:  # noqa: ANN401 -- the caller checks the shape
-        """GET a body as parsed JSON."""
-        return _parsed(await self.text(path), self.url + path)
+    async def json(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 -- the caller checks
+        """GET parsed JSON, or POST `body` for it."""
+        return _parsed(await self.text(path, body), self.url + path)
 
     @asynccontextmanager
     async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[AsyncIterator[Any]]:

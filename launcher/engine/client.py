@@ -13,6 +13,7 @@ _MOST_CHARACTERS = 2**25
 """Of a reply: some ten million tokens."""
 _FIRST_RATE_TOKENS = 5
 """The engine reports 0.001 ms for the first token, so a rate over fewer tokens than this means nothing."""
+_TEMPLATE_FIELDS = ("messages", "chat_template_kwargs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +135,24 @@ class EngineClient:
         slots = await self._http.json("/slots")
         return sum(bool(slot.get("is_processing")) for slot in slots if isinstance(slot, dict)) if slots else 0
 
-    async def answer(self, path: str) -> Any:  # noqa: ANN401 -- the caller checks the shape
-        """Return what a GET of `path` answers, as parsed JSON."""
-        return await self._http.json(path)
+    async def answer(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 -- the caller checks
+        """Return what a GET of `path` answers, or a POST of `body`, as parsed JSON."""
+        return await self._http.json(path, body)
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        """Return how many tokens the model is to read for a request: messages, template and all.
+
+        Raises Refused, too, where the server has no /apply-template and /tokenize.
+        """
+        asked = request.body()
+        told = await self._http.json("/apply-template", {n: asked[n] for n in _TEMPLATE_FIELDS if n in asked})
+        text = told.get("prompt") if isinstance(told, dict) else None
+        body = {"content": text, "add_special": True, "parse_special": True}
+        found = await self._http.json("/tokenize", body) if isinstance(text, str) else None
+        tokens = found.get("tokens") if isinstance(found, dict) else None
+        if not isinstance(tokens, list):
+            raise Refused("The server does not tell how many tokens a prompt has.", "Is it a llama-server?")
+        return len(tokens)
 
     async def metrics(self) -> str:
         """Return /metrics as text (Prometheus 0.0.4). Not more often than every 1.5 s: see monitor."""

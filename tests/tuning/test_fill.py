@@ -1,0 +1,80 @@
+"""Prompts of an exact size, by the real engine's own count, and by vocabularies that are harder to hit."""
+
+import re
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from launcher.app import serve
+from launcher.base.errors import BadOption, NothingMeasured
+from launcher.engine.launch import ServeOptions
+from launcher.tuning.asking import request_of
+from launcher.tuning.fill import filler, sized
+from launcher.tuning.fill_text import entries
+from launcher.tuning.records import Prompt
+
+ASKED = Prompt("ask", (("system", "Be brief."), ("user", "What came in?")), tokens=4)
+SIZES = (60, 61, 62, 333, 1_000, 1_499)
+
+
+async def test_the_engine_reads_exactly_as_many_tokens_as_were_asked_for(demo_model: Path) -> None:
+    options = ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048)
+    async with serve(options) as session:
+        client = session.supervisor.client
+        wanted = [replace(ASKED, name=str(size), size=size) for size in SIZES]
+        for prompt in await sized([*wanted, replace(ASKED, name="thinking", thinking=True, size=400)], client):
+            reply = await session.ask(request_of(prompt, seed=1))
+            assert reply.timings is not None
+            assert reply.timings.prompt_n + reply.timings.cache_n == prompt.size, prompt.name
+        assert await sized([ASKED], client) == (ASKED,)
+        again = await sized(wanted[-1:], client)
+        assert again == await sized(wanted[-1:], client)
+        assert again != await sized(wanted[-1:], client, begin=7)
+        with pytest.raises(BadOption, match="tokens of its own"):
+            await sized([replace(ASKED, size=3)], client)
+
+
+async def test_a_plain_text_is_exact_by_tokenize(demo_model: Path) -> None:
+    async with serve(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048)) as session:
+        client = session.supervisor.client
+
+        async def count(text: str) -> int:
+            return len((await client.answer("/tokenize", {"content": text}))["tokens"])
+
+        for tokens in (1, 2, 17, 5_000):
+            assert await count(await filler(tokens, count)) == tokens
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r".", r"\s?\w+|[^\w]", r"\s?\w{1,3}|[^\w]", r"\w+\s?|[^\w]\s?"],
+    ids=["bytes", "words", "parts", "after"],
+)
+@pytest.mark.parametrize("tokens", [1, 2, 99, 1_000, 20_003])
+async def test_other_vocabularies_are_hit_as_well_and_soon(pattern: str, tokens: int) -> None:
+    asked = 0
+
+    async def count(text: str) -> int:
+        nonlocal asked
+        asked += 1
+        return len(re.findall(pattern, text, re.DOTALL))
+
+    text = await filler(tokens, count)
+    assert await count(text) == tokens
+    assert asked < 40
+
+
+async def test_what_cannot_be_hit_is_told() -> None:
+    async def count(text: str) -> int:
+        return 2 * len(text)
+
+    with pytest.raises(NothingMeasured, match="exactly 9 tokens"):
+        await filler(9, count)
+
+
+def test_no_entry_of_the_journal_is_like_another() -> None:
+    found = list(islice(entries(), 5_000))
+    assert len({entry.partition(".")[2] for entry in found}) == len(found)
+    assert list(islice(entries(4_990), 10)) == found[4_990:]
