@@ -7,11 +7,11 @@ from dataclasses import replace
 from statistics import fmean
 
 from launcher.base.errors import BadOption, LauncherError, ServerNotFound, Superseded
-from launcher.engine.client import ChatRequest
 from launcher.engine.launch import ServeOptions
 from launcher.engine.settings import OPTIONS, with_settings
 from launcher.engine.state import SERVING
 from launcher.session import OnEvent, OnSample, Session
+from launcher.tuning.asking import request_of, run_of
 from launcher.tuning.marks import Look, Marks
 from launcher.tuning.records import Prompt, Run, Settings, Value
 
@@ -64,26 +64,15 @@ class SessionBench:
         try:
             if self._served is None:
                 raise ServerNotFound("The bench serves nothing.", "Give it settings first.")
-            reply = await self.session.ask(_request(prompt, seed))
+            reply = await self.session.ask(request_of(prompt, seed=seed))
         except LauncherError as error:
             if self._served is not None:
                 self._check_ours()
-            return self._run(prompt, began_s, error=error.title)
+            return Run(prompt.name, self._settings, began_s, self.now_s() - began_s, error=error.title)
         wall_s = self.now_s() - began_s
-        timings = reply.timings
-        if timings is None:
-            return self._run(prompt, began_s, error="The server tells no timings.")
         power_w, clock_mhz = self._mean("gpu_power_w", began_s), self._mean("gpu_clock_mhz", began_s)
         return replace(
-            self._run(prompt, began_s),
-            wall_s=wall_s,
-            prompt_tokens=timings.prompt_n,
-            cached_tokens=timings.cache_n,
-            reply_tokens=timings.predicted_n,
-            prefill_rate=1_000 * timings.prompt_n / timings.prompt_ms if timings.prompt_ms else None,
-            decode_rate=timings.tokens_per_second,
-            first_token_s=reply.first_token_s,
-            acceptance=reply.acceptance if timings.draft_n is not None else None,
+            run_of(prompt, self._settings, reply, began_s=began_s, wall_s=wall_s),
             power_w=power_w,
             energy_j=None if power_w is None else power_w * wall_s,
             temperature_c=self._mean("gpu_temperature_c", began_s),
@@ -101,9 +90,6 @@ class SessionBench:
             if self.session.supervisor.options == self._served:
                 return
         raise Superseded("The server was stopped, or given other settings, while it was measured.", "Measure it again.")
-
-    def _run(self, prompt: Prompt, began_s: float, *, error: str | None = None) -> Run:
-        return Run(prompt.name, self._settings, began_s, self.now_s() - began_s, error=error)
 
     def _mean(self, name: str, since_s: float) -> float | None:
         """Return the mean of a sensor since then, None where it was unknown."""
@@ -165,13 +151,3 @@ def _option(name: str, value: Value) -> int | str | None:
     if isinstance(value, float):
         raise BadOption(f"{value} is not a value for {name}.", "It is a whole number.")
     return value
-
-
-def _request(prompt: Prompt, seed: int) -> ChatRequest:
-    return ChatRequest(
-        [{"role": role, "content": text} for role, text in prompt.messages],
-        max_tokens=prompt.tokens,
-        seed=seed,
-        thinking=prompt.thinking,
-        extra={"cache_prompt": False, **prompt.sampling},
-    )
