@@ -92,18 +92,19 @@ class Offer:
 class Attached:
     """A server that others started, as the monitor watches it. Belongs to one asyncio loop."""
 
-    def __init__(self, address: Address, api_key: str | None = None) -> None:
+    def __init__(self, address: Address, api_key: str | None = None, *, engine_pid: int | None = None) -> None:
         remote = not address.local or address.url.startswith("https://")
         self.address = address
         self.offer = Offer(address.url)
         self._client = EngineClient(address.url, api_key, remote=remote)
         self._status = Status(State.PREPARING)
         self._has_key = api_key is not None
+        self._engine_pid = engine_pid
 
     @property
     def engine_pid(self) -> int | None:
-        """Not known: it is not ours."""
-        return None
+        """Known only where another program of ours started it."""
+        return self._engine_pid
 
     @property
     def launch(self) -> Launch | None:
@@ -222,6 +223,10 @@ class Attached:
                 gone = Unreachable(f"{self.address.url} does not answer any more.", "Was it stopped?")
                 self._status = Status(State.FAILED, error=gone)
 
+    async def count_tokens(self, request: ChatRequest) -> int:
+        """See EngineClient.count_tokens; only llama-server can tell."""
+        return await self._client.count_tokens(request)
+
     @asynccontextmanager
     async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
         """Stream a reply, asked for in the way that this server knows. See EngineClient.chat."""
@@ -254,9 +259,11 @@ class PlainRequest(ChatRequest):
 
 
 @asynccontextmanager
-async def attached(address: Address, api_key: str | None = None) -> AsyncIterator[Attached]:
+async def attached(
+    address: Address, api_key: str | None = None, *, engine_pid: int | None = None
+) -> AsyncIterator[Attached]:
     """Yield a server after a look at it, its status kept up to date. Raises what `look` raises."""
-    server = Attached(address, api_key)
+    server = Attached(address, api_key, engine_pid=engine_pid)
     following: asyncio.Task[None] | None = None
     try:
         await server.look()

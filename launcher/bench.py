@@ -4,7 +4,6 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from statistics import fmean
 
 from launcher.base.errors import BadOption, LauncherError, ServerNotFound, Superseded
 from launcher.engine.launch import ServeOptions
@@ -12,7 +11,7 @@ from launcher.engine.settings import OPTIONS, with_settings
 from launcher.engine.state import SERVING
 from launcher.session import OnEvent, OnSample, Session
 from launcher.tuning.asking import request_of, run_of
-from launcher.tuning.marks import Look, Marks
+from launcher.tuning.beside import Beside
 from launcher.tuning.records import Prompt, Run, Settings, Value
 
 NGRAM = "ngram"
@@ -34,7 +33,7 @@ class SessionBench:
         self._base, self._named = options, named
         self._settings: Settings = {}
         self._served: ServeOptions | None = None
-        self._marks = Marks()
+        self._beside = Beside(session.monitor, self._engine_pid)
 
     def now_s(self) -> float:
         """Return the monitor's time."""
@@ -60,7 +59,7 @@ class SessionBench:
         Raises Superseded when somebody else has stopped the server, or given it other settings.
         """
         began_s = self.now_s()
-        before = self._look()
+        before = self._beside.look()
         try:
             if self._served is None:
                 raise ServerNotFound("The bench serves nothing.", "Give it settings first.")
@@ -70,15 +69,7 @@ class SessionBench:
                 self._check_ours()
             return Run(prompt.name, self._settings, began_s, self.now_s() - began_s, error=error.title)
         wall_s = self.now_s() - began_s
-        power_w, clock_mhz = self._mean("gpu_power_w", began_s), self._mean("gpu_clock_mhz", began_s)
-        return replace(
-            run_of(prompt, self._settings, reply, began_s=began_s, wall_s=wall_s),
-            power_w=power_w,
-            energy_j=None if power_w is None else power_w * wall_s,
-            temperature_c=self._mean("gpu_temperature_c", began_s),
-            clock_mhz=clock_mhz,
-            spoilt=self._marks.judge(before, self._look(), clock_mhz),
-        )
+        return self._beside.told(run_of(prompt, self._settings, reply, began_s=began_s, wall_s=wall_s), before)
 
     async def close(self) -> None:
         """Stop the server."""
@@ -90,17 +81,6 @@ class SessionBench:
             if self.session.supervisor.options == self._served:
                 return
         raise Superseded("The server was stopped, or given other settings, while it was measured.", "Measure it again.")
-
-    def _mean(self, name: str, since_s: float) -> float | None:
-        """Return the mean of a sensor since then, None where it was unknown."""
-        series = self.session.monitor.series.get(name)
-        values = [at.value for at in series.since(since_s) if at.value is not None] if series is not None else []
-        return fmean(values) if values else None
-
-    def _look(self) -> Look:
-        watch = self.session.monitor.watch
-        others = watch.memory["others_vram_mib"].value
-        return Look(watch.standing, watch.activity, others, self._engine_pid())
 
     def _engine_pid(self) -> int | None:
         return None if self.session.rests else self.session.supervisor.engine_pid

@@ -6,12 +6,22 @@ Only the engine knows its tokens, so it is asked: some ten times for a prompt, e
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Protocol
 
 from launcher.base.errors import BadOption, NothingMeasured
-from launcher.engine.client import EngineClient
+from launcher.engine.client import ChatRequest
 from launcher.tuning.asking import request_of
 from launcher.tuning.fill_text import entries
 from launcher.tuning.records import Prompt
+
+
+class Counts(Protocol):
+    """A server that counts the tokens of a request: an EngineClient, or one that others started."""
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        """See EngineClient.count_tokens."""
+        ...
+
 
 CountTokens = Callable[[str], Awaitable[int]]
 """Returns how many tokens a text makes, with whatever stands around it."""
@@ -22,23 +32,23 @@ _SMALL = (" a", " I", " it", ".", ",", "!", " x", "\n", " ", "a", "-")
 _MOST_WORDS_BACK = 8
 
 
-async def sized(prompts: Sequence[Prompt], client: EngineClient, *, begin: int = 0) -> tuple[Prompt, ...]:
+async def sized(prompts: Sequence[Prompt], server: Counts, *, begin: int = 0) -> tuple[Prompt, ...]:
     """Return the prompts, those with a size filled to it: the model then reads exactly so many tokens.
 
     `begin` is the number of the journal's entry with which the text begins, so that two need not begin alike. Raises
     BadOption where what is asked has more tokens already, and what `EngineClient.count_tokens` raises.
     """
-    return tuple([prompt if prompt.size is None else await _filled(prompt, client, begin) for prompt in prompts])
+    return tuple([prompt if prompt.size is None else await _filled(prompt, server, begin) for prompt in prompts])
 
 
-async def _filled(prompt: Prompt, client: EngineClient, begin: int) -> Prompt:
+async def _filled(prompt: Prompt, server: Counts, begin: int) -> Prompt:
     *before, (role, question) = prompt.messages
 
     def with_text(text: str) -> Prompt:
         return replace(prompt, messages=(*before, (role, f"{text}\n\n{question}" if text else question)))
 
     async def count(text: str) -> int:
-        return await client.count_tokens(request_of(with_text(text), seed=0))
+        return await server.count_tokens(request_of(with_text(text), seed=0))
 
     return with_text(await filler(prompt.size or 0, count, begin=begin))
 

@@ -15,7 +15,7 @@ from launcher.tuning.records import Prompt, Value
 
 USUAL = "code"
 """The workload that is measured where none is named."""
-_ORDER = ("code", "prose", "reasoning", "extraction", "long", "turns", "published")
+_ORDER = ("code", "prose", "reasoning", "extraction", "long", "turns", "mixed", "published")
 
 
 class WorkloadUnusable(LauncherError):
@@ -29,7 +29,7 @@ class Workload:
     """Prompts for one kind of work.
 
     `version` changes with anything that changes figures; `source` says who wrote the prompts, `about` what they stand
-    for. `runs` is how often each is asked where nobody says.
+    for. `runs` is how often each is to be asked, None for as often as it takes to know its speed.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Workload:
     prompts: tuple[Prompt, ...]
     source: str
     about: str = ""
-    runs: int = 3
+    runs: int | None = None
 
     @property
     def reply_tokens(self) -> int:
@@ -117,7 +117,7 @@ class _File(BaseModel):
     version: int = Field(ge=1)
     source: str
     about: str = ""
-    runs: int = Field(default=3, ge=1, le=1_000)
+    runs: int | None = Field(default=None, ge=1, le=1_000)
     tokens: int = Field(default=256, ge=1)
     thinking: bool | None = None
     sampling: dict[str, int | float | str] = {}
