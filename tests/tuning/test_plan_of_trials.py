@@ -1,0 +1,60 @@
+"""Orders of trials, and how long a tune takes."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from launcher.tuning.plan_of_trials import balanced_orders, passes, plan, probe_lengths, visits
+from launcher.tuning.records import Prompt
+from launcher.tuning.space import Axis, Space
+
+
+@pytest.mark.parametrize("candidates", [1, 2, 3, 4])
+@pytest.mark.parametrize("pairs", [4, 6, 10])
+def test_orders_are_balanced_and_every_visit_is_a_start_of_its_own(pairs: int, candidates: int) -> None:
+    orders = balanced_orders(pairs, candidates)
+    flat = [place for order in orders for place in order]
+    assert all(one != other for one, other in pairwise(flat))
+    rounds = [order for order in orders if len(order) > 1]
+    assert len(rounds) == pairs
+    for candidate in range(1, candidates + 1):
+        after = [order.index(candidate) > order.index(0) for order in rounds]
+        assert Counter(after) == {True: pairs // 2, False: pairs // 2}
+    if candidates > 1:
+        earlier = sum(order.index(1) < order.index(2) for order in rounds)
+        assert abs(earlier - pairs / 2) <= 1
+    assert visits(orders) == len(flat)
+
+
+def test_probes_are_the_ends_and_the_middle() -> None:
+    assert probe_lengths((1, 2, 3, 4, 5, 6)) == (6, 1, 3)
+    assert probe_lengths((2,)) == (2,)
+
+
+def test_expensive_starts_and_noisy_runs_ask_for_more_runs_on_a_start() -> None:
+    assert passes(start_s=1, run_s=3, noise=0.01, start_noise=0.01, prompts=4) == 1
+    assert passes(start_s=10, run_s=2, noise=0.03, start_noise=0.009, prompts=4) == 2  # sqrt(5) * 10 / 3 = 7.5 runs
+    assert passes(start_s=60, run_s=1, noise=0.08, start_noise=0.005, prompts=4) == 3
+
+
+def test_a_default_tune_of_a_35b_mixture_of_experts_at_100_tokens_a_second_takes_ten_minutes() -> None:
+    space = Space({"kv": "q8_0"}, (1, 2, 3, 4, 5, 6), (Axis("kv", ("q8_0", "f16"), memory=True),))
+    prompts = [Prompt(f"{n}", (("user", "x"),), 200) for n in range(4)]
+    found = plan(space, prompts, 600, rate=100, restart_s=9)
+    assert found.seconds <= 600
+    assert found.starts == found.probe + found.explore + found.verify + found.confirm
+    assert found.confirm == visits(balanced_orders(4, 1))
+    assert found.probe == 8
+    assert found.runs == 4 * found.starts
+    assert found.starting_s == pytest.approx(found.starts * (9 + 0.24 + 0.5))
+
+
+def test_more_time_buys_a_verification_and_no_plan_is_longer_than_its_budget() -> None:
+    space = Space({"kv": "q8_0"}, (1, 2, 3), (Axis("kv", ("q8_0", "f16")),))
+    prompts = [Prompt("one", (("user", "x"),), 100)]
+    assert plan(space, prompts, 3_600, rate=100, restart_s=5).verify == visits(balanced_orders(4, 2))
+    for budget_s in (0, 5, 40, 100, 300, 700, 5_000):
+        found = plan(space, prompts, budget_s, rate=100, restart_s=5)
+        assert found.seconds <= budget_s
+        assert min(found.probe, found.explore, found.verify, found.confirm) >= 0

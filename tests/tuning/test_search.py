@@ -1,0 +1,172 @@
+"""What is learned from trials: effects of settings, noise, memory that is too small."""
+
+import math
+
+import numpy as np
+import pytest
+
+from launcher.monitor.meter import Acceptance
+from launcher.tuning.goal import Aim, Goal
+from launcher.tuning.predict_surface import Point, Surface
+from launcher.tuning.records import Run, Value
+from launcher.tuning.search import Search
+from launcher.tuning.space import Axis, Space, draft_of, key
+from launcher.tuning.tuner_state import Fault, Stage, Trial
+
+SPACE = Space(
+    {"kv": "q8_0", "threads": 4},
+    (1, 2, 3, 4, 5, 6),
+    (Axis("kv", ("q4_0", "q8_0", "f16"), memory=True), Axis("threads", (4, 6, 8))),
+)
+CHAIN = (0.8, 0.75, 0.7, 0.65, 0.6, 0.55)
+THREADS = {4: 0.0, 6: -0.10, 8: -0.05}
+STEPS = 4_000
+
+
+def cost(settings: dict[str, Value]) -> float:
+    """Seconds of a step: a line in the draft length, a tenth less with 6 threads, 3 % less with f16."""
+    draft = draft_of(settings)
+    effect = THREADS[int(str(settings["threads"]))] - 0.03 * (settings["kv"] == "f16")
+    return 0.01 * math.exp(effect) * (1.1 + 0.15 * draft if draft else 1)
+
+
+def trial(number: int, settings: dict[str, Value], noise: float = 0.0) -> Trial:
+    draft, alive, hits = draft_of(settings), 1.0, []
+    for rate in CHAIN[:draft]:
+        alive *= rate
+        hits.append(round(alive * STEPS))
+    tokens = STEPS + sum(hits)
+    drafts = Acceptance(STEPS * draft, sum(hits), (STEPS,) * draft, tuple(hits)) if draft else None
+    rate = tokens / (STEPS * cost(settings) * math.exp(noise))
+    run = Run("p", settings, 20.0 * number, 1.0, reply_tokens=tokens, decode_rate=rate, acceptance=drafts)
+    return Trial(number, Stage.EXPLORE, settings, 20.0 * number, 20.0, 10.0, (run,))
+
+
+def tried(*settings: dict[str, Value]) -> Search:
+    search = Search(SPACE, ["p"], Goal(), seed=1)
+    for number, each in enumerate(settings):
+        search.add(trial(number, each))
+    return search
+
+
+PROBES = [{"kv": "q8_0", "threads": 4, "draft": draft} for draft in (0, 1, 3, 6, 0, 1, 3, 6)]
+MORE = [{"kv": "f16", "threads": 6, "draft": 3}, {"kv": "q8_0", "threads": 6, "draft": 2}]
+MORE += [{"kv": "f16", "threads": 8, "draft": 0}, {"kv": "q4_0", "threads": 8, "draft": 4}] * 2
+
+
+def test_effects_that_were_seen_apart_are_added_where_nothing_was_tried() -> None:
+    grid = list(SPACE.settings())
+    points = [Point(s, math.log(cost(s)), 1e-6, 20.0 * i) for i, s in enumerate([*PROBES, *MORE])]
+    mean = Surface(SPACE, grid).learn(points).mean
+    unseen = {"kv": "f16", "threads": 6, "draft": 5}
+    assert mean[[key(s) for s in grid].index(key(unseen))] == pytest.approx(math.log(cost(unseen)), abs=0.02)
+
+
+def test_draws_spread_more_where_less_is_known() -> None:
+    grid = list(SPACE.settings())
+    points = [Point(s, math.log(cost(s)), 1e-4, 20.0 * i) for i, s in enumerate(PROBES)]
+    draws = Surface(SPACE, grid).learn(points).draw(np.random.default_rng(1), 400)
+    spread = dict(zip(map(key, grid), draws.std(axis=0), strict=True))
+    near, far = {**PROBES[0], "draft": 2}, {"kv": "f16", "threads": 8, "draft": 2}
+    assert spread[key(PROBES[0])] < spread[key(near)] < spread[key(far)]
+
+
+def test_a_drift_is_not_taken_for_an_effect() -> None:
+    """The machine slows down by 3 % over the time; what was tried last is not slower for that."""
+    grid = list(SPACE.settings())
+    order = [*PROBES, *MORE, *PROBES]
+    points = [Point(s, math.log(cost(s)) + 0.03 * i / len(order), 1e-5, 60.0 * i) for i, s in enumerate(order)]
+    mean = Surface(SPACE, grid).learn(points).mean
+    found = {draft: mean[[key(s) for s in grid].index(key({**PROBES[0], "draft": draft}))] for draft in (0, 3)}
+    truth = math.log(cost(PROBES[2])) - math.log(cost(PROBES[0]))
+    assert found[3] - found[0] == pytest.approx(truth, abs=0.01)
+
+
+def test_the_forecast_of_every_length_is_near_the_truth_from_three_lengths() -> None:
+    search = tried(*PROBES)
+    for forecast in search.forecast(search.assess(), PROBES[0]):
+        yielded = 1 + sum(math.prod(CHAIN[: i + 1]) for i in range(forecast.draft))
+        truth = yielded / cost({**PROBES[0], "draft": forecast.draft})
+        assert forecast.value == pytest.approx(truth, rel=0.04)
+        assert forecast.low < truth < forecast.high
+
+
+def test_exploring_finds_the_best_of_sixty_three_in_a_dozen_trials() -> None:
+    search = tried(*PROBES)
+    last: dict[str, Value] | None = None
+    for number in range(8, 20):
+        last = search.next(search.assess(), last)
+        search.add(trial(number, last))
+    found = search.grid[search.assess().best]
+    assert (found["kv"], found["threads"]) == ("f16", 6)
+
+    def benefit(settings: dict[str, Value]) -> float:
+        yielded = 1 + sum(math.prod(CHAIN[: i + 1]) for i in range(draft_of(settings)))
+        return yielded / cost(settings)
+
+    assert benefit(found) > 0.99 * max(map(benefit, search.grid))
+
+
+def test_what_is_tried_next_is_never_what_is_in_use() -> None:
+    search = tried(*PROBES, *MORE)
+    assessment = search.assess()
+    for settings in search.grid[::7]:
+        for _ in range(5):
+            assert search.next(assessment, settings) != settings
+
+
+def failed(settings: dict[str, Value], fault: Fault) -> Trial:
+    return Trial(0, Stage.EXPLORE, settings, 0.0, 5.0, 0.0, (), "It ended.", fault)
+
+
+def test_what_needs_as_much_memory_as_something_that_did_not_start_is_left_alone() -> None:
+    search = tried(*PROBES)
+    search.add(failed({"kv": "f16", "threads": 4, "draft": 3}, Fault.MEMORY))
+    out = [settings for settings, gone in zip(search.grid, search.out, strict=True) if gone]
+    assert out
+    assert all(each["kv"] == "f16" and draft_of(each) >= 3 for each in out)
+    assert len(out) == 4 * 3
+    assert search.nearest(3) == {"kv": "q8_0", "threads": 4, "draft": 3}
+    assert all(draft_of(search.grid[i]) < 3 or search.grid[i]["kv"] != "f16" for i in [search.assess().best])
+
+
+def test_another_fault_speaks_of_these_settings_only_and_the_second_time_of_those_that_had_started() -> None:
+    search = tried(*PROBES)
+    search.add(failed(MORE[0], Fault.FAILED))
+    assert [search.grid[i] for i in np.flatnonzero(search.out)] == [MORE[0]]
+    search.add(failed(PROBES[2], Fault.FAILED))
+    assert search.nearest(3) == PROBES[2]
+    search.add(failed(PROBES[2], Fault.FAILED))
+    assert search.nearest(3) != PROBES[2]
+    search.add(failed(PROBES[0], Fault.SPOILT))
+    search.add(failed(PROBES[0], Fault.SPOILT))
+    assert not search.out[0]
+
+
+def test_noise_is_estimated_from_runs_and_starts_apart() -> None:
+    dice = np.random.default_rng(5)
+    search = Search(SPACE, ["p", "q"], Goal(), seed=1)
+    for number in range(60):
+        settings = PROBES[number % 4]
+        start = dice.normal(0, 0.02)
+        first, second = (trial(number, settings, start + dice.normal(0, 0.05)).runs[0] for _ in range(2))
+        runs = (first, Run(**{**{f: getattr(second, f) for f in second.__slots__}, "prompt": "q"}))
+        search.add(Trial(number, Stage.EXPLORE, settings, 20.0 * number, 20.0, 10.0, runs))
+    assert search.noise == pytest.approx(0.05, rel=0.25)
+    assert search.start_noise == pytest.approx(0.02, rel=0.5)
+
+
+def test_the_time_of_an_answer_counts_reading_too() -> None:
+    """Reading is slower with MTP: with long prompts and short answers the same tokens/s lose."""
+    for prompt_tokens, expected in ((100, True), (20_000, False)):
+        search = Search(SPACE, ["p"], Goal(Aim.ANSWER, prompt_tokens, 100), seed=1)
+        for number, settings in enumerate(PROBES * 2):
+            done = trial(number, settings)
+            reading = 1_000.0 if draft_of(settings) else 1_100.0
+            run = Run(**{**{f: getattr(done.runs[0], f) for f in done.runs[0].__slots__}, "prefill_rate": reading})
+            search.add(Trial(number, Stage.EXPLORE, settings, 20.0 * number, 20.0, 10.0, (run,)))
+        assessment = search.assess()
+        home = search.beside(PROBES[0], 0)
+        assert home is not None
+        assert bool(draft_of(search.grid[assessment.best])) is expected
+        assert search.forecast(assessment, PROBES[0])[0].value == pytest.approx(prompt_tokens / 1_100 + 1.0, rel=0.03)

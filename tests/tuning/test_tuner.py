@@ -1,0 +1,311 @@
+"""Whole tunes on machines whose answer is known."""
+
+import asyncio
+import json
+import math
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import pytest
+
+from launcher.base.errors import EngineFailed, NothingMeasured, TuneMismatch
+from launcher.tuning.goal import Aim, Goal
+from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.space import Axis, Space, draft_of, key
+from launcher.tuning.tuner import tune
+from launcher.tuning.tuner_events import (
+    Paused,
+    Predicted,
+    TrialFailed,
+    TrialMeasured,
+    TrialPlanned,
+    TuneEvent,
+    VerdictReached,
+)
+from launcher.tuning.tuner_state import Fault, Stage, TuneState
+from launcher.tuning.verdict import Verdict
+from tools.tuner_simulation.bench import PROMPT_TOKENS, SimulatedBench
+from tools.tuner_simulation.machine import Machine, draw, truth
+from tools.tuner_simulation.run import WORK
+
+HOUR_S = 3_600.0
+MTP_LOSES, MTP_WINS, NO_ROOM = 59, 0, 22
+"""Machines by number: MTP is 5 % slower than nothing; twice as fast; it pushes experts to the CPU and loses 8 %."""
+
+
+def score(machine: Machine, settings: Settings, goal: Goal | None = None) -> float:
+    return truth(machine, goal or Goal(), PROMPT_TOKENS)[key(settings)]
+
+
+@dataclass
+class Told:
+    """Takes down events."""
+
+    events: list[TuneEvent] = field(default_factory=list)
+
+    def __call__(self, event: TuneEvent) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type) -> list:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+async def tuned(number: int, budget_s: float = HOUR_S, **more: object) -> tuple[Machine, Verdict, Told]:
+    machine, told = draw(number), Told()
+    verdict = await tune(
+        SimulatedBench(machine, seed=number), machine.space(), WORK, Goal(), budget_s, on_event=told, seed=3, **more
+    )
+    return machine, verdict, told
+
+
+@pytest.mark.parametrize("number", range(4, 12))
+async def test_what_is_recommended_is_near_the_best_and_never_slower_than_the_baseline(number: int) -> None:
+    machine, verdict, _ = await tuned(number, HOUR_S * max(1.0, draw(number).step_s / 0.01))
+    best = max(truth(machine, Goal(), PROMPT_TOKENS).values())
+    assert math.exp(score(machine, verdict.settings) - best) > 0.97
+    assert score(machine, verdict.settings) >= score(machine, machine.space().off())
+
+
+async def test_where_mtp_wins_it_says_by_how_much() -> None:
+    machine, verdict, _ = await tuned(MTP_WINS)
+    assert verdict.mtp == "on"
+    assert verdict.draft in (2, 3, 4)
+    assert verdict.gain
+    true = math.exp(score(machine, verdict.settings) - score(machine, machine.space().off()))
+    assert verdict.gain.ratio.low <= true <= verdict.gain.ratio.high
+    assert verdict.sentence.startswith(f"Draft {verdict.draft} is ")
+    assert "faster than no MTP for code: " in verdict.sentence
+    assert "a step yields" in verdict.because
+
+
+async def test_where_mtp_loses_it_is_left_off() -> None:
+    machine, verdict, _ = await tuned(MTP_LOSES, HOUR_S * draw(MTP_LOSES).step_s / 0.01)
+    assert verdict.mtp == "off"
+    assert verdict.draft == 0
+    assert verdict.ci_high is not None
+    assert verdict.ci_high < 1.02
+    assert verdict.sentence.startswith("Leave MTP off for code")
+    assert score(machine, verdict.settings) >= score(machine, machine.space().off())
+
+
+async def test_memory_that_mtp_would_take_makes_no_mtp_faster() -> None:
+    """Without MTP two layers more have their experts on the GPU: that is the plan to compare with, and to recommend."""
+    _, verdict, _ = await tuned(NO_ROOM)
+    assert verdict.mtp == "off"
+    assert verdict.settings["n_cpu_moe"] == 20
+    assert verdict.gain
+    assert verdict.gain.ratio.low > 1
+    assert "MTP leaves no memory for n_cpu_moe 20" in verdict.because
+    assert "With kv q4_0, n_cpu_moe 20 it is" in verdict.sentence
+
+
+async def test_where_nothing_matters_hardly_anything_is_claimed() -> None:
+    """The chance of a wrong claim is at most 5 % in each tune."""
+    claims = 0
+    for number in range(8):
+        machine = draw(number, tied=True)
+        verdict = await tune(SimulatedBench(machine, seed=number), machine.space(), WORK, Goal(), 900, seed=1)
+        claims += verdict.mtp == "on" or verdict.gain is not None
+        assert (verdict.settings == machine.space().off()) is (verdict.gain is None)
+    assert claims <= 1
+
+
+@pytest.mark.parametrize("budget_s", [0.0, 30.0, 90.0])
+async def test_too_little_time_is_said_to_be_too_little(budget_s: float) -> None:
+    machine, verdict, _ = await tuned(MTP_WINS, budget_s)
+    assert verdict.mtp == "undecided"
+    assert verdict.settings == machine.space().off()
+    assert verdict.sentence == "Undecided: the time was too short."
+    assert verdict.speedup is None
+
+
+@pytest.mark.parametrize("budget_s", [300.0, 600.0, 1_500.0])
+async def test_a_tune_keeps_to_its_time(budget_s: float) -> None:
+    for number in range(8):
+        _, verdict, told = await tuned(number, budget_s)
+        longest = max(trial.seconds for trial in verdict.trials)
+        used_s = sum(trial.seconds for trial in verdict.trials)
+        assert used_s < budget_s + 5 * longest  # the first probes, and a round once begun
+        assert told.of(VerdictReached)[0].state.used_s == pytest.approx(used_s)
+
+
+async def test_every_trial_is_told_before_and_after() -> None:
+    _, verdict, told = await tuned(MTP_WINS)
+    done = [*told.of(TrialMeasured), *told.of(TrialFailed)]
+    assert len(told.of(TrialPlanned)) == len(done) == len(verdict.trials)
+    kinds = [type(event) for event in told.events if not isinstance(event, Predicted)]
+    assert kinds[:2] == [TrialPlanned, TrialMeasured]
+    assert kinds[-1] is VerdictReached
+    stages = [trial.stage for trial in verdict.trials]
+    assert stages == sorted(stages, key=list(Stage).index)
+    predicted = told.of(Predicted)[0]
+    assert [forecast.draft for forecast in predicted.forecasts] == [0, 1, 2, 3, 4, 5, 6]
+
+
+async def test_finalists_are_asked_the_same_in_turns() -> None:
+    """Pairs stand beside each other in time, in both orders, with the same seeds; each visit is a start of its own."""
+    _, verdict, _ = await tuned(MTP_WINS)
+    confirmed = [trial for trial in verdict.trials if trial.stage is Stage.CONFIRM]
+    drafts = [draft_of(trial.settings) for trial in confirmed]
+    assert len(confirmed) >= 9
+    assert all(one != other for one, other in pairwise(drafts))
+    assert {tuple(drafts[:2]), tuple(drafts[-2:])} == {(0, verdict.draft), (verdict.draft, 0)}
+
+
+class Fails(SimulatedBench):
+    """A bench on which settings fail that a test chooses."""
+
+    def __init__(self, machine: Machine, fails: object) -> None:
+        super().__init__(machine, seed=1)
+        self._fails = fails
+
+    async def become(self, settings: Settings, *, reliable: bool = False) -> float:
+        if self._fails(settings):  # type: ignore[operator]
+            raise EngineFailed("It ended while it loaded.")
+        return await super().become(settings, reliable=True)
+
+
+async def test_a_crash_is_a_result() -> None:
+    """Drafts longer than 2 crash; the tune works with what is left."""
+    machine, told = draw(MTP_WINS), Told()
+    bench = Fails(machine, lambda settings: draft_of(settings) > 2)
+    verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, on_event=told, seed=1)
+    assert verdict.mtp == "on"
+    assert verdict.draft == 2
+    failed = [event for event in told.of(TrialFailed) if event.trial.fault is Fault.FAILED]
+    assert failed
+    assert all(draft_of(event.trial.settings) > 2 for event in failed)
+    assert len({key(event.trial.settings) for event in failed}) == len(failed)  # none is tried twice
+
+
+async def test_where_no_draft_can_be_served_mtp_stays_off() -> None:
+    machine = draw(MTP_WINS)
+    space = replace(machine.space(), axes=())
+    verdict = await tune(Fails(machine, draft_of), space, WORK, Goal(), HOUR_S, seed=1)
+    assert verdict.mtp == "off"
+    assert verdict.sentence.startswith("Leave MTP off: it could not be served.")
+    assert verdict.because == "It ended while it loaded."
+
+
+async def test_a_baseline_that_cannot_be_measured_ends_it() -> None:
+    machine = draw(MTP_WINS)
+    with pytest.raises(NothingMeasured, match="It ended while it loaded"):
+        await tune(Fails(machine, lambda _: True), machine.space(), WORK, Goal(), HOUR_S)
+
+
+class Blind(SimulatedBench):
+    """A bench without a power sensor."""
+
+    async def run(self, prompt: Prompt, *, seed: int) -> Run:
+        return replace(await super().run(prompt, seed=seed), energy_j=None, power_w=None)
+
+
+async def test_energy_needs_a_sensor() -> None:
+    machine = draw(MTP_WINS)
+    with pytest.raises(NothingMeasured, match="do not tell tokens/J"):
+        await tune(Blind(machine, 1), machine.space(), WORK, Goal(Aim.ENERGY), HOUR_S)
+
+
+@pytest.mark.parametrize("aim", [Aim.ANSWER, Aim.ENERGY])
+async def test_other_goals_are_met_as_well(aim: Aim) -> None:
+    machine, goal = draw(MTP_WINS), Goal(aim)
+    verdict = await tune(SimulatedBench(machine, 1), machine.space(), WORK, goal, HOUR_S, seed=1)
+    best = max(truth(machine, goal, PROMPT_TOKENS).values())
+    assert math.exp(score(machine, verdict.settings, goal) - best) > 0.97
+    assert verdict.unit == {"answer": "s", "energy": "tokens/J"}[aim]
+    assert {"answer": "quicker to the answer", "energy": "more frugal"}[aim] in verdict.sentence
+
+
+class Spoils(SimulatedBench):
+    """A bench on which the first run on each start is spoilt."""
+
+    async def run(self, prompt: Prompt, *, seed: int) -> Run:
+        run = await super().run(prompt, seed=seed)
+        first, self._spoilt = not getattr(self, "_spoilt", False), True
+        return replace(run, spoilt="The GPU throttled.") if first and prompt.tokens > 24 else replace(run, spoilt=None)
+
+    async def become(self, settings: Settings, *, reliable: bool = False) -> float:
+        self._spoilt = False
+        return await super().become(settings, reliable=reliable)
+
+
+async def test_what_was_spoilt_is_measured_again() -> None:
+    machine = draw(MTP_WINS)
+
+    class SpoilsOne(Spoils):
+        async def run(self, prompt: Prompt, *, seed: int) -> Run:
+            if prompt.tokens <= 24:
+                return await SimulatedBench.run(self, prompt, seed=seed)
+            return await super().run(prompt, seed=seed)
+
+    verdict = await tune(SpoilsOne(machine, 1), machine.space(), WORK, Goal(), 600, seed=1)
+    whole = [trial for trial in verdict.trials if trial.fault is Fault.NONE]
+    assert whole
+    for trial in whole:
+        assert sum(run.spoilt is not None for run in trial.runs) == 1
+        assert {run.prompt for run in trial.runs if run.counts} == {prompt.name for prompt in WORK.prompts}
+
+
+async def paused(number: int, after: int, budget_s: float) -> tuple[SimulatedBench, TuneState]:
+    """Cancel a tune once so many trials are done, and return the bench and the state as it comes from a file."""
+    machine = draw(number)
+    bench = SimulatedBench(machine, seed=number)
+    state: list[TuneState] = []
+
+    def listen(event: TuneEvent) -> None:
+        if isinstance(event, TrialMeasured | TrialFailed) and len(event.state.trials) == after:
+            task.cancel()
+        if isinstance(event, Paused):
+            state.append(event.state)
+
+    task = asyncio.ensure_future(tune(bench, machine.space(), WORK, Goal(), budget_s, on_event=listen, seed=3))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return bench, TuneState.from_json(json.loads(json.dumps(state[0].as_json())))
+
+
+@pytest.mark.parametrize("after", [1, 7, 20, 40])
+async def test_a_paused_tune_goes_on_as_if_nothing_had_been(after: int) -> None:
+    machine, whole, _ = await tuned(MTP_WINS)
+    bench, state = await paused(MTP_WINS, after, HOUR_S)
+    assert len(state.trials) == after
+    verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, resume=state, seed=3)
+    assert verdict == whole
+
+
+async def test_an_undecided_tune_goes_on_with_more_time() -> None:
+    machine, told = draw(MTP_WINS), Told()
+    bench = SimulatedBench(machine, seed=2)
+    first = await tune(bench, machine.space(), WORK, Goal(), 130, on_event=told, seed=3)
+    assert first.mtp == "undecided"
+    state = told.of(VerdictReached)[0].state
+    second = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, resume=state, seed=3)
+    assert second.trials[: len(first.trials)] == first.trials
+    assert second.mtp == "on"
+
+
+async def test_the_state_of_another_tune_is_refused() -> None:
+    bench, state = await paused(MTP_WINS, 3, HOUR_S)
+    for space, goal in (
+        (Space({"kv": "q8_0"}, (1, 2)), Goal()),
+        (draw(MTP_WINS).space(), Goal(Aim.ENERGY)),
+    ):
+        with pytest.raises(TuneMismatch, match="begun with other settings"):
+            await tune(bench, space, WORK, goal, HOUR_S, resume=state)
+
+
+@pytest.mark.parametrize("damage", [{"version": 99}, {"trials": [{"stage": "probe"}]}, {"budgets": [["x"]]}])
+async def test_a_state_that_cannot_be_read_is_refused(damage: dict[str, object]) -> None:
+    _, state = await paused(MTP_WINS, 2, HOUR_S)
+    with pytest.raises(TuneMismatch):
+        TuneState.from_json({**state.as_json(), **damage})
+    with pytest.raises(TuneMismatch):
+        TuneState.from_json({})
+
+
+async def test_one_draft_length_and_no_other_setting_are_enough_for_an_answer() -> None:
+    machine = draw(MTP_WINS)
+    space = Space(machine.space().baseline, (2,), (Axis("kv", ("q8_0",)),))
+    verdict = await tune(SimulatedBench(machine, 1), space, WORK, Goal(), 900, seed=1)
+    assert verdict.mtp == "on"
+    assert verdict.draft == 2

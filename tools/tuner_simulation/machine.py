@@ -1,0 +1,236 @@
+"""A machine with a known answer: the true step time, acceptance, memory and power at every setting.
+
+The shapes are those of real machines; the figures are drawn anew for each machine, over ranges that hold the published
+results. A step's time is that of one token, and with MTP in addition the head's own fixed part, a pass of the head
+for each drafted token, the verification of each (dearer where a mixture of experts reads more of its weights, or
+experts lie on the processor), and on some machines a jump from some batch on, where the engine takes other kernels.
+"""
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from launcher.tuning.goal import Aim, Goal
+from launcher.tuning.predict import tokens_per_step
+from launcher.tuning.space import Axis, Key, Space, draft_of, key
+
+DRAFTS = (1, 2, 3, 4, 5, 6)
+KV = Axis("kv", ("q4_0", "q8_0", "f16"), memory=True)
+UBATCH = Axis("ubatch", (256, 512, 1024), memory=True)
+EXPERTS = Axis("n_cpu_moe", (24, 22, 20, 18, 16), memory=True)
+THREADS = Axis("threads", (4, 6, 8))
+P_MIN = Axis("p_min", (0.0, 0.5), drafting=True)
+NGRAM = Axis("ngram", ("none", "simple"), drafting=True)
+AXES = (KV, UBATCH, P_MIN, NGRAM)
+OFFLOAD_AXES = (KV, EXPERTS, THREADS, P_MIN, NGRAM)
+_SMALL = {"kv", "n_cpu_moe"}
+PROMPTS = 4
+REPLY_TOKENS = 200
+_MODEL_MIB, _LAYER_MIB, _STATE_MIB, _HEAD_MIB = 14_000.0, 337.0, 63.0, 850.0
+_KV_MIB = {"q4_0": 740.0, "q8_0": 1_390.0, "f16": 2_620.0}
+
+KINDS = ("dense", "moe", "offload", "hot")
+"""Everything on the GPU, dense or a mixture of experts; experts on the CPU; text that is hard to draft."""
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """One machine with one model. Times are in seconds, memory in MiB, effects on time are logarithms."""
+
+    kind: str
+    step_s: float
+    head: float
+    draft_pass: float
+    verify: float
+    verify_power: float
+    jump_at: int
+    jump: float
+    chain: tuple[float, ...]
+    decay: float
+    kv_effect: Mapping[str, float]
+    kv_verify: Mapping[str, float]
+    prefill_rate: float
+    prefill_mtp: float
+    ubatch_prefill: Mapping[int, float]
+    layer: float
+    cpu_verify: float
+    threads_effect: Mapping[int, float]
+    p_min_cut: float
+    ngram_finds: tuple[float, ...]
+    ngram_costs: float
+    memory_mib: float
+    believed_error: float
+    power_w: float
+    power_draft: float
+    restart_s: float
+    run_noise: float
+    start_noise: float
+    warm_up: float
+    wander: float
+    episodes_per_s: float
+    episode_slows: float
+    tied: bool = False
+    small: bool = False
+
+    @property
+    def offloads(self) -> bool:
+        """Whether experts lie on the processor."""
+        return self.kind == "offload"
+
+    def space(self) -> Space:
+        """Return the grid that a tune is given for it."""
+        baseline: dict[str, Any] = {"kv": "q8_0", "ubatch": 512, "p_min": 0.0, "ngram": "none"}
+        axes: tuple[Axis, ...] = AXES
+        if self.offloads:
+            baseline = {"kv": "q8_0", "n_cpu_moe": 22, "threads": 6, "p_min": 0.0, "ngram": "none"}
+            axes = OFFLOAD_AXES
+        axes = tuple(axis for axis in axes if axis.name in _SMALL) if self.small else axes
+        return Space(baseline, DRAFTS, axes, fits=lambda settings: self.need(settings) <= self.believed_mib)
+
+    @property
+    def believed_mib(self) -> float:
+        """The memory that the plan counts on: near the truth, on either side of it."""
+        return self.memory_mib * (1 + self.believed_error)
+
+    def need(self, settings: Mapping[str, Any]) -> float:
+        """Return the memory that settings take."""
+        mib: float = _MODEL_MIB + _KV_MIB[settings["kv"]] + 0.35 * settings.get("ubatch", 512)
+        if self.offloads:
+            mib += (24 - settings["n_cpu_moe"]) * _LAYER_MIB
+        draft = draft_of(settings)
+        return mib + (_HEAD_MIB + _STATE_MIB * (1 + draft) if draft else 0.0)
+
+    def runs_out_of_memory(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether settings cannot be served."""
+        return self.need(settings) > self.memory_mib
+
+    def step(self, settings: Mapping[str, Any]) -> float:
+        """Return the true seconds of a verification step."""
+        draft = draft_of(settings)
+        if self.tied:
+            return self.step_s * math.exp(self._mean_log_yield(settings))
+        kept = self._kept(settings) * draft
+        log = self.kv_effect[settings["kv"]]
+        share = 1.0
+        if self.offloads:
+            share = settings["n_cpu_moe"] / 22
+            log += self.layer * (settings["n_cpu_moe"] - 22) + self.threads_effect[settings["threads"]] * share
+        extra = 0.0
+        if draft:
+            verify = (self.verify + (self.cpu_verify * share if self.offloads else 0.0)) * kept**self.verify_power
+            kv = self.kv_verify[settings["kv"]] if draft >= 2 else 0.0
+            log += self.ngram_costs if settings["ngram"] != "none" else 0.0
+            extra = self.head + self.draft_pass * kept + verify + kv + (self.jump if draft >= self.jump_at else 0.0)
+        return self.step_s * math.exp(log) * (1 + extra)
+
+    def rates(self, settings: Mapping[str, Any], prompt: int) -> tuple[float, ...]:
+        """Return by position how often a draft is accepted, all before it being so."""
+        draft = draft_of(settings)
+        first = self.chain[prompt] * self._kept(settings) ** 0.5
+        if settings["ngram"] != "none":
+            first += (1 - first) * self.ngram_finds[prompt]
+        return tuple(first * self.decay**i for i in range(draft))
+
+    def _yield(self, settings: Mapping[str, Any], prompt: int) -> float:
+        """Return the tokens that a step yields."""
+        return tokens_per_step(self.rates(settings, prompt), draft_of(settings))
+
+    def _mean_log_yield(self, settings: Mapping[str, Any]) -> float:
+        return sum(math.log(self._yield(settings, prompt)) for prompt in range(PROMPTS)) / PROMPTS
+
+    def _kept(self, settings: Mapping[str, Any]) -> float:
+        """Return the share of the drafts that p-min leaves."""
+        return 1 - self.p_min_cut * float(settings.get("p_min", 0.0))
+
+    def prefill(self, settings: Mapping[str, Any]) -> float:
+        """Return the true tokens a second of reading a prompt."""
+        slower = self.prefill_mtp if draft_of(settings) else 0.0
+        return self.prefill_rate * math.exp(self.ubatch_prefill[settings.get("ubatch", 512)] - slower)
+
+    def power(self, settings: Mapping[str, Any]) -> float:
+        """Return the true watts while it writes."""
+        return self.power_w * (1 + self.power_draft * math.sqrt(draft_of(settings)))
+
+    def benefit(self, settings: Mapping[str, Any], goal: Goal, prompt_tokens: int) -> float:
+        """Return the true score of settings: the mean over the prompts of the logarithm of what the goal wants."""
+        scores = []
+        for prompt in range(PROMPTS):
+            rate = self._yield(settings, prompt) / self.step(settings)
+            if goal.aim is Aim.SPEED:
+                scores.append(math.log(rate))
+            elif goal.aim is Aim.ENERGY:
+                scores.append(math.log(rate / self.power(settings)))
+            else:
+                read = goal.prompt_tokens or prompt_tokens
+                written = goal.reply_tokens or REPLY_TOKENS
+                scores.append(-math.log(read / self.prefill(settings) + written / rate))
+        return sum(scores) / PROMPTS
+
+
+def draw(number: int, *, tied: bool = False, small: bool = False) -> Machine:
+    """Return machine `number`: the same for the same number, kinds in turn.
+
+    A `tied` one takes for each step so much longer as that yields more tokens: no setting makes it faster or slower.
+    A `small` one has a grid of draft length, KV type and experts on the processor alone.
+    """
+    kind = KINDS[number % len(KINDS)]
+    dice = random.Random(f"machine {number}")
+    uniform = dice.uniform
+    first = {"dense": (0.70, 0.93), "moe": (0.65, 0.95), "offload": (0.60, 0.93), "hot": (0.25, 0.62)}[kind]
+    typical = uniform(*first)
+    chain = tuple(min(0.97, max(0.1, typical + dice.gauss(0, 0.04))) for _ in range(PROMPTS))
+    verify = {"dense": (0.0, 0.06), "moe": (0.04, 0.25), "offload": (0.1, 0.5), "hot": (0.05, 0.4)}[kind]
+    q4, q8 = uniform(-0.02, 0.06), uniform(-0.01, 0.04)
+    best = dice.choice((4, 6, 8))
+    bend = uniform(0.01, 0.08)
+    offload = kind == "offload"
+    memory = _MODEL_MIB + uniform(2_300, 4_400 if not offload else 5_500)
+    return Machine(
+        kind=kind,
+        step_s=1 / uniform(25, 110),
+        head=uniform(0.01, 0.12),
+        draft_pass=uniform(0.02, 0.10),
+        verify=uniform(*verify),
+        verify_power=uniform(0.8, 1.1),
+        jump_at=dice.choice((2, 3, 4, 5, 99)),
+        jump=uniform(0.0, 0.05),
+        chain=chain,
+        decay=uniform(0.9, 1.0),
+        kv_effect={"q4_0": q4, "q8_0": q8, "f16": 0.0},
+        kv_verify={"q4_0": uniform(0, 0.05), "q8_0": uniform(0, 0.04), "f16": 0.0},
+        prefill_rate=uniform(400, 3_000),
+        prefill_mtp=uniform(0.0, 0.10),
+        ubatch_prefill={256: -uniform(0.05, 0.3), 512: 0.0, 1024: uniform(-0.03, 0.2)},
+        layer=uniform(0.012, 0.04),
+        cpu_verify=uniform(0.0, 0.35),
+        threads_effect={n: bend * abs(math.log2(n / best)) * 2 for n in (4, 6, 8)},
+        p_min_cut=uniform(0.05, 0.5),
+        ngram_finds=tuple(max(0.0, dice.gauss(0.03, 0.05)) for _ in range(PROMPTS)),
+        ngram_costs=uniform(0.0, 0.04),
+        memory_mib=memory,
+        believed_error=uniform(-0.01, 0.01),
+        power_w=uniform(120, 420),
+        power_draft=uniform(0.0, 0.06),
+        restart_s=uniform(5, 12),
+        run_noise=uniform(0.01, 0.08),
+        start_noise=uniform(0.0, 0.008),
+        warm_up=uniform(0.0, 0.04),
+        wander=uniform(0.0, 0.015),
+        episodes_per_s=dice.choice((0.0, 1 / 2_400, 1 / 800)),
+        episode_slows=uniform(0.1, 0.35),
+        tied=tied,
+        small=small,
+    )
+
+
+@lru_cache(maxsize=8)
+def truth(machine: Machine, goal: Goal, prompt_tokens: int) -> dict[Key, float]:
+    """Return the true score of every setting of a machine's grid that can be served."""
+    return {
+        key(settings): machine.benefit(settings, goal, prompt_tokens)
+        for settings in machine.space().settings()
+        if not machine.runs_out_of_memory(settings)
+    }

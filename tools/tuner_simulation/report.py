@@ -1,0 +1,135 @@
+"""The tables of docs/tuning.md."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from launcher.tuning.verdict import MARGIN
+from tools.tuner_simulation.machine import AXES, DRAFTS, KINDS, OFFLOAD_AXES
+from tools.tuner_simulation.run import Outcome
+
+NEAR = 0.98
+"""A pick is right when it has this share of the best's true benefit."""
+_NEAR_FORECAST = 0.05
+_NAMES = {
+    "dense": "all on the GPU, dense",
+    "moe": "all on the GPU, experts",
+    "offload": "experts on the processor",
+    "hot": "text that is hard to draft",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What the tuner is held to: a figure, its limit, and whether it is kept."""
+
+    what: str
+    limit: str
+    figure: str
+    kept: bool
+
+
+def promises(outcomes: Sequence[Outcome], tied: Sequence[Outcome]) -> list[Promise]:
+    """Judge the main simulation."""
+    near, slower, part = _near(outcomes), _slower(outcomes), _part(outcomes)
+    errors = [abs(error) for o in outcomes for error in o.errors.values()]
+    within = _share(outcomes, lambda o: all(abs(error) < _NEAR_FORECAST for error in o.errors.values()))
+    claims = _share(tied, lambda o: o.answer == "on" or o.covered is not None)
+    own = sum(o.own_s for o in outcomes) / sum(o.seconds for o in outcomes)
+    return [
+        Promise("tunes that end within 2 % of the true best", ">= 95 %", _percent(near), near >= 0.95),
+        Promise("tunes that recommend something slower than the baseline", "< 1 %", _percent(slower), slower < 0.01),
+        Promise("starts, over one for each setting that can be served", "<= 40 %", _percent(part), part <= 0.4),
+        Promise(
+            "tunes all of whose forecasts lie within 5 % of the truth", ">= 99 %", _percent(within), within >= 0.99
+        ),
+        Promise("mean error of a forecast", "-", _percent(statistics.fmean(errors), 2), True),
+        Promise("false claims where no setting matters", "<= 5 %", _percent(claims), claims <= 0.05),
+        Promise("the tuner's own time, of the time that it measures", "< 1 %", _percent(own, 3), own < 0.01),
+    ]
+
+
+def kept_table(found: Iterable[Promise]) -> str:
+    """Return the promises as a table."""
+    rows = [[each.what, each.limit, each.figure, "kept" if each.kept else "MISSED"] for each in found]
+    return _table(["what", "limit", "figure", "verdict"], rows)
+
+
+def grid_table() -> str:
+    """Return the grid."""
+    rows = [["draft length", "0 (MTP off), " + ", ".join(map(str, DRAFTS)), "all"]]
+    for axis in dict.fromkeys((*AXES, *OFFLOAD_AXES)):
+        where = (
+            "all" if axis in AXES and axis in OFFLOAD_AXES else "GPU" if axis in AXES else "experts on the processor"
+        )
+        kind = " (with drafts only)" if axis.drafting else ""
+        rows.append([f"`{axis.name}`{kind}", ", ".join(map(str, axis.values)), where])
+    return _table(["setting", "values", "machines"], rows)
+
+
+def kinds_table(outcomes: Sequence[Outcome]) -> str:
+    """Return the main simulation by kind of machine and by noise."""
+    groups = [("all", list(outcomes))]
+    groups += [(_NAMES[kind], [o for o in outcomes if o.kind == kind]) for kind in KINDS]
+    noises = ((0.01, 0.03), (0.03, 0.055), (0.055, 0.08))
+    for low, high in noises:
+        groups.append((f"noise {100 * low:g} to {100 * high:g} %", [o for o in outcomes if low <= o.noise < high]))
+    return _results(groups)
+
+
+def budgets_table(found: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
+    """Return other budgets, goals and searches."""
+    return _results(found)
+
+
+def lengths_table(outcomes: Sequence[Outcome]) -> str:
+    """Return the errors of forecasts by draft length."""
+    rows = []
+    for draft in (0, *DRAFTS):
+        errors = [o.errors[draft] for o in outcomes if draft in o.errors]
+        worst = max(map(abs, errors))
+        spread = statistics.pstdev(errors)
+        mean = statistics.fmean(errors)
+        rows.append([str(draft), str(len(errors)), f"{100 * mean:+.1f} %", _percent(spread), _percent(worst)])
+    return _table(["draft length", "forecasts", "mean error", "standard deviation", "worst"], rows)
+
+
+def _results(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
+    head = ["", "tunes", "within 2 %", "slower", "on / off / undecided", "MTP wrongly on", "intervals right"]
+    rows = []
+    for name, some in groups:
+        answers = " / ".join(str(sum(o.answer == answer for o in some)) for answer in ("on", "off", "undecided"))
+        wrong = sum(o.answer == "on" and o.speedup < 1 - MARGIN for o in some)
+        covered = [o.covered for o in some if o.covered is not None]
+        right = _percent(sum(covered) / len(covered)) if covered else "-"
+        starts = statistics.fmean(o.starts for o in some)
+        minutes = statistics.median(o.seconds for o in some) / 60
+        near, slower = _percent(_near(some)), _percent(_slower(some))
+        row = [name, str(len(some)), near, slower, answers, str(wrong), right]
+        rows.append([*row, f"{starts:.0f}", _percent(_part(some), 0), f"{minutes:.0f}"])
+    return _table([*head, "starts", "of one each", "minutes (median)"], rows)
+
+
+def _near(some: Sequence[Outcome]) -> float:
+    return _share(some, lambda o: o.to_best >= NEAR)
+
+
+def _slower(some: Sequence[Outcome]) -> float:
+    return _share(some, lambda o: o.to_baseline < 1 - 1e-9)
+
+
+def _part(some: Sequence[Outcome]) -> float:
+    return sum(o.starts for o in some) / sum(o.grid for o in some)
+
+
+def _share(some: Sequence[Outcome], holds: Callable[[Outcome], bool]) -> float:
+    return sum(map(holds, some)) / len(some)
+
+
+def _percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"

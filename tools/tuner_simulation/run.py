@@ -1,0 +1,162 @@
+"""Tunes on machines that are drawn, and how good their answers are."""
+
+import asyncio
+import math
+import os
+import statistics
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+
+from launcher.tuning.goal import Goal
+from launcher.tuning.records import Prompt
+from launcher.tuning.space import Key, draft_of, key
+from launcher.tuning.tuner import tune
+from launcher.tuning.verdict import Verdict
+from tools.tuner_simulation.bench import PROMPT_TOKENS, SimulatedBench, prompts
+from tools.tuner_simulation.machine import Machine, draw, truth
+
+_PACE_S = 0.01
+"""A step's time that a budget is meant for (100 tokens/s); slower machines get in proportion more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedWork:
+    """The workload of every simulated tune."""
+
+    name: str
+    prompts: tuple[Prompt, ...]
+
+
+WORK = SimulatedWork("code", prompts())
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An answer against the truth.
+
+    `to_best` and `to_baseline` are the true benefit of the recommended settings over that of the best and of the
+    baseline, `speedup` that of the best with MTP over the best without. `covered` says whether the interval of the
+    gain holds the true gain, None where none is claimed. Errors of forecasts are by draft length, as shares.
+    """
+
+    kind: str
+    noise: float
+    answer: str
+    to_best: float
+    to_baseline: float
+    speedup: float
+    covered: bool | None
+    errors: dict[int, float]
+    starts: int
+    grid: int
+    seconds: float
+    own_s: float
+
+
+def simulate(number: int, goal: Goal, budget_s: float, *, tied: bool = False, small: bool = False) -> Outcome:
+    """Tune machine `number`, and compare the verdict with the truth. See `draw` for `tied` and `small`."""
+    machine = draw(number, tied=tied, small=small)
+    bench = SimulatedBench(machine, seed=number)
+    began_s = time.perf_counter()
+    budget_s *= max(1.0, machine.step_s / _PACE_S)
+    verdict = asyncio.run(tune(bench, machine.space(), WORK, goal, budget_s, seed=number))
+    return judge(machine, goal, verdict, bench, time.perf_counter() - began_s)
+
+
+def judge(machine: Machine, goal: Goal, verdict: Verdict, bench: SimulatedBench, own_s: float) -> Outcome:
+    """Compare a verdict with the truth."""
+    scores = truth(machine, goal, PROMPT_TOKENS)
+    found, baseline = scores[key(verdict.settings)], scores[key(machine.space().off())]
+    gain = verdict.gain.ratio if verdict.gain else None
+    return Outcome(
+        kind=machine.kind,
+        noise=machine.run_noise,
+        answer=verdict.mtp,
+        to_best=math.exp(found - max(scores.values())),
+        to_baseline=math.exp(found - baseline),
+        speedup=_speedup(scores),
+        covered=gain.low <= math.exp(found - baseline) <= gain.high if gain else None,
+        errors=_errors(machine, goal, verdict, scores, bench),
+        starts=len(verdict.trials),
+        grid=len(scores),
+        seconds=bench.now_s(),
+        own_s=own_s,
+    )
+
+
+def _speedup(scores: dict[Key, float]) -> float:
+    on = [score for settings, score in scores.items() if draft_of(dict(settings))]
+    off = [score for settings, score in scores.items() if not draft_of(dict(settings))]
+    return math.exp(max(on) - max(off)) if on else 0.0
+
+
+def _errors(
+    machine: Machine, goal: Goal, verdict: Verdict, scores: dict[Key, float], bench: SimulatedBench
+) -> dict[int, float]:
+    """Return the errors of the forecasts. The truth of a machine that drifts is that of its mean condition."""
+    drift = statistics.fmean(bench.drifts)
+    errors = {}
+    for forecast in verdict.forecasts:
+        settings = {**verdict.shown, "draft": forecast.draft}
+        if not forecast.draft:
+            idle = {axis.name: machine.space().baseline[axis.name] for axis in machine.space().axes if axis.drafting}
+            settings |= idle
+        if key(settings) in scores:
+            errors[forecast.draft] = forecast.value / goal.value_of(scores[key(settings)] - drift) - 1
+    return errors
+
+
+def exhaust(number: int, goal: Goal, visits: int) -> Outcome:
+    """Measure every setting of a grid so many times and take the best mean: the search without thought."""
+    machine = draw(number)
+    bench = SimulatedBench(machine, seed=number)
+    scores = truth(machine, goal, PROMPT_TOKENS)
+    found = asyncio.run(_best_of_all(bench, list(scores), goal, visits))
+    return Outcome(
+        kind=machine.kind,
+        noise=machine.run_noise,
+        answer="on" if draft_of(dict(found)) else "off",
+        to_best=math.exp(scores[found] - max(scores.values())),
+        to_baseline=math.exp(scores[found] - scores[key(machine.space().off())]),
+        speedup=_speedup(scores),
+        covered=None,
+        errors={},
+        starts=visits * len(scores),
+        grid=len(scores),
+        seconds=bench.now_s(),
+        own_s=0.0,
+    )
+
+
+async def _best_of_all(bench: SimulatedBench, grid: list[Key], goal: Goal, visits: int) -> Key:
+    sums = dict.fromkeys(grid, 0.0)
+    for turn in range(visits):
+        for settings in grid:
+            await bench.become(dict(settings), reliable=True)
+            runs = [await bench.run(prompt, seed=turn) for prompt in WORK.prompts]
+            sums[settings] += statistics.fmean(goal.score(run) or 0.0 for run in runs)
+    return max(sums, key=sums.__getitem__)
+
+
+def tunes(
+    numbers: Iterable[int], goal: Goal, budget_s: float, *, tied: bool = False, small: bool = False
+) -> list[Outcome]:
+    """Simulate several machines on all cores."""
+    one = partial(simulate, goal=goal, budget_s=budget_s, tied=tied, small=small)
+    with _pool() as pool:
+        return list(pool.map(one, numbers, chunksize=5))
+
+
+def exhaustives(numbers: Iterable[int], goal: Goal, visits: int) -> list[Outcome]:
+    """Search several machines' grids through on all cores."""
+    with _pool() as pool:
+        return list(pool.map(partial(exhaust, goal=goal, visits=visits), numbers, chunksize=5))
+
+
+def _pool() -> ProcessPoolExecutor:
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when numpy is imported, so by new processes only
+    return ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"))
