@@ -387,6 +387,12 @@ class ResultMissing(LauncherError):
     code = "result_missing"
 
 
+class ResultUnreadable(LauncherError):
+    """A file is no measurement, or no preset, of this program."""
+
+    code = "result_unreadable"
+
+
 class TuneMismatch(LauncherError):
     """A tune cannot be continued from a state, because that is of another tune or cannot be read."""
 

@@ -32,7 +32,7 @@ CREATE TABLE runs (
     prompt_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, reply_tokens INTEGER NOT NULL,
     prefill_rate REAL, decode_rate REAL, first_token_s REAL,
     drafted INTEGER, accepted INTEGER, by_position TEXT,
-    power_w REAL, energy_j REAL, temperature_c REAL, clock_mhz REAL, spoilt TEXT, error TEXT
+    power_w REAL, energy_j REAL, temperature_c REAL, clock_mhz REAL, spoilt TEXT, error TEXT, clock TEXT NOT NULL
 );
 CREATE INDEX runs_of_session ON runs (session)
 """

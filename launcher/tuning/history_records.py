@@ -14,7 +14,7 @@ Row = tuple[Any, ...]
 RUN_COLUMNS = (
     "prompt", "settings", "began_s", "wall_s", "prompt_tokens", "cached_tokens", "reply_tokens", "prefill_rate",
     "decode_rate", "first_token_s", "drafted", "accepted", "by_position", "power_w", "energy_j", "temperature_c",
-    "clock_mhz", "spoilt", "error",
+    "clock_mhz", "spoilt", "error", "clock",
 )  # fmt: skip
 """The columns of a run, in the order of `run_row`."""
 
@@ -76,7 +76,7 @@ def run_row(run: Run) -> Row:
         run.prompt, packed(dict(run.settings)), run.began_s, run.wall_s, run.prompt_tokens, run.cached_tokens,
         run.reply_tokens, run.prefill_rate, run.decode_rate, run.first_token_s,
         drafts.drafted if drafts else None, drafts.accepted if drafts else None, positions,
-        run.power_w, run.energy_j, run.temperature_c, run.clock_mhz, run.spoilt, run.error,
+        run.power_w, run.energy_j, run.temperature_c, run.clock_mhz, run.spoilt, run.error, run.clock,
     )  # fmt: skip
 
 

@@ -1,0 +1,149 @@
+"""A measurement for others to read: Markdown with its tables, CSV with a line for each run, JSON with everything."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import PurePath
+
+from launcher.base.errors import BadOption
+from launcher.base.units import percent
+from launcher.tuning.history_environment import Environment
+from launcher.tuning.history_records import Session
+from launcher.tuning.records import Run
+from launcher.tuning.report import Figure, Report, Row, by_prompt, report, words
+from launcher.tuning.report_compare import percent_faster
+from launcher.tuning.share import as_json
+
+HEAD = ("SETTINGS", "TOKENS/S", "RUNS", "STDEV", "ACCEPTED", "FIRST TOKEN", "AGAINST THE BASELINE")
+_FIGURES = (
+    "prompt", "began_s", "wall_s", "prompt_tokens", "cached_tokens", "reply_tokens", "prefill_rate", "decode_rate",
+    "first_token_s", "power_w", "energy_j", "temperature_c", "clock_mhz", "clock", "spoilt", "error",
+)  # fmt: skip
+
+
+def as_markdown(session: Session) -> str:
+    """Return it as Markdown: what it came to, the figures by setting and by prompt, and where it was measured."""
+    told = report(session.runs, session.settings if session.runs else None)
+    if told.baseline is None:
+        told = report(session.runs)
+    parts = [f"# {title(session)}", str(session.result.get("sentence") or "")]
+    if told.rows:
+        parts.append(_table([HEAD, *(cells(told, row) for row in told.rows)]))
+        if told.common:
+            parts.append(f"All with {words(told.common)}.")
+        prompts = by_prompt(session.runs)
+        if len(prompts) > 1:
+            head = ("TOKENS/S", *(told.label(row) for row in told.rows))
+            parts.append(_table([head, *((name, *map(interval, figures)) for name, figures in prompts)]))
+        parts.append(
+            "Tokens/s are of writing replies, by the engine's clock; behind ± is the 95 % interval of the mean."
+        )
+    parts.append("\n".join(f"- {name}: {text}" for name, text in about(session).items()))
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def as_csv(session: Session) -> str:
+    """Return its runs as CSV (RFC 4180): a line each, settings in columns that begin with `set_`."""
+    settings = sorted({name for run in session.runs for name in run.settings})
+    drafts = max((len(run.acceptance.drafted_by_position) for run in session.runs if run.acceptance), default=0)
+    positions = [f"{what}_at_{at}" for what in ("drafted", "accepted") for at in range(1, drafts + 1)]
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow([*_FIGURES, "drafted", "accepted", *positions, *(f"set_{name}" for name in settings)])
+    for run in session.runs:
+        figures = [getattr(run, name) for name in _FIGURES]
+        values = [run.settings.get(name) for name in settings]
+        writer.writerow(map(_cell, [*figures, *_drafts(run, drafts), *values]))
+    return text.getvalue()
+
+
+FORMATS: Mapping[str, Callable[[Session], str]] = {"md": as_markdown, "csv": as_csv, "json": as_json}
+"""By the ending of the file's name."""
+
+
+def writer_for(file: PurePath) -> Callable[[Session], str]:
+    """Return what writes a file of that name. Raises BadOption for an ending that names no format."""
+    ending = file.suffix.lower().removeprefix(".")
+    ending = {"markdown": "md"}.get(ending, ending)
+    if ending not in FORMATS:
+        raise BadOption(f"{file.name} does not say which format it should have.", "End its name in .md, .csv or .json.")
+    return FORMATS[ending]
+
+
+def title(session: Session) -> str:
+    """Return what was measured: "bench of Qwen3.6-35B-A3B UD-Q3_K_XL, code"."""
+    name = f"{session.kind} of {session.environment.model.words}"
+    return f"{name}, {session.workload}" if session.workload else name
+
+
+def about(session: Session) -> dict[str, str]:
+    """Return where and when it was measured, by name; what is unknown is left out."""
+    where = session.environment
+    when = f"{datetime.fromtimestamp(session.began_s, UTC):%Y-%m-%d}" if session.began_s else ""
+    facts = {
+        "Model": where.model.words,
+        "SHA-256": ", ".join(where.model.sha256),
+        "GPU": "; ".join(_gpu(where)),
+        "Processor": ", ".join(filter(None, (where.cpu, f"{where.cores} cores" if where.cores else ""))),
+        "Memory": f"{where.memory_bytes / 2**30:.0f} GiB" if where.memory_bytes else "",
+        "System": where.system,
+        "Engine": f"{where.engine} {where.engine_version}",
+        "Measured": f"{when} with MTP Launcher {where.program}" if where.program else "",
+        "Source": str(session.result.get("source") or ""),
+        "Measurement": session.id,
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def cells(told: Report, row: Row) -> tuple[str, ...]:
+    """Return one row of the table under HEAD."""
+    figure, first = row.decode, row.first_token_s
+    label = told.label(row) or words(row.settings) or "as served"
+    failed = f" (+{row.failed} not counted)" if row.failed else ""
+    ratio = "baseline" if row is told.baseline else percent_faster(row.speedup) if row.speedup else ""
+    return (
+        label,
+        interval(figure) if figure else row.why or "none",
+        f"{row.runs}{failed}",
+        f"{figure.stdev:.2f}" if figure and figure.stdev is not None else "",
+        percent(row.acceptance.rate) if row.acceptance and row.acceptance.rate is not None else "",
+        f"{first.mean:.2f} s" if first else "",
+        ratio,
+    )
+
+
+def interval(figure: Figure | None) -> str:
+    """Return a mean with half of its interval: "96.2 ± 1.3"."""
+    if figure is None:
+        return ""
+    digits = 0 if figure.mean >= 1_000 else 1 if figure.mean >= 10 else 2
+    reach = "" if figure.high is None else f" ± {figure.high - figure.mean:.{digits}f}"
+    return f"{figure.mean:.{digits}f}{reach}"
+
+
+def _gpu(where: Environment) -> list[str]:
+    told = []
+    for gpu in where.gpus:
+        memory = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
+        told.append(", ".join(filter(None, (gpu.name, memory, f"driver {gpu.driver}" if gpu.driver else ""))))
+    return told
+
+
+def _drafts(run: Run, length: int) -> list[int | None]:
+    found = run.acceptance
+    if found is None:
+        return [None] * (2 + 2 * length)
+    by_position = (found.drafted_by_position, found.accepted_by_position)
+    padded = [[*each[:length], *[None] * (length - len(each))] for each in by_position]
+    return [found.drafted, found.accepted, *padded[0], *padded[1]]
+
+
+def _cell(value: object) -> object:
+    """A text that a spreadsheet would take for a formula is marked as a text."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
+    return "\n".join([lines[0].replace("SETTINGS", "Settings"), "|" + "---|" * len(rows[0]), *lines[1:]])

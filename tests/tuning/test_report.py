@@ -1,0 +1,171 @@
+"""Runs as figures: what is counted, how settings are told apart, and ratios against scipy's own tests."""
+
+import math
+import statistics
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from launcher.tuning.records import Run
+from launcher.tuning.report import Figure, as_data, by_prompt, common, grouped, report, words
+from launcher.tuning.report_compare import percent_faster, speedup, welch
+from launcher.tuning.statistics import Interval
+from tests.tuning.measured import ON, run
+
+BASE, FAST = (50.0, 52.0, 51.0, 49.5), (70.0, 69.0, 72.5, 71.0)
+
+
+def test_a_figure_is_the_mean_its_interval_and_its_spread() -> None:
+    found = Figure.of([*BASE, None])
+    assert found is not None
+    assert (found.n, found.least, found.most, found.span) == (4, 49.5, 52.0, 2.5)
+    assert found.stdev == pytest.approx(statistics.stdev(BASE))
+    low, high = stats.t.interval(0.95, 3, statistics.fmean(BASE), stats.sem(BASE))
+    assert [found.low, found.high] == pytest.approx([low, high])
+    assert Figure.of([None]) is None
+    one = Figure.of([5.0])
+    assert one is not None
+    assert (one.mean, one.stdev, one.low, one.high, one.n) == (5.0, None, None, None, 1)
+
+
+def test_rows_stand_in_the_order_in_which_settings_came_and_compare_with_no_mtp() -> None:
+    told = report([run(FAST[0], ON), *(run(rate) for rate in BASE), *(run(rate, ON) for rate in FAST[1:])])
+    assert [row.draft for row in told.rows] == [2, 0]
+    on, off = told.rows
+    assert told.baseline is off
+    assert off.speedup is None
+    assert on.speedup is not None
+    expected = math.exp(statistics.fmean(math.log(b / a) for a, b in zip(BASE, FAST, strict=True)))
+    assert on.speedup.estimate == pytest.approx(expected)
+    assert told.common == {"kv": "q8_0"}
+    assert [told.label(row) for row in told.rows] == ["draft 2", "MTP off"]
+
+
+def test_only_runs_that_count_are_in_the_figures() -> None:
+    runs = [run(50.0), run(5.0, spoilt="It was too hot."), run(None, error="It ended."), run(60.0)]
+    (row,) = report(runs).rows
+    assert row.decode is not None
+    assert (row.decode.mean, row.runs, row.failed, row.why) == (55.0, 2, 2, "It ended.")
+    (row,) = report(runs[1:3]).rows
+    assert (row.decode, row.runs, row.failed) == (None, 0, 2)
+
+
+def test_drafts_energy_and_heat_are_added_up() -> None:
+    first = run(70.0, ON, temperature_c=60.0, energy_j=50.0, power_w=200.0)
+    (row,) = report([first, replace(first, temperature_c=64.0)]).rows
+    assert row.acceptance is not None
+    assert (row.acceptance.drafted, row.acceptance.accepted) == (400, 300)
+    assert row.acceptance.rates_by_position == (0.9, 0.6)
+    assert row.energy_j == pytest.approx(100 / 500)
+    assert row.temperature_c == 64.0
+    (row,) = report([run(50.0)]).rows
+    assert (row.acceptance, row.energy_j, row.power_w, row.temperature_c) == (None, None, None, None)
+
+
+def test_settings_in_another_order_are_the_same() -> None:
+    swapped = dict(reversed(list(ON.items())))
+    assert [len(each) for each in grouped([run(1.0, ON), run(2.0, swapped), run(3.0)])] == [2, 1]
+
+
+def test_the_baseline_may_be_named_and_may_be_missing() -> None:
+    runs = [run(70.0, ON), run(80.0, {"draft": 3, "kv": "q8_0"})]
+    assert report(runs).baseline is None
+    assert all(row.speedup is None for row in report(runs).rows)
+    told = report(runs, ON)
+    assert told.baseline is told.rows[0]
+    assert told.rows[1].speedup is not None
+    assert told.rows[1].speedup.estimate == pytest.approx(80 / 70)
+    assert told.rows[1].speedup.as_json()["low"] == 0.0  # one run each: no limits
+    assert told.rows[1].speedup.as_json()["high"] is None
+
+
+def test_a_baseline_that_never_counted_compares_with_nothing() -> None:
+    told = report([run(None, error="It ended."), run(70.0, ON)])
+    assert told.rows[1].speedup is None
+    assert as_data(told)[0]["tokens_per_second"] is None
+
+
+def test_prompts_make_a_table_of_their_own() -> None:
+    runs = [run(50.0), run(52.0), run(40.0, prompt="prose"), run(70.0, ON), run(9.0, ON, prompt="prose", spoilt="Hot.")]
+    (code, figures), (prose, others) = by_prompt(runs)
+    assert (code, prose) == ("code", "prose")
+    assert [each.mean if each else None for each in figures] == [51.0, 70.0]
+    assert [each.mean if each else None for each in others] == [40.0, None]
+
+
+def test_settings_read_as_a_person_would_write_them() -> None:
+    assert words({"ubatch": 512, "draft": 3, "n_cpu_moe": 4, "kv": None}) == "draft 3, n-cpu-moe 4, ubatch 512"
+    assert words({"draft": 0}) == "MTP off"
+    assert words({}) == ""
+    assert common([{"kv": None, "draft": 1}, {"kv": None, "draft": 1}]) == {"kv": None}
+    assert common([{"kv": "f16"}]) == {}
+
+
+@given(
+    st.lists(st.floats(1, 1_000), min_size=2, max_size=12),
+    st.lists(st.floats(1, 1_000), min_size=2, max_size=12),
+)
+def test_runs_of_different_computers_are_compared_as_scipy_does(one: list[float], other: list[float]) -> None:
+    found = welch(one, other)
+    logs = [list(map(math.log, each)) for each in (other, one)]
+    if min(map(statistics.pstdev, logs)) < 1e-6:  # scipy warns of what it cannot compute precisely
+        return
+    theirs = cast("Any", stats.ttest_ind(*logs, equal_var=False))
+    limits = theirs.confidence_interval(0.95)
+    assert math.log(found.estimate) == pytest.approx(statistics.fmean(logs[0]) - statistics.fmean(logs[1]))
+    assert math.log(found.low) <= limits.low + 1e-9  # its degrees of freedom are not whole: never narrower
+    assert math.log(found.high) >= limits.high - 1e-9
+    if theirs.df >= 10:
+        assert found.low == pytest.approx(math.exp(limits.low), rel=0.05)
+
+
+def test_welch_without_spread_or_with_one_value() -> None:
+    found = welch([10.0, 10.0], [20.0, 20.0])
+    assert [found.estimate, found.low, found.high] == pytest.approx([2, 2, 2])
+    found = welch([10.0], [20.0, 21.0])
+    assert (found.low, found.high) == (0.0, math.inf)
+
+
+def test_runs_of_the_same_prompts_are_compared_in_pairs() -> None:
+    prompts = {"a": 100.0, "b": 50.0, "c": 20.0}
+    before = [run(rate, prompt=name) for name, rate in prompts.items()]
+    factors = (1.4, 1.41, 1.42)
+    after = [run(rate * by, ON, prompt=name) for by, (name, rate) in zip(factors, prompts.items(), strict=True)]
+    found = speedup(before, after, together=False)
+    assert found.paired
+    assert found.told_apart
+    assert found.ratio.n == 3
+    assert found.ratio.estimate == pytest.approx((1.4 * 1.41 * 1.42) ** (1 / 3))
+    assert found.ratio.low > 1.38  # by Welch's test the prompts' own spread would hide it
+    assert welch(list(prompts.values()), [each.decode_rate or 0 for each in after]).low < 1
+
+
+def test_one_prompt_is_paired_only_where_the_settings_took_turns() -> None:
+    before, after = [run(rate) for rate in BASE], [run(rate, ON) for rate in FAST]
+    assert speedup(before, after, together=True).paired
+    assert not speedup(before, after, together=False).paired
+    assert not speedup(before, after[:3], together=True).paired
+    assert speedup(before, after, together=False).ratio == welch(BASE, FAST)
+
+
+def test_nothing_is_compared_with_nothing() -> None:
+    no_run: list[Run] = [run(None, error="It ended.")]
+    with pytest.raises(ValueError, match="no speed-up"):
+        speedup(no_run, [run(1.0)])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (Interval(1.41, 1.38, 1.44, 8), "41.0 % faster (38.0 to 44.0 %)"),
+        (Interval(0.763, 0.75, 0.78, 8), "23.7 % slower (22.0 to 25.0 %)"),
+        (Interval(1.01, 0.98, 1.04, 8), "not distinguishable (-2 to +4 %)"),
+        (Interval(1.469, 0.0, math.inf, 2), "1.47 times as fast (too few runs for limits)"),
+    ],
+)
+def test_a_ratio_in_words(ratio: Interval, said: str) -> None:
+    assert percent_faster(ratio) == said

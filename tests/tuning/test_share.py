@@ -1,0 +1,185 @@
+"""A measurement as a file: it comes back as it was, and what is shared tells nothing of whose computer it was."""
+
+import getpass
+import json
+import platform
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import BadOption, ResultMissing, ResultUnreadable
+from launcher.engine.endpoint import Endpoint
+from launcher.engine.launch import ServeOptions, plan
+from launcher.machine.machine import read_machine
+from launcher.tuning.history_environment import Environment
+from launcher.tuning.history_records import RUN_COLUMNS, Session
+from launcher.tuning.records import Run
+from launcher.tuning.report_export import as_csv, as_markdown, writer_for
+from launcher.tuning.share import anonymous, as_json, read_file, shared_json
+from tests.tuning.measured import ENVIRONMENT, OFF, ON, run
+
+SESSION = Session(
+    "0123456789",
+    "tune",
+    "code",
+    1_794_000_000.5,
+    1_794_000_600.5,
+    ENVIRONMENT,
+    OFF,
+    {"sentence": "Draft 2 is 41 % faster than no MTP for code.", "speedup": 1.41, "trials": [{"draft": 2}]},
+    (
+        *(run(rate, began_s=5_000.0 + at) for at, rate in enumerate((50.0, 51.0, 49.0))),
+        *(run(rate, ON, began_s=5_100.0 + at, energy_j=40.0) for at, rate in enumerate((70.0, 71.5, 69.0))),
+        run(None, ON, error="It ended."),
+    ),
+)
+USER, HOST, HOME = "jane.doe", "janes-tower.lan", Path("/home/jane.doe")
+SECRETS = (
+    "jane",
+    "doe",
+    "tower",
+    "/home",
+    "GPU-0a1b",
+    "0a1b2c3d",
+    "C02XK",
+    "de:ad:be",
+    "192.168",
+    "example.org",
+    "sk-",
+)
+
+
+def told_of_a_person() -> Session:
+    """A measurement in whose texts is all that must not leave the computer."""
+    environment = replace(
+        ENVIRONMENT,
+        system="Debian GNU/Linux 13, kernel 6.12.41-jane.doe-tower",
+        engine="llama-server of jane.doe",
+        engine_version="11434 (built on janes-tower by jane.doe)",
+    )
+    error = (
+        "/home/jane.doe/models/x.gguf: out of memory on GPU-0a1b2c3d-1111-2222-3333-444455556666, "
+        "serial number C02XK1ZZ, "
+        "C:\\Users\\jane.doe\\x.gguf, de:ad:be:ef:00:01, 192.168.0.17, jane@example.org, key sk-proj-abcdefghijklm"
+    )
+    result = {"sentence": "As jane.doe on JANES-TOWER.", "trials": [{"error": error, "~/x": "~/models/own/file.gguf"}]}
+    runs = (
+        run(50.0, prompt="/home/jane.doe/prompts/letter.txt", began_s=123_456.0),
+        run(None, {"draft": 2, "extra": "--log-file /var/tmp/jane.doe/log"}, began_s=123_460.0, error=error),
+        run(9.0, began_s=123_470.0, spoilt="Another program (/opt/doe/tower/game) used the GPU."),
+    )
+    return replace(SESSION, environment=environment, workload="/home/jane.doe/p.txt", result=result, runs=runs)
+
+
+def test_nothing_personal_is_in_a_shared_file() -> None:
+    shared = anonymous(told_of_a_person(), user=USER, host=HOST, home=HOME)
+    text = as_json(shared).lower()
+    assert [secret for secret in SECRETS if secret.lower() in text] == []
+    assert "123456." not in text  # seconds since the computer was started
+    assert "out of memory on [id]" in text
+    assert shared.environment.system == "Debian GNU/Linux 13, kernel 6.12"
+    assert [each.decode_rate for each in shared.runs] == [50.0, None, 9.0]
+
+
+def test_figures_model_and_hardware_stay() -> None:
+    shared = anonymous(SESSION, user=USER, host=HOST, home=HOME)
+    assert replace(shared.environment, system="") == replace(ENVIRONMENT, system="")
+    assert shared.result == SESSION.result
+    assert [replace(each, began_s=0.0) for each in shared.runs] == [replace(each, began_s=0.0) for each in SESSION.runs]
+    assert shared.began_s % 86_400 == 0
+    assert shared.ended_s == shared.began_s + 600
+
+
+async def test_a_measurement_of_this_very_machine_tells_nothing_of_it(demo_model: Path, tmp_path: Path) -> None:
+    launch = await plan(ServeOptions(demo_model, built_in=True), Endpoint(8080, "key"))
+    machine = read_machine()
+    session = replace(SESSION, environment=Environment.of_this_machine(launch, machine))
+    text = shared_json(session)
+    for secret in (
+        platform.node(),
+        str(Path.home()),
+        str(demo_model),
+        str(tmp_path),
+        *(gpu.id for gpu in machine.gpus),
+    ):
+        assert len(secret) < 3 or secret not in text
+    user = getpass.getuser()
+    assert user in ("root", "user", "admin") or user not in text
+    shared = json.loads(text)["environment"]
+    assert shared["engine"] == "built-in"
+    assert shared["model"]["name"]
+    assert shared["memory_bytes"] == machine.host.memory_bytes
+
+
+def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    file.write_text(as_json(SESSION), "utf-8")
+    assert read_file(file) == SESSION
+    file.write_text(shared_json(SESSION), "utf-8")
+    assert read_file(file) == anonymous(SESSION)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "\0", '{"format": "mtp-launcher measurement", "version": 2}'])
+def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "result.json"
+    file.write_text(text)
+    with pytest.raises(ResultUnreadable, match="not a measurement"):
+        read_file(file)
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ResultMissing):
+        read_file(tmp_path / "nothing.json")
+    with pytest.raises(ResultUnreadable, match="cannot be read"):
+        read_file(tmp_path)
+
+
+def test_every_figure_of_a_run_has_its_column() -> None:
+    names = {each.name for each in fields(Run)} - {"acceptance"}
+    assert names == set(RUN_COLUMNS) - {"drafted", "accepted", "by_position"}
+    head = as_csv(SESSION).splitlines()[0].split(",")
+    assert names - {"settings"} <= set(head)
+
+
+def test_csv_has_a_line_for_each_run() -> None:
+    lines = as_csv(replace(SESSION, runs=(*SESSION.runs, run(1.0, prompt="=cmd|'x'"), run(2.0, prompt='a, "b"\nc'))))
+    assert "'=cmd|'x'" in lines
+    head, first, *rest = lines.split("\r\n")
+    assert head.endswith("drafted_at_1,drafted_at_2,accepted_at_1,accepted_at_2,set_draft,set_kv")
+    assert first.startswith("code,5000.0,2.5,40,0,250,900.0,50.0,0.25,")
+    assert first.endswith(",,,,,,,0,q8_0")
+    assert rest[2].endswith("200,150,100,100,90,60,2,q8_0")
+    assert '"a, ""b""\nc"' in rest[-2]
+
+
+def test_markdown_tells_figures_and_where_they_come_from() -> None:
+    text = as_markdown(SESSION)
+    assert text.startswith(
+        "# tune of Qwen3.6-35B-A3B UD-Q3_K_XL, code\n\nDraft 2 is 41 % faster than no MTP for code.\n"
+    )
+    assert "| MTP off | 50.0 ± 2.5 | 3 | 1.00 |  | 0.25 s | baseline |" in text
+    assert "| draft 2 | 70.2 ± 3.1 | 3 (+1 not counted) | 1.26 | 75 % | 0.25 s | 40.3 % faster (" in text
+    assert "All with kv q8_0." in text
+    assert "- GPU: NVIDIA GeForce RTX 4090, 24 GiB, driver 580.82" in text
+    assert "- Measured: 2026-11-06 with MTP Launcher 1.0" in text
+
+
+def test_markdown_of_several_prompts_has_a_table_by_prompt() -> None:
+    text = as_markdown(replace(SESSION, runs=(run(50.0), run(40.0, prompt="a|b"), run(70.0, ON))))
+    assert "| TOKENS/S | MTP off | draft 2 |" in text
+    assert "| a\\|b | 40.0 |  |" in text
+
+
+def test_markdown_of_nothing_measured_is_still_a_report() -> None:
+    text = as_markdown(replace(SESSION, runs=(), result={}))
+    assert text.startswith("# tune of")
+    assert "±" not in text
+
+
+def test_the_name_s_ending_chooses_the_format(tmp_path: Path) -> None:
+    assert writer_for(Path("x.MD")) is as_markdown
+    assert writer_for(Path("x.csv")) is as_csv
+    assert writer_for(Path("x.json")) is as_json
+    with pytest.raises(BadOption):
+        writer_for(Path("x.pdf"))
