@@ -1,5 +1,7 @@
 """Whose port it is, so that a key goes to no other program than the engine that it opens."""
 
+import sys
+
 import psutil
 
 from launcher.base.errors import NotOurEngine, PortBusy, Unreachable
@@ -12,7 +14,9 @@ def listens(pid: int, port: int) -> bool | None:
     """Return whether a process, or one that it started, listens on a TCP port; None when the system does not tell."""
     try:
         process = psutil.Process(pid)
-        return _listens(process, port) or any(_listens(child, port) for child in process.children(recursive=True))
+        if _listens(process, port) or any(_listens(child, port) for child in process.children(recursive=True)):
+            return True
+        return None if sys.platform == "win32" and _has_no_owner(port) else False
     except psutil.NoSuchProcess:
         return False
     except psutil.Error:
@@ -23,6 +27,12 @@ def _listens(process: psutil.Process, port: int) -> bool:
     return any(
         each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in process.net_connections(kind="tcp")
     )
+
+
+def _has_no_owner(port: int) -> bool:
+    """Whether the system knows that a port is listened at, but not by whom; so does wine for each of them."""
+    listeners = (each for each in psutil.net_connections(kind="tcp") if each.status == psutil.CONN_LISTEN)
+    return any(each.pid == 0 and each.laddr and each.laddr.port == port for each in listeners)
 
 
 def check_port(engine_pid: int, port: int) -> None:
