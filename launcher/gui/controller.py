@@ -1,17 +1,18 @@
 """What the window asks of the core, and what comes back: runs on the GUI's thread, never waits."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from PySide6.QtCore import QObject, Signal, Slot
 
 from launcher import settings, settings_file
-from launcher.base.errors import LauncherError, ServerNotFound, Superseded
+from launcher.base.errors import LauncherError, Superseded
 from launcher.engine.state import EngineStarted, LogAdded, Notice, State, Status
 from launcher.gui.bridge import Bridge, Ended, unforeseen
+from launcher.gui.service import DEMO, Service
 from launcher.gui.told import Came, Health, Launched, Link, Replied, Wish
 from launcher.gui.viewmodel import Inputs, View, ViewModel, derive
 from launcher.gui.words import tr
@@ -22,13 +23,10 @@ if TYPE_CHECKING:
     from launcher.engine.client import Delta
     from launcher.engine.launch import Launch, ServeOptions
     from launcher.engine.settings import Value
-    from launcher.engine.state import Event
-    from launcher.monitor.health_event import Finding, HealthEvent
+    from launcher.monitor.health_event import Finding
     from launcher.runtime import Handle
 
-DEMO = "demo"
-_REQUEST = ("max_tokens", "temperature", "seed", "thinking")
-"""The sampling values that ChatRequest has fields for."""
+_T = TypeVar("_T")
 
 
 class Controller(QObject):
@@ -75,12 +73,10 @@ class Controller(QObject):
         self.health: tuple[Finding, ...] = ()
         self._model = ViewModel[Inputs, View](Inputs(), derive, self)
         self._model.changed.connect(self.view_changed)
-        self._session: Session | None = None
-        self._told: Launch | None = None
+        self._service = Service(self.bridge.post)
         self._wish: Wish | None = None
         self._asking: Handle[object] | None = None
-        self._reply = 0
-        self._closing = False
+        self._request = self._reply = 0
 
     @property
     def view(self) -> View:
@@ -90,7 +86,7 @@ class Controller(QObject):
     @property
     def session(self) -> "Session | None":
         """The core's session, None before the first start. To be used in work for the bridge, on the core's thread."""
-        return self._session
+        return self._service.session
 
     @property
     def inputs(self) -> Inputs:
@@ -111,25 +107,27 @@ class Controller(QObject):
         wish = self._wish
         if wish is None:
             return
+        changes: dict[str, object] = {"problem": None}
         if self._model.view.resting:
             name = "Demo model" if wish.model == DEMO else Path(wish.model).stem
-            self._model.update(model=name, settings="", address="", status=Status(State.PREPARING))
-        self._model.update(problem=None)
-        self.bridge.submit("start", lambda: self._start(wish))
+            changes |= {"model": name, "settings": "", "address": "", "status": Status(State.PREPARING)}
+        self._model.update(**changes)
+        self._ask_for(lambda: self._service.start(wish))
 
     def stop(self) -> None:
         """Stop the server."""
-        self.bridge.submit("stop", self._stop)
+        self._ask_for(self._service.stop, self._rest)
 
     def apply(self, changes: "Mapping[str, Value]", *, drain_s: float, extra: Sequence[str] | None = None) -> None:
         """Restart with other settings (names of launcher.engine.settings, and arguments of one's own).
 
         Replies may end for up to `drain_s` seconds. `applied` tells how it ended.
         """
-        self._model.update(problem=None)
         changed = dict(changes)
+        self._request += 1
+        self._model.update(problem=None)
         self.bridge.run(
-            lambda _tell: self._apply(changed, drain_s, extra),
+            lambda _tell: self._service.apply(changed, drain_s, extra),
             done=self.applied.emit,
             failed=self.applied.emit,
         )
@@ -139,20 +137,21 @@ class Controller(QObject):
 
         `ended` gets the error that it failed with.
         """
+        self._request += 1
         self._model.update(problem=None)
-        self.bridge.run(lambda _tell: self._share(shared), done=ended, failed=ended)
+        self.bridge.run(lambda _tell: self._service.share(shared), done=ended, failed=ended)
 
     def fix(self, action: "Action") -> None:
         """Do what a diagnosis or a finding proposes."""
         self._model.update(problem=None)
-        self.bridge.submit("fix", lambda: self._fix(action))
+        self._ask_for(lambda: self._service.fix(action))
 
     def ask(self, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any] | None = None) -> None:
         """Ask for a reply to a conversation; it comes by `deltas` and ends with `replied`."""
         self._reply += 1
         number, chosen = self._reply, dict(self.sampling if sampling is None else sampling)
         self._model.update(replying=True, problem=None)
-        self._asking = self.bridge.submit(f"ask {number}", lambda: self._ask(number, messages, chosen))
+        self._asking = self.bridge.submit(f"ask {number}", lambda: self._service.ask(number, messages, chosen))
 
     def stop_reply(self) -> None:
         """Cancel the reply that is under way."""
@@ -161,8 +160,7 @@ class Controller(QObject):
 
     def close(self) -> None:
         """Stop everything; `closed` comes when nothing runs any more."""
-        self._closing = True
-        self.bridge.submit("close", self._stop)
+        self.bridge.submit("close", self._service.stop)
 
     def change_setting(self, name: str, value: "settings_file.Value") -> None:
         """Keep another value for a setting."""
@@ -196,105 +194,22 @@ class Controller(QObject):
         """Show an error that belongs to no server."""
         self._model.update(problem=error)
 
-    async def _start(self, wish: "Wish") -> None:
-        """Serve as the command line does: what was chosen for this model the last time holds again."""
-        from launcher import app
-        from launcher.engine.last import keep_last
-        from launcher.engine.launch import ServeOptions
-        from launcher.engine.settings import remembered, with_settings
+    def _ask_for(self, work: Callable[[], Awaitable[_T]], done: Callable[[_T], object] | None = None) -> None:
+        """Ask for another state of the server; how it comes out is told as long as nothing newer was asked for."""
+        self._request += 1
+        number = self._request
 
-        session = self._session
-        if session is None:
-            session = self._session = app.Session(
-                on_event=self._hear, on_sample=self.bridge.post, on_health=self._hear_health
-            )
-        options, chosen = wish.options, None
-        if options is None:
-            options = app.options_for(wish.model, lambda path: ServeOptions(model=path), draft=wish.draft)
-            asked = {} if wish.draft is None else {"draft": wish.draft}
-            chosen = remembered(options.model) | asked
-            options = with_settings(options, chosen)
-        before = self._told
-        if session.rests:
-            await session.share(False)  # each time anew
-        await session.start(options, chosen=chosen, named=wish.model)
-        self.bridge.post(session.supervisor.status)  # it may have been so before
-        if self._told is before:  # it ran already
-            self._tell_launched(session, wish.model)
-        await asyncio.to_thread(keep_last, wish.model)
+        def if_newest(tell: Callable[[Any], object]) -> Callable[[Any], object]:
+            return lambda result: tell(result) if number == self._request else None
 
-    async def _apply(self, changes: "Mapping[str, Value]", drain_s: float, extra: Sequence[str] | None) -> None:
-        from launcher.engine.settings import with_settings
+        self.bridge.run(
+            lambda _tell: work(), done=None if done is None else if_newest(done), failed=if_newest(self._fail)
+        )
 
-        session = self._running()
-        launch = session.supervisor.launch
-        if launch is None:
-            raise ServerNotFound("The server has never run, so there is nothing to change.", "Start it first.")
-        options = with_settings(session.supervisor.options or launch.options, changes)
-        if extra is not None:
-            options = replace(options, extra=tuple(extra))
-        await session.start(options, again=True, drain_s=drain_s, chosen=changes)
-
-    async def _share(self, shared: bool) -> None:
-        drain_s = await asyncio.to_thread(settings.drain_s)
-        await self._running().share(shared, drain_s=drain_s)
-
-    async def _fix(self, action: "Action") -> None:
-        """Start again, changed as the action says, or open its address."""
-        session = self._running()
-        link = session.way(action).link
-        if link is not None:
-            self.bridge.post(Link(link))
-        else:
-            await session.fix(action)
-
-    def _running(self) -> "Session":
-        if self._session is None:
-            raise ServerNotFound("The server is not running.", "Start it first.")
-        return self._session
-
-    def _hear(self, event: "Event") -> None:
-        """Pass on what the core tells; a server may also be restarted with other settings from the command line."""
-        self.bridge.post(event)
-        session, ready = self._session, isinstance(event, Status) and event.state is State.READY
-        if ready and session is not None and self._wish and session.supervisor.launch is not self._told:
-            self._tell_launched(session, self._wish.model)
-
-    def _hear_health(self, _event: "HealthEvent") -> None:
-        if self._session is not None:
-            self.bridge.post(Health(tuple(self._session.monitor.watch.standing)))
-
-    def _tell_launched(self, session: "Session", what: str) -> None:
-        from launcher.engine.demo import demo_preset
-
-        launch = session.supervisor.launch
-        self._told = launch
-        if launch is not None:
-            draft = launch.options.draft
-            context = f"{launch.context // 1024}K" if launch.context % 1024 == 0 else f"{launch.context:,}"
-            settings = (
-                tr("{context} context · draft {draft} · MTP on", context=context, draft=draft)
-                if draft
-                else tr("{context} context · MTP off", context=context)
-            )
-            settings += tr(" · shared with the network") if session.shared else ""
-            note = demo_preset().speed_note if what == DEMO else ""
-            address = session.supervisor.endpoint.url.removeprefix("http://")
-            self.bridge.post(Launched(launch, launch.header.name, settings, address, note, session.shared))
-
-    async def _stop(self) -> None:
-        if self._session is not None:
-            await self._session.stop()
-            await self._session.share(False)
-
-    async def _ask(self, number: int, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]) -> None:
-        from launcher.engine.client import ChatRequest
-
-        named = {name: value for name, value in sampling.items() if name in _REQUEST}
-        others = {name: value for name, value in sampling.items() if name not in _REQUEST}
-        request = ChatRequest(messages, **named, extra=others)
-        reply = await self._running().ask(request, lambda delta: self.bridge.post(Came(delta)))
-        self.bridge.post(Replied(number, reply))
+    def _rest(self, rests: bool) -> None:
+        """Take note of a stop that the server does not tell itself, since it had not begun."""
+        if rests and not self.view.resting:
+            self._take_status(Status())
 
     @Slot(object)
     def _take(self, batch: list[object]) -> None:
@@ -307,7 +222,7 @@ class Controller(QObject):
             match event:
                 case LogAdded(line):
                     lines.append(line)
-                case Came(delta):
+                case Came(number, delta) if number == self._reply:
                     came.append(delta)
                 case Notice(_, said):
                     lines.append(said)
@@ -324,7 +239,7 @@ class Controller(QObject):
                     self.link_asked.emit(url)
                 case Ended() | Replied():
                     ends.append(event)
-                case EngineStarted():
+                case EngineStarted() | Came():
                     pass
                 case _:
                     samples.append(event)
@@ -366,12 +281,14 @@ class Controller(QObject):
             self.closed.emit()
         elif end.what.startswith("ask "):
             number = int(end.what.removeprefix("ask "))
-            self._finish_reply(number, None, "Stopped by you." if end.error is None else str(end.error))
+            self._finish_reply(number, None, tr("Stopped by you.") if end.error is None else str(end.error))
         elif end.error is not None and not isinstance(end.error, Superseded):
-            self._fail(end.error if isinstance(end.error, LauncherError) else unforeseen(end.error))
+            self.show_problem(end.error if isinstance(end.error, LauncherError) else unforeseen(end.error))
 
     def _fail(self, error: LauncherError) -> None:
         """Show why something could not be; what runs goes on."""
+        if isinstance(error, Superseded):
+            return
         if self.inputs.status.state is State.PREPARING:
             self._model.update(status=Status(State.FAILED, error=error))
         elif self.inputs.status.error is not error:

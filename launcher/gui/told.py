@@ -33,8 +33,9 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """A part of the reply came."""
+    """A part of a reply came."""
 
+    number: int
     delta: "Delta"
 
 

@@ -20,10 +20,11 @@ from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton
 
 from launcher import settings
 from launcher.base.paths import state_dir
-from launcher.gui.controller import DEMO, Controller
+from launcher.gui.controller import Controller
 from launcher.gui.page_room import PageRoom
 from launcher.gui.pages import PAGES
 from launcher.gui.rail import Rail
+from launcher.gui.service import DEMO
 from launcher.gui.tray import Tray
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.banner import Banner

@@ -38,7 +38,7 @@ def answers(window: Window) -> list[Answer]:
 
 
 def engine_of(window: Window) -> ProcessId:
-    session = window.controller._session
+    session = window.controller.session
     assert session is not None
     assert session.supervisor.process is not None
     return session.supervisor.process.identity

@@ -12,9 +12,10 @@ from launcher.gui.cockpit.memory import MemoryCard
 from launcher.gui.cockpit.notices import Notices
 from launcher.gui.cockpit.panes import Panes, PaneSwitches
 from launcher.gui.cockpit.state import SettingsState
-from launcher.gui.controller import DEMO, Controller
+from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
 from launcher.gui.plots.panel import PlotPanel
+from launcher.gui.service import DEMO
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets import EmptyState, PageHead
 from launcher.gui.words import tr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal, Slot
@@ -83,27 +82,23 @@ class Server(QObject):
         self._controller = controller
         self._asked: ServeAsked | None = None
         self._last: Status | None = None
-        self._unwanted: Path | None = None
         controller.view_changed.connect(self._follow)
         controller.launched.connect(self._launched)
 
     def serve(self, asked: ServeAsked) -> None:
         """Begin to serve."""
-        self._asked, self._last, self._unwanted = asked, None, None
+        self._asked, self._last = asked, None
         self._controller.start(asked.model, options=asked.options)
 
     def give_up(self) -> None:
         """Stop what is being started, also when it has hardly begun; nothing happens when nothing is."""
         asked, self._asked = self._asked, None
         if asked is not None:
-            self._unwanted = asked.options.model
             self._controller.stop()
 
     @Slot(object)
     def _follow(self, _view: View) -> None:
         asked, inputs = self._asked, self._controller.inputs
-        if inputs.status.state in (State.STOPPED, State.FAILED):
-            self._unwanted = None
         if asked is None:
             return
         status = inputs.status
@@ -121,10 +116,7 @@ class Server(QObject):
 
     @Slot(object)
     def _launched(self, launch: Launch | None) -> None:
-        asked, unwanted = self._asked, self._unwanted
-        if launch is not None and unwanted is not None and launch.options.model == unwanted:
-            self._unwanted = None
-            self._controller.stop()  # the first wish came before there was anything to stop
-        elif asked is not None and launch is not None:
+        asked = self._asked
+        if asked is not None and launch is not None:
             self._asked = None
             asked.ready(f"http://{self._controller.inputs.address}")
