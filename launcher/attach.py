@@ -224,7 +224,12 @@ class Attached:
                 self._status = Status(State.FAILED, error=gone)
 
     async def count_tokens(self, request: ChatRequest) -> int:
-        """See EngineClient.count_tokens; only llama-server can tell."""
+        """See EngineClient.count_tokens. Raises Refused for what is no llama-server."""
+        if not self.offer.is_llama_server:
+            raise Refused(
+                f"{self.address.url} does not tell how many tokens a prompt has.",
+                "Prompts of an exact size cannot be made for it: take another workload.",
+            )
         return await self._client.count_tokens(request)
 
     @asynccontextmanager

@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 
 from launcher.attach import Attached, address_of, attached
-from launcher.attach_bench import PROMPTS, Benchmark, Figure, measure
+from launcher.attach_bench import attached_bench, measure_attached, unknown
 from launcher.base.errors import Refused
 from launcher.engine.launch import ServeOptions
 from launcher.session import Session
+from launcher.tuning.measure import Measured
+from launcher.tuning.records import Run
+from launcher.tuning.workloads import workload
 from tests.test_attach import KEY, MODELS, Answer, reply, serving
 
+MIXED = workload("mixed")
+STANDARD = {"messages", "model", "stream", "stream_options", "max_tokens", "temperature", "seed", "top_p"}
 COMMAND = [sys.executable, "-m", "launcher", "attach"]
 
 
@@ -39,10 +44,14 @@ def streaming(*, usage: bool, pause_s: float = 0.005) -> Answer:
     return answer
 
 
-async def measured(answer: Answer, runs: int = 2) -> tuple[Benchmark, list[bytes]]:
+async def measured(answer: Answer, runs: int = 2) -> tuple[Measured, list[bytes]]:
     routes: dict[str, Answer] = {"/v1/models": MODELS, "/v1/chat/completions": answer}
-    async with serving(routes) as (url, asked), attached(address_of(url), KEY) as server:
-        told = await measure(server, runs=runs)
+    async with (
+        serving(routes) as (url, asked),
+        attached(address_of(url), KEY) as server,
+        attached_bench(server) as bench,
+    ):
+        told = await measure_attached(bench, MIXED, runs=runs)
     return told, [each for each in asked if each.startswith(b"POST")]
 
 
@@ -52,16 +61,17 @@ async def test_another_server_is_measured_by_the_wall_and_its_token_counts() -> 
     assert told.decode
     assert told.prefill
     assert told.first_token
-    assert told.decode.runs == told.prefill.runs == 2 * len(PROMPTS)  # of three rounds the first was thrown away
+    assert told.decode.runs == told.prefill.runs == 2 * len(MIXED.prompts)
     assert 0 < told.decode.mean <= 19 / (9 * 0.005)  # it cannot be quicker than it was sent
     assert 0 < told.prefill.mean <= 50 / 0.005
     assert told.first_token.mean >= 0.005
-    assert (told.drafted, told.acceptance) == (None, None)
-    assert "nothing of drafts" in told.unknown["acceptance"]
-    assert len(asked) == 3 * len(PROMPTS)
+    assert told.acceptance is None
+    assert "nothing of drafts" in unknown(told)["acceptance"]
+    assert len(asked) == 1 + 2 * len(MIXED.prompts), "one reply warms up"
     bodies = [json.loads(each.partition(b"\r\n\r\n")[2]) for each in asked]
     assert all(body["stream_options"] == {"include_usage": True} for body in bodies)
-    assert len({body["messages"][0]["content"][:12] for body in bodies}) >= 3, "no round begins as another"
+    assert len({body["messages"][0]["content"][:8] for body in bodies}) == 3, "no round begins as another"
+    assert {"max_tokens", "temperature", "seed"} < bodies[0].keys() <= STANDARD
 
 
 async def test_a_reply_without_an_end_is_told_for_what_it_is() -> None:
@@ -71,7 +81,7 @@ async def test_a_reply_without_an_end_is_told_for_what_it_is() -> None:
             writer.write(event({"choices": [{"delta": {"content": "word " * 1_000}}]}))
             await writer.drain()
 
-    with pytest.raises(Refused, match="was asked for 128 tokens, and its reply does not end") as raised:
+    with pytest.raises(Refused, match="was asked for 24 tokens, and its reply does not end") as raised:
         await measured(endless)
     assert "--max-tokens" not in str(raised.value)
 
@@ -79,7 +89,7 @@ async def test_a_reply_without_an_end_is_told_for_what_it_is() -> None:
 async def test_events_are_not_taken_for_tokens() -> None:
     told, _ = await measured(streaming(usage=False), runs=1)
     assert (told.prefill, told.decode) == (None, None)
-    assert "no token counts" in told.unknown["decode"]
+    assert "no token counts" in unknown(told)["decode"]
     assert told.first_token
 
 
@@ -114,8 +124,13 @@ async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) ->
         endpoint = session.supervisor.endpoint
         server = Attached(address_of(endpoint.url), endpoint.api_key)
         await server.look()
-        seen: list[tuple[int, int]] = []
-        told = await measure(server, runs=1, on_run=lambda done, of: seen.append((done, of)))
+        seen: list[int] = []
+
+        def see(_run: Run, number: int) -> None:
+            seen.append(number)
+
+        async with attached_bench(server) as bench:
+            told = await measure_attached(bench, MIXED, runs=1, on_run=see)
         await server.close()
         command = await asyncio.create_subprocess_exec(
             *COMMAND, f"{endpoint.url}/v1", "--bench", "--runs", "1", stdout=subprocess.PIPE
@@ -129,23 +144,18 @@ async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) ->
     assert told.decode.mean > 0
     assert told.prefill.mean > told.decode.mean, "a prompt is read in batches"
     assert told.acceptance is not None
-    assert 0 < told.acceptance <= 1
-    assert told.unknown == {}
-    assert seen[-1] == (2 * len(PROMPTS), 2 * len(PROMPTS))
+    assert told.acceptance.rate
+    assert unknown(told) == {}
+    assert seen == [0, 1, 1, 1]
     words = text.decode()
     assert "By the server's own timings" in words
     assert "% accepted" in words
     assert command.returncode == 0
 
 
-def test_a_figure_of_one_run_has_no_spread() -> None:
-    assert Figure.of([2.0]) == Figure(2.0, None, 1)
-    assert Figure.of([1.0, None, 3.0]) == Figure(2.0, pytest.approx(1.41421, abs=1e-4), 2)
-    assert Figure.of([None]) is None
-
-
 @pytest.mark.parametrize(
-    ("arguments", "code"), [(["--runs", "3"], 1), (["--bench", "--runs", "0"], 2), (["--bench", "--once"], 2)]
+    ("arguments", "code"),
+    [(["--runs", "3"], 1), (["--workload", "code"], 1), (["--bench", "--runs", "0"], 2), (["--bench", "--once"], 2)],
 )
 def test_options_that_mean_nothing_together(arguments: list[str], code: int) -> None:
     told = subprocess.run([*COMMAND, "http://127.0.0.1:9", *arguments], capture_output=True, text=True, check=False)

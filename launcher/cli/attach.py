@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import time
 from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
 from launcher.cli.key_options import add_key_options, key_for
 from launcher.cli.output import finite, print_json, rounded
+from launcher.cli.round_line import round_line, runs
 
 if TYPE_CHECKING:
     from launcher.attach import Attached, Offer
-    from launcher.attach_bench import Figure
     from launcher.monitor.monitor import Sampled
+    from launcher.tuning.measure import Figure
 
 _PERIOD_S = 2.0
+_WORKLOAD = "mixed"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,14 +28,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="only look, do not watch")
     how.add_argument("--seconds", type=finite, metavar="N", help="watch for N seconds (default: until Ctrl-C)")
-    how.add_argument("--bench", action="store_true", help="measure how fast it is with a few fixed prompts")
-    parser.add_argument("--runs", type=_runs, metavar="N", help="with --bench: ask each prompt N times (default 3)")
-
-
-def _runs(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 100:
-        raise argparse.ArgumentTypeError("it is a number from 1 to 100")
-    return int(text)
+    how.add_argument("--bench", action="store_true", help="measure how fast it is with the prompts of a workload")
+    parser.add_argument("--runs", type=runs, metavar="N", help="with --bench: ask each prompt N times (default 3)")
+    parser.add_argument(
+        "--workload", metavar="W", help=f"with --bench: what to ask, see `bench --help` (default {_WORKLOAD})"
+    )
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -44,8 +42,8 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.engine import registry
     from launcher.engine.listener import key_of
 
-    if options.runs is not None and not options.bench:
-        raise BadOption("--runs says how often --bench measures.", "Add --bench.")
+    if not options.bench and (options.runs is not None or options.workload is not None):
+        raise BadOption("--runs and --workload say what --bench measures.", "Add --bench.")
     address = address_of(options.url)
     key = key_for(options.url, options)
     if key is None:  # one of ours needs no key to be given
@@ -56,7 +54,7 @@ async def run(options: argparse.Namespace) -> int:
         key = await asyncio.to_thread(key_of, entry) if entry else None
     async with attached(address, key) as server:
         if options.bench:
-            return await _bench(server, runs=options.runs or 3, as_json=options.json)
+            return await _bench(server, options.workload or _WORKLOAD, runs=options.runs or 3, as_json=options.json)
         _tell(server.offer, as_json=options.json)
         if options.once:
             return 0
@@ -66,13 +64,12 @@ async def run(options: argparse.Namespace) -> int:
             return 0  # Ctrl-C is the ordinary end
 
 
-async def _bench(server: Attached, *, runs: int, as_json: bool) -> int:
+async def _bench(server: Attached, name: str, *, runs: int, as_json: bool) -> int:
     """Measure, and print what came of it: with --json one object at the end."""
-    from launcher.attach_bench import measure
+    from launcher.attach_bench import attached_bench, measure_attached, unknown
+    from launcher.tuning.workloads import workload
 
-    def show(done: int, of: int) -> None:
-        if sys.stderr.isatty() and not as_json:
-            print(f"\r{done} of {of}", end="\n" if done == of else "", file=sys.stderr, flush=True)
+    work = workload(name)
 
     def figure(found: Figure | None) -> dict[str, float | int | None] | None:
         return (
@@ -81,23 +78,26 @@ async def _bench(server: Attached, *, runs: int, as_json: bool) -> int:
 
     if not as_json:
         _tell(server.offer, as_json=False)
-    told = await measure(server, runs=runs, on_run=show)
+    async with attached_bench(server) as bench:
+        with round_line(runs, quiet=as_json) as show:
+            told = await measure_attached(bench, work, runs=runs, on_run=show)
+    why = unknown(told)
+    drafts = told.acceptance
     if as_json:
         rates = {"prefill_per_second": figure(told.prefill), "decode_per_second": figure(told.decode)}
-        about = {"url": server.offer.url, "model": server.offer.model, "clock": told.clock}
+        about = {"url": server.offer.url, "model": server.offer.model, "workload": work.name, "clock": told.clock}
         first = {"first_token_s": told.first_token and {"mean": rounded(told.first_token.mean, 4)}}
-        drafts = {"draft_n": told.drafted, "draft_n_accepted": told.accepted, "acceptance": rounded(told.acceptance, 4)}
-        print_json({**about, **rates, **first, **drafts, "unknown": dict(told.unknown)})
+        drafted = {"draft_n": drafts and drafts.drafted, "draft_n_accepted": drafts and drafts.accepted}
+        share = {"acceptance": rounded(drafts.rate, 4) if drafts else None}
+        print_json({**about, **rates, **first, **drafted, **share, "unknown": why})
         return 0
     whose = "the server's own timings" if told.clock == "engine" else "the clock on the wall here: the way there counts"
-    print(f"\nBy {whose}; the first round is thrown away.")
-    for name, key, found in (("prefill", "prefill", told.prefill), ("decode", "decode", told.decode)):
-        print(f"  {name:<12} {_rate(found) if found else told.unknown[key]}")
-    print(
-        f"  {'first token':<12} {f'{told.first_token.mean:.3f} s' if told.first_token else told.unknown['first_token']}"
-    )
-    share = told.acceptance
-    print(f"  {'drafts':<12} {told.unknown['acceptance'] if share is None else f'{100 * share:.1f} % accepted'}")
+    print(f"\nBy {whose}; {work.title.lower()} prompts, the first reply is thrown away.")
+    for key, found in (("prefill", told.prefill), ("decode", told.decode)):
+        print(f"  {key:<12} {_rate(found) if found else why[key]}")
+    print(f"  {'first token':<12} {f'{told.first_token.mean:.3f} s' if told.first_token else why['first_token']}")
+    rate = drafts.rate if drafts else None
+    print(f"  {'drafts':<12} {why.get('acceptance') if rate is None else f'{100 * rate:.1f} % accepted'}")
     return 0
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from typing import Literal
 
 from launcher.base.errors import NothingMeasured
 from launcher.monitor.meter import Acceptance, total
@@ -30,6 +31,7 @@ class Ended(StrEnum):
     MOST = "most"
     BUDGET = "budget"
     FAILED = "failed"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,16 @@ class Measured:
     ended: Ended
 
     @property
+    def answered(self) -> tuple[Run, ...]:
+        """The runs that were neither spoilt nor failed, though their speed may be unknown."""
+        return tuple(run for run in self.runs if run.spoilt is None and run.error is None)
+
+    @property
+    def clock(self) -> Literal["engine", "wall"]:
+        """Whose clock the rates are by: the engine's, unless a reply had no timings."""
+        return "engine" if all(run.clock == "engine" for run in self.answered) else "wall"
+
+    @property
     def counted(self) -> tuple[Run, ...]:
         """The runs that may be used."""
         return tuple(run for run in self.runs if run.counts)
@@ -74,12 +86,12 @@ class Measured:
     @property
     def prefill(self) -> Figure | None:
         """Tokens a second of reading."""
-        return Figure.of([run.prefill_rate for run in self.counted])
+        return Figure.of([run.prefill_rate for run in self.answered])
 
     @property
     def first_token(self) -> Figure | None:
         """Seconds to the first token, as the reader saw it."""
-        return Figure.of([run.first_token_s for run in self.counted])
+        return Figure.of([run.first_token_s for run in self.answered])
 
     @property
     def power(self) -> Figure | None:
@@ -99,8 +111,8 @@ class Measured:
 
     @property
     def acceptance(self) -> Acceptance | None:
-        """The drafts of all runs that count; None where none were made."""
-        found = [run.acceptance for run in self.counted if run.acceptance is not None]
+        """The drafts of all replies; None where none were made."""
+        found = [run.acceptance for run in self.answered if run.acceptance is not None]
         return total(found) if found else None
 
 
@@ -118,12 +130,13 @@ async def measure(
     """Ask every prompt in rounds of what `bench` serves now, after one reply that warms up and counts for nothing.
 
     It ends when half of the 95 % interval of the decode rate is at most `width` of it and there were `minimum` rounds;
-    after `most` rounds; before a round for which `budget_s` has no time left, though there is one always; and when a
-    request fails. A run that was spoilt is asked again at its round's end, twice at most. The seed of a round is the
-    same for all its prompts, so two settings that are measured with the same `seed` are asked alike.
+    after `most` rounds, or `minimum` rounds that tell no speed; before a round for which `budget_s` has no time left,
+    though there is one always; and when a request fails. A run that was spoilt is asked again at its round's end, twice
+    at most. All prompts of a round have the same seed, so two settings measured with the same `seed` are asked alike.
 
-    Raises NothingMeasured when no run counts. Looking after each round whether it is narrow enough makes the interval
-    a little too narrow in the mean (optional stopping): claims about a difference are made by `tuner`, not by this.
+    Raises NothingMeasured when every reply failed or was spoilt. Looking after each round whether it is narrow enough
+    makes the interval a little too narrow in the mean (optional stopping): claims about a difference are made by
+    `tuner`, not by this.
     """
     began_s = bench.now_s()
     warm_up = replace(prompts[0], tokens=min(WARM_UP_TOKENS, prompts[0].tokens))
@@ -142,17 +155,17 @@ async def measure(
         rates = {run.prompt: run.decode_rate for run in done if run.counts}
         if len(rates) == len(prompts):
             rounds.append(statistics.fmean(rate for rate in rates.values() if rate is not None))
-        if number >= minimum and _narrow(rounds, width):
-            ended = Ended.NARROW
+        if number >= minimum and (not rounds or _narrow(rounds, width)):
+            ended = Ended.NARROW if rounds else Ended.UNKNOWN
             break
         now_s = bench.now_s()
         if number < most and now_s - began_s + (now_s - round_s) > budget_s:
             ended = Ended.BUDGET
             break
     measured = Measured(tuple(runs), mean_interval(rounds) if rounds else None, ended)
-    if not measured.counted:
-        why = next((run.error or run.spoilt for run in (first, *runs) if run.error or run.spoilt), None)
-        raise NothingMeasured(why or "The replies were too short to be measured.", "Ask for longer replies.")
+    if not measured.answered:
+        why = next((run.error or run.spoilt for run in (first, *runs) if run.error or run.spoilt), "")
+        raise NothingMeasured(f"Nothing could be measured. {why}")
     return measured
 
 

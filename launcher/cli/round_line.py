@@ -1,0 +1,46 @@
+"""What `bench` and `attach --bench` share: how many rounds, and how far the measurement is."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from launcher.base.text import one_line
+from launcher.cli.terminal import rewrite
+
+if TYPE_CHECKING:
+    from launcher.tuning.measure import OnRun
+    from launcher.tuning.records import Run
+
+
+def runs(text: str) -> int:
+    """Read how often each prompt is asked, for argparse."""
+    if not text.isdecimal() or not 1 <= int(text) <= 100:
+        raise argparse.ArgumentTypeError("it is a number from 1 to 100")
+    return int(text)
+
+
+@contextmanager
+def round_line(of: int | None, *, quiet: bool) -> Iterator[OnRun]:
+    """Show the latest reply on a terminal, in place, until the block ends. `of` None: it goes on until it is sure."""
+    shown = 0
+
+    def show(run: Run, number: int) -> None:
+        nonlocal shown
+        if quiet or not sys.stderr.isatty():
+            return
+        which = "warm-up" if not number else f"round {number}" if of is None else f"round {number} of {of}"
+        speed = run.error or run.spoilt or (f"{run.decode_rate:.1f} tokens/s" if run.decode_rate else "too short")
+        line = one_line(f"{which}, {run.prompt}: {speed}", 78)
+        rewrite(line.ljust(shown))
+        shown = len(line)
+
+    try:
+        yield show
+    finally:
+        if shown:
+            rewrite(" " * shown)
+            rewrite("")
