@@ -163,6 +163,7 @@ def _lists(t: Theme) -> str:
     QTableView, QTreeView, QListView {{ border: 1px solid transparent; }}
     QTableView:focus, QTreeView:focus, QListView:focus {{ border: 2px solid {t.accent};
         border-radius: {px(CONTROL_RADIUS)}px; }}
+    RowTable:focus {{ border: 1px solid transparent; }}
     QTableView::item, QTreeView::item {{ border-bottom: 1px solid {t.border};
         padding: 0 {px(CELL_PADDING)}px; }}
     QTableView::item:selected, QTreeView::item:selected, QListView::item:selected {{ background: {t.raised};

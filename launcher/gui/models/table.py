@@ -21,7 +21,6 @@ from PySide6.QtWidgets import (
     QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
-    QTableView,
     QWidget,
 )
 
@@ -29,10 +28,11 @@ from launcher.base.text import one_line
 from launcher.gui import theme
 from launcher.gui.widgets import paint_badge, paint_glyph
 from launcher.gui.widgets.badge import badge_size
+from launcher.gui.widgets.row_table import RowTable
 
 _T = TypeVar("_T")
 _Index = QModelIndex | QPersistentModelIndex
-_ROW, _PADDING, _GLYPH = 34, theme.CELL_PADDING, 13
+_PADDING, _GLYPH = theme.CELL_PADDING, 13
 _SORT = Qt.ItemDataRole.UserRole
 
 
@@ -148,7 +148,7 @@ class _Cells(QStyledItemDelegate):
         return QSize(width + glyph, super().sizeHint(option, index).height())
 
 
-class Table(QTableView, Generic[_T]):
+class Table(RowTable, Generic[_T]):
     """Rows that can be sorted by each column, and chosen by mouse and keyboard."""
 
     chosen = Signal(object)
@@ -157,38 +157,24 @@ class Table(QTableView, Generic[_T]):
     """A row that was double-clicked, or Enter pressed on"""
 
     def __init__(self, name: str, columns: Sequence[Column[_T]], *, stretch: int = 0) -> None:
-        super().__init__()
+        super().__init__(name)
         self._rows = _Rows(columns, self)
         self._sorted = QSortFilterProxyModel(self)
         self._sorted.setSortRole(_SORT)
         self._sorted.setSourceModel(self._rows)
         self.setModel(self._sorted)
         self.setItemDelegate(_Cells(self))
-        self.setAccessibleName(name)
-        self.setFont(theme.font(theme.BODY_PX, tabular=True))
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setTabKeyNavigation(False)
-        self.setShowGrid(False)
-        self.setWordWrap(False)
         self.setSortingEnabled(True)
         self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        self.verticalHeader().hide()
-        self.verticalHeader().setDefaultSectionSize(theme.px(_ROW))
-        self.verticalHeader().setMinimumSectionSize(theme.px(_ROW))
         head = self.horizontalHeader()
-        head.setHighlightSections(False)
-        head.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         head.setSectionResizeMode(stretch, QHeaderView.ResizeMode.Stretch)
         head.setMinimumSectionSize(theme.px(56))
-        head.setFixedHeight(theme.px(_ROW))
         head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {theme.px(_PADDING) + 3}px; }}")  # as cells have
         head.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
         self.selectionModel().currentRowChanged.connect(lambda *_: self._tell())
         self.doubleClicked.connect(lambda _index: self._open())
         self._quiet = False
-        self.setMinimumHeight(theme.px(_ROW * 4))
+        self.setMinimumHeight(4 * self.row_height)
 
     @property
     def rows(self) -> Sequence[_T]:

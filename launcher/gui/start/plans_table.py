@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, QRect, QSize, Qt, Signal
 from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import (
-    QAbstractItemView,
     QHeaderView,
     QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
-    QTableView,
     QWidget,
 )
 
@@ -18,6 +16,7 @@ from launcher.gui import theme
 from launcher.gui.start import said
 from launcher.gui.theme import CELL_PADDING
 from launcher.gui.widgets.badge import badge_size, paint_badge
+from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 _FIT, _MODEL, _QUANT, _CONTEXT, _KV, _DRAFT, _NEEDS, _EVIDENCE = range(8)
 _RIGHT = (_CONTEXT, _DRAFT, _NEEDS)
-_ROW = 34
 _Index = QModelIndex | QPersistentModelIndex
 
 
@@ -149,35 +147,21 @@ class _FitDelegate(QStyledItemDelegate):
         return badge_size(word) + QSize(2 * theme.px(CELL_PADDING) + 6, 0)
 
 
-class PlansTable(QTableView):
+class PlansTable(RowTable):
     """Rows can be chosen by mouse and keyboard; `chosen` tells which. It is as high as its rows."""
 
     chosen = Signal(int)
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(tr("Plans to choose from"))
         self._model = _Model(self)
         self.setModel(self._model)
         self.setItemDelegateForColumn(_FIT, _FitDelegate(self))
-        self.setAccessibleName(tr("Plans to choose from"))
-        self.setFont(theme.font(theme.BODY_PX, tabular=True))
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setTabKeyNavigation(False)
-        self.setShowGrid(False)
-        self.setWordWrap(False)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.verticalHeader().hide()
-        self.verticalHeader().setDefaultSectionSize(theme.px(_ROW))
-        self.verticalHeader().setMinimumSectionSize(theme.px(_ROW))
         head = self.horizontalHeader()
         head.setSectionsClickable(False)
-        head.setHighlightSections(False)
         head.setMinimumSectionSize(theme.px(32))
-        head.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         head.setSectionResizeMode(_EVIDENCE, QHeaderView.ResizeMode.Stretch)
-        head.setFixedHeight(theme.px(_ROW))
         head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {_inset(self)}px; }}")  # as cells have
         self.selectionModel().currentRowChanged.connect(self._tell)
         self._quiet = False
@@ -196,7 +180,7 @@ class PlansTable(QTableView):
         if plans and row >= 0:
             self.selectRow(row)
         self._quiet = False
-        self.setFixedHeight(theme.px(_ROW) * (len(plans) + 1) + 2 * self.frameWidth() + theme.px(4))
+        self.setFixedHeight(self.row_height * (len(plans) + 1) + 2 * self.frameWidth() + theme.px(4))
 
     def _tell(self, current: QModelIndex, _before: QModelIndex) -> None:
         if current.isValid() and not self._quiet:

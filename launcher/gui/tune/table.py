@@ -6,22 +6,21 @@ from typing import Any
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, QSize, Qt
 from PySide6.QtGui import QFontMetrics, QPainter
 from PySide6.QtWidgets import (
-    QAbstractItemView,
     QHeaderView,
     QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
-    QTableView,
     QWidget,
 )
 
 from launcher.gui import theme
 from launcher.gui.tune.told import TrialRow
 from launcher.gui.widgets.number import UNKNOWN
+from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.words import tr
 
 _SETTING, _RATE, _HOW = 0, 1, 7
-_COLUMNS, _ROW = 8, 34
+_COLUMNS = 8
 _Index = QModelIndex | QPersistentModelIndex
 
 
@@ -134,31 +133,18 @@ class _Delegate(QStyledItemDelegate):
         super().paint(painter, option, index)
 
 
-class TrialTable(QTableView):
+class TrialTable(RowTable):
     """It is as high as its rows; what it is empty of, the card around it says."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(tr("Settings that were tried"))
         self._model = _Model(self)
         self.setModel(self._model)
         self.setItemDelegate(_Delegate(self))
-        self.setAccessibleName(tr("Settings that were tried"))
-        self.setFont(theme.font(theme.BODY_PX, tabular=True))
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setTabKeyNavigation(False)
-        self.setShowGrid(False)
-        self.setWordWrap(False)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.verticalHeader().hide()
-        self.verticalHeader().setDefaultSectionSize(theme.px(_ROW))
-        self.verticalHeader().setMinimumSectionSize(theme.px(_ROW))
         head = self.horizontalHeader()
         head.setSectionsClickable(False)
-        head.setHighlightSections(False)
         head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
-        head.setFixedHeight(theme.px(_ROW))
         own = self.style().pixelMetric(QStyle.PixelMetric.PM_FocusFrameHMargin, None, self)
         inset = theme.px(theme.CELL_PADDING) + own + 1
         head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {inset}px; }}")  # as cells have
@@ -181,7 +167,7 @@ class TrialTable(QTableView):
         self._model.show(rows)
         self.fit()
         bar = self.horizontalScrollBar().sizeHint().height()
-        self.setFixedHeight(theme.px(_ROW) * (len(rows) + 1) + 2 * self.frameWidth() + bar)
+        self.setFixedHeight(self.row_height * (len(rows) + 1) + 2 * self.frameWidth() + bar)
         if 0 <= chosen < len(rows):
             self.selectRow(chosen)
 
