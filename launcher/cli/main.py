@@ -31,6 +31,8 @@ VERBS = {
     "downloads": "look after the queue of downloads, and work it",
     "models": "list the models of the catalogue, or tell all about one; look after those on this machine",
     "engine": "list, install, test and switch engines (official builds of llama.cpp, and your own)",
+    "history": "what was measured here: list, show, export, share",
+    "compare": "say how many times as fast one measurement is as another",
     "autostart": "serve from login on, or not (off until switched on)",
     "keys": "list the keys of this program's servers, or replace them",
     "settings": "list this program's settings, or change them",

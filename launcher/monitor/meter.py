@@ -1,10 +1,14 @@
 """Tokens/s and draft acceptance of replies, from the engine's own timings."""
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from launcher.engine.client import Timings
+if TYPE_CHECKING:
+    from launcher.engine.client import Timings
 
 _WINDOW_MS = 1_000.0
 

@@ -1,17 +1,19 @@
 """Where something was measured: hardware, driver, system, engine, model; nothing that tells whose computer it is."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher import __version__
-from launcher.engine.launch import Launch
-from launcher.machine.gpu import Gpu
-from launcher.machine.machine import Machine, read_machine
-from launcher.models.gguf_header import GgufModel
-from launcher.models.library import quant_of
-from launcher.models.library_index import hash_kept, read_index
+
+if TYPE_CHECKING:
+    from launcher.engine.launch import Launch
+    from launcher.machine.gpu import Gpu
+    from launcher.machine.machine import Machine
+    from launcher.models.gguf_header import GgufModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,13 @@ class Environment:
     program: str = __version__
 
     @classmethod
-    def of_this_machine(cls, launch: Launch, machine: Machine | None = None) -> "Environment":
+    def of_this_machine(cls, launch: Launch, machine: Machine | None = None) -> Environment:
         """Return it for a server of ours. A GPU that sleeps stays asleep. It reads files: call it off the loop.
 
         The model's SHA-256 is what was computed before and still holds (`keep_hash` of the library), else unknown.
         """
+        from launcher.machine.machine import read_machine
+
         machine = machine or read_machine()
         return cls(
             model=model_facts(launch.header),
@@ -78,7 +82,7 @@ class Environment:
         """Return it for a file."""
         return asdict(self)
 
-    def differences(self, other: "Environment") -> tuple[str, ...]:
+    def differences(self, other: Environment) -> tuple[str, ...]:
         """Return what a measurement depends on and is another one there, in words: GPU, driver, engine, model."""
         found = []
         mine, theirs = ([gpu.name for gpu in each.gpus] for each in (self, other))
@@ -98,6 +102,9 @@ class Environment:
 
 def model_facts(header: GgufModel) -> ModelFacts:
     """Return what a header and the library's index tell of a model that lies on this machine."""
+    from launcher.models.library import quant_of
+    from launcher.models.library_index import hash_kept, read_index
+
     index, _ = read_index()
     kept = [hash_kept(index, Path(part.path)) for part in header.parts]
     hashes = tuple(each.sha256 for each in kept if each)

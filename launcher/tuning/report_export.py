@@ -24,9 +24,7 @@ _FIGURES = (
 
 def as_markdown(session: Session) -> str:
     """Return it as Markdown: what it came to, the figures by setting and by prompt, and where it was measured."""
-    told = report(session.runs, session.settings if session.runs else None)
-    if told.baseline is None:
-        told = report(session.runs)
+    told = baseline_report(session)
     parts = [f"# {title(session)}", str(session.result.get("sentence") or "")]
     if told.rows:
         parts.append(_table([HEAD, *(cells(told, row) for row in told.rows)]))
@@ -41,6 +39,12 @@ def as_markdown(session: Session) -> str:
         )
     parts.append("\n".join(f"- {name}: {text}" for name, text in about(session).items()))
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def baseline_report(session: Session) -> Report:
+    """Return its figures, compared with MTP off, else with the settings that it began with."""
+    told = report(session.runs)
+    return told if told.baseline is not None else report(session.runs, session.settings)
 
 
 def as_csv(session: Session) -> str:

@@ -1,0 +1,199 @@
+"""`mtp-launcher history`: what was measured on this computer."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.base.errors import BadOption
+from launcher.base.text import one_line, prose
+from launcher.cli.layout import filled, print_table
+from launcher.cli.output import count, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.tuning.history import History
+    from launcher.tuning.history_records import Session, Summary
+
+_ACTIONS = {
+    "list": "list what was measured, the newest first",
+    "show": "show a measurement: figures by setting, and where they were measured",
+    "export": "write a measurement into a file: .md, .csv (a line for each run) or .json",
+    "share": "write a measurement into a .json file without personal data",
+    "delete": "delete measurements",
+    "published": "list the published tables that measurements can be compared with",
+}
+_WHAT = 'as `history` shows it, or how it begins; "last"; published:NAME; or a file that was exported or shared'
+_SENTENCE = 90
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.epilog = "bench, tune, curve and endure put measurements in. `mtp-launcher compare A B` compares two."
+    _take_filters(parser)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    for name, summary in _ACTIONS.items():
+        action = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for programs")
+        if name == "list":
+            _take_filters(action, default=argparse.SUPPRESS)
+    for name in ("show", "export", "share"):
+        actions.choices[name].add_argument("id", metavar="ID", help=_WHAT)
+    for name in ("export", "share"):
+        actions.choices[name].add_argument("--to", required=True, type=Path, metavar="FILE", help="must not exist yet")
+    actions.choices["delete"].add_argument("ids", nargs="+", metavar="ID", help='as `history` shows them, or "all"')
+    parser.set_defaults(action="list")
+
+
+def _take_filters(parser: argparse.ArgumentParser, default: object = None) -> None:
+    parser.add_argument("--model", metavar="TEXT", default=default, help="only models with this in name or quant")
+    parser.add_argument("--kind", metavar="VERB", default=default, help="only bench, tune, curve or endure")
+    parser.add_argument(
+        "--since", type=_since, metavar="DATE", default=default, help="only since a day, 2026-11-21, or for days: 7d"
+    )
+    parser.add_argument("--most", type=count, metavar="N", default=default, help="no more than N")
+
+
+def _since(text: str) -> float:
+    """Return a day's beginning here, or so many days ago, in seconds since the epoch."""
+    if text.lower().endswith("d") and text[:-1].isdecimal():
+        days = min(int(text[:-1]), 36_500)
+        return (datetime.now(UTC) - timedelta(days=days)).timestamp()
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").astimezone().timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise argparse.ArgumentTypeError(f'"{text}" is not a day such as 2026-11-21, nor days such as 7d') from None
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Do what `options.action` names."""
+    return await asyncio.to_thread(_run, options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from launcher.tuning.history import History
+
+    if options.action == "published":
+        return _published(as_json=options.json)
+    with History() as history:
+        if history.notice:
+            print(f"Note: {history.notice}", file=sys.stderr)
+        verb = {"list": _list, "show": _show, "export": _export, "share": _share, "delete": _delete}[options.action]
+        return verb(history, options)
+
+
+def _list(history: History, options: argparse.Namespace) -> int:
+    found = history.find(kind=options.kind, model=options.model, since_s=options.since, most=options.most)
+    if options.json:
+        print_json({"measurements": [asdict(each) for each in found]})
+    elif not found:
+        filtered = any(value is not None for value in (options.kind, options.model, options.since))
+        print(
+            "Nothing of that kind was measured." if filtered else "Nothing was measured yet. `mtp-launcher tune` does."
+        )
+    else:
+        head = ("ID", "WHEN", "KIND", "MODEL", "WORKLOAD", "RUNS", "TOKENS/S", "RESULT")
+        print_table([head, *map(_row, found)], right={5, 6}, indent="")
+    return 0
+
+
+def _row(each: Summary) -> tuple[str, ...]:
+    from launcher.tuning.history_environment import ModelFacts
+
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.began_s))
+    rate = "" if each.decode_rate is None else f"{each.decode_rate:.1f}"
+    result = one_line(each.sentence or ("" if each.ended_s else "not ended"), _SENTENCE)
+    return (
+        each.id,
+        when,
+        each.kind,
+        ModelFacts(each.model, each.quant).words,
+        each.workload,
+        str(each.runs),
+        rate,
+        result,
+    )
+
+
+def _show(history: History, options: argparse.Namespace) -> int:
+    from launcher.tuning.history_named import session_named
+    from launcher.tuning.report import as_data, words
+    from launcher.tuning.report_export import HEAD, about, baseline_report, cells, title
+
+    session = session_named(history, options.id)
+    told = baseline_report(session)
+    if options.json:
+        data = {name: getattr(session, name) for name in ("id", "kind", "workload", "began_s", "ended_s", "result")}
+        print_json({**data, "environment": session.environment.as_json(), "rows": as_data(told)})
+        return 0
+    print(one_line(title(session)))
+    if sentence := session.result.get("sentence"):
+        print(filled(prose(str(sentence)), "  "))
+    if told.rows:
+        print_table([HEAD, *(cells(told, row) for row in told.rows)], right={1, 2, 3})
+        if told.common:
+            print(filled(words(told.common), "  all with "))
+    else:
+        print("  Nothing was measured.")
+    print_table([(name, text) for name, text in about(session).items()])
+    return 0
+
+
+def _export(history: History, options: argparse.Namespace) -> int:
+    from launcher.tuning.report_export import writer_for
+
+    return _write(history, options, writer_for(options.to))
+
+
+def _share(history: History, options: argparse.Namespace) -> int:
+    from launcher.tuning.share import shared_json
+
+    if options.to.suffix.lower() != ".json":
+        raise BadOption("A shared measurement is a JSON file.", "End its name in .json.")
+    return _write(history, options, shared_json)
+
+
+def _write(history: History, options: argparse.Namespace, write: Callable[[Session], str]) -> int:
+    from launcher.base.files import write_atomically
+    from launcher.tuning.history_named import session_named
+
+    file: Path = options.to
+    session = session_named(history, options.id)
+    if file.exists():
+        raise BadOption(f"{file} is there already.", "Give another name with --to.", path=str(file))
+    write_atomically(file, write(session).encode())
+    if options.json:
+        print_json({"id": session.id, "path": str(file), "runs": len(session.runs)})
+    else:
+        print(f"Wrote {len(session.runs)} runs to {one_line(str(file), 4_096)}.")
+    return 0
+
+
+def _delete(history: History, options: argparse.Namespace) -> int:
+    everything = options.ids == ["all"]
+    ids = [each.id for each in history.find()] if everything else [history.id_of(id_) for id_ in options.ids]
+    deleted = history.delete(list(dict.fromkeys(ids)))
+    if options.json:
+        print_json({"deleted": deleted})
+    else:
+        print(f"Deleted {deleted} {'measurement' if deleted == 1 else 'measurements'}.")
+    return 0
+
+
+def _published(*, as_json: bool) -> int:
+    from launcher.tuning.report_published import published
+
+    found = published()
+    if as_json:
+        told = [{"id": each.session.id, "about": each.about, "source": each.source} for each in found]
+        print_json({"published": told})
+        return 0
+    print_table([("ID", "ABOUT", "SOURCE"), *((e.session.id, e.about, e.source) for e in found)], indent="")
+    return 0

@@ -1,0 +1,147 @@
+"""Two measurements beside each other: what differs between them, and how many times as fast the second is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.base.errors import BadOption
+from launcher.tuning.history_records import Session
+from launcher.tuning.records import Run, Settings
+from launcher.tuning.report import Row, as_data, grouped, report, words
+from launcher.tuning.report_compare import Speedup, percent_faster, speedup
+from launcher.tuning.space import DRAFT, key
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Settings of the first measurement and of the second, their figures, and how many times as fast the second is.
+
+    `speedup` is None where one of them has no run that counts.
+    """
+
+    first: Row
+    second: Row
+    speedup: Speedup | None
+
+    @property
+    def label(self) -> str:
+        """The settings in a line: once where they are the same."""
+        labels = [words(row.settings) or "as served" for row in (self.first, self.second)]
+        if labels[0] == labels[1]:
+            return labels[0]
+        shared = {k: v for k, v in self.first.settings.items() if self.second.settings.get(k) == v and k != DRAFT}
+        own = [words({k: v for k, v in row.settings.items() if k not in shared}) for row in (self.first, self.second)]
+        return " -> ".join(text or "as served" for text in own)
+
+
+@dataclass(frozen=True, slots=True)
+class Two:
+    """Two measurements compared. `differences` are those of hardware, driver, engine and model, in words."""
+
+    first: Session
+    second: Session
+    differences: tuple[str, ...]
+    rows: tuple[Beside, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of how it was compared."""
+        kinds = {row.speedup.paired for row in self.rows if row.speedup}
+        notes = []
+        if True in kinds:
+            notes.append("Compared in pairs of runs, so that what a prompt does to both cancels.")
+        if False in kinds:
+            notes.append("Compared as two groups of runs (Welch's t test on the logarithms).")
+        if self.first.id != self.second.id and kinds:
+            notes.append("They were measured at different times: what had changed by then is in the difference.")
+        return tuple(notes)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {
+            "first": _about(self.first),
+            "second": _about(self.second),
+            "differences": list(self.differences),
+            "rows": [
+                {
+                    "first": as_data(report(self.first.runs, row.first.settings))[_index(self.first.runs, row.first)],
+                    "second": as_data(report(self.second.runs, row.second.settings))[
+                        _index(self.second.runs, row.second)
+                    ],
+                    "ratio": row.speedup.ratio.as_json() if row.speedup else None,
+                    "paired": row.speedup.paired if row.speedup else None,
+                    "told_apart": row.speedup.told_apart if row.speedup else None,
+                    "sentence": percent_faster(row.speedup.ratio) if row.speedup else None,
+                }
+                for row in self.rows
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def two(
+    first: Session,
+    second: Session,
+    first_is: Mapping[str, str] | None = None,
+    second_is: Mapping[str, str] | None = None,
+) -> Two:
+    """Compare two measurements, or settings of one; `first_is` and `second_is` choose settings, as a user writes them.
+
+    Settings that both have measured are compared with each other; where each has but one, these two. Raises BadOption
+    where that leaves nothing, or more than one on a side that the other has not.
+    """
+    ones, others = _chosen(first, first_is or {}), _chosen(second, second_is or {})
+    if len(ones) == len(others) == 1:
+        pairs = [(ones[0], others[0])]
+    else:
+        by_settings = {key(runs[0].settings): runs for runs in others}
+        pairs = [(runs, same) for runs in ones if (same := by_settings.get(key(runs[0].settings))) is not None]
+    if not pairs:
+        raise BadOption(
+            "The two have measured no settings in common.",
+            "Choose one of each, as in `ID:draft=2`: "
+            + "; ".join(words(runs[0].settings) for runs in (*ones, *others)),
+        )
+    together = first.id == second.id
+    return Two(
+        first,
+        second,
+        first.environment.differences(second.environment),
+        tuple(_beside(runs, same, together=together) for runs, same in pairs),
+    )
+
+
+def _beside(runs: Sequence[Run], same: Sequence[Run], *, together: bool) -> Beside:
+    able = all(any(run.counts for run in each) for each in (runs, same))
+    (first,), (second,) = report(runs).rows, report(same).rows
+    return Beside(first, second, speedup(runs, same, together=together) if able else None)
+
+
+def _chosen(session: Session, wanted: Mapping[str, str]) -> list[list[Run]]:
+    groups = grouped(session.runs)
+    found = [runs for runs in groups if all(_is(runs[0].settings, name, text) for name, text in wanted.items())]
+    if not found:
+        what = words(dict(wanted)) if wanted else "anything"
+        listed = "; ".join(words(runs[0].settings) or "as served" for runs in groups)
+        raise BadOption(f"{session.id} has not measured {what}.", f"It has {listed}." if listed else "")
+    return found
+
+
+def _is(settings: Settings, name: str, text: str) -> bool:
+    name = name.strip().lower().replace("-", "_")
+    value = settings.get(name, 0 if name == DRAFT else None)
+    return text.strip().lower() == ("default" if value is None else str(value).lower())
+
+
+def _index(runs: Sequence[Run], row: Row) -> int:
+    return [key(each[0].settings) for each in grouped(runs)].index(key(row.settings))
+
+
+def _about(session: Session) -> dict[str, Any]:
+    return {
+        "id": session.id,
+        "kind": session.kind,
+        "workload": session.workload,
+        "began_s": session.began_s,
+        "environment": session.environment.as_json(),
+    }
