@@ -11,6 +11,7 @@ from benchmarks import (
     diagnosis,
     header,
     health,
+    history,
     idle_supervision,
     log_flood,
     monitoring,
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "small-work": small_work.run,
     "monitoring": monitoring.run,
     "health": health.run,
+    "history": history.run,
     "streams": streams.run,
     "demo-speed": demo_speed.run,
 }
