@@ -15,7 +15,6 @@ SELECTABLE = Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFl
 CAPTION_PX, BODY_PX, SECTION_PX, TITLE_PX, SMALL_READOUT_PX, READOUT_PX = 12, 13, 15, 20, 24, 32
 LEAST_SCALE, MOST_SCALE = 80, 200
 """Of text, in per cent."""
-MOTION_MS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +115,8 @@ _scale: list[float] = [1.0]
 _still: list[bool] = [False]
 _blink_ms: list[int] = []
 """How long the system lets a text cursor be seen and unseen."""
+_unrolls: list[bool] = []
+"""Whether the system wants effects at all: menus and lists that unroll, tips that fade."""
 _STILL = "* { widget-animation-duration: 0; }"
 
 
@@ -142,7 +143,9 @@ def apply(application: QApplication, theme: Theme) -> None:
     application.setPalette(sheet.palette(theme))
     if not _blink_ms:
         _blink_ms.append(application.cursorFlashTime())
+        _unrolls.append(QApplication.isEffectEnabled(Qt.UIEffect.UI_General))
     application.setCursorFlashTime(0 if _still[0] else _blink_ms[0])
+    QApplication.setEffectEnabled(Qt.UIEffect.UI_General, _unrolls[0] and not _still[0])
     application.setStyleSheet(sheet.sheet(theme) + (_STILL if _still[0] else ""))
 
 
@@ -174,11 +177,6 @@ def set_scale(percent: float) -> None:
 def set_motion(wanted: bool | None) -> None:
     """Move things (True), hold them still (False), or do as the system says (None)."""
     _still[0] = not wanted if wanted is not None else _system_is_still()
-
-
-def motion_ms() -> int:
-    """Return how long a movement may take, in milliseconds; 0 where nothing is to move."""
-    return 0 if _still[0] else MOTION_MS
 
 
 def _system_is_still() -> bool:

@@ -158,17 +158,23 @@ def test_the_answer_to_the_question_is_a_setting(window: Window, wait_for: Wait,
     assert window.notice.isVisible()
 
 
-def test_with_motion_off_nothing_moves(window: Window, qtbot: QtBot, qapp: QApplication, still: None) -> None:
+def test_with_motion_off_nothing_moves(
+    window: Window, qtbot: QtBot, qapp: QApplication, still: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def duration_ms() -> int:
         hint = QStyle.StyleHint.SH_Widget_Animation_Duration
         return window.style().styleHint(hint, None, window.rail)
 
     blinks, moves_ms = qapp.cursorFlashTime(), duration_ms()
+    monkeypatch.setattr(theme, "_unrolls", [True])  # as a system has it that lets lists unroll
+    theme.apply(qapp, theme.current())
+    qapp.setEffectEnabled(Qt.UIEffect.UI_AnimateCombo)
     page = on_page(window, qtbot)
     page.change(MOTION, OFF)
-    qtbot.waitUntil(lambda: theme.motion_ms() == 0)
-    assert qapp.cursorFlashTime() == 0
+    qtbot.waitUntil(lambda: qapp.cursorFlashTime() == 0)
     assert duration_ms() == 0
+    assert not qapp.isEffectEnabled(Qt.UIEffect.UI_AnimateCombo)
     page.reset(MOTION)
     qtbot.waitUntil(lambda: qapp.cursorFlashTime() == blinks)
     assert duration_ms() == moves_ms
+    assert qapp.isEffectEnabled(Qt.UIEffect.UI_AnimateCombo)

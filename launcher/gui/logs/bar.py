@@ -7,10 +7,10 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QLineEdit, QPushButton, QVBo
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.logs.flow import Flow
 from launcher.gui.logs.lines import Wanted
 from launcher.gui.logs.sources import OURS, Kind, Source
 from launcher.gui.widgets import Segmented
+from launcher.gui.widgets.flow import Flow
 from launcher.gui.widgets.segmented import keep_room
 from launcher.gui.words import tr
 

@@ -8,10 +8,11 @@ from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.logs.flow import Flow
 from launcher.gui.logs.sources import Cause
+from launcher.gui.sentences import say
 from launcher.gui.widgets import Card, Glyph
 from launcher.gui.widgets.blocks import make_button
+from launcher.gui.widgets.flow import Flow
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:
@@ -58,18 +59,19 @@ class CauseCard(Card):
     def show_cause(self, cause: Cause, action: "Action | None", *, names_line: bool) -> None:
         """Show it, with the action that the one button does (None: only the user can)."""
         self._action = action
-        self.title.setText(cause.title)
-        self.text.setText(cause.text)
-        helps = "; ".join(each.label for each in cause.actions)
-        self.hint.setText(tr("What helps: {actions}.", actions=helps) if cause.foreign and helps else cause.hint)
+        title, text, hint = map(say, (cause.title, cause.text, cause.hint))
+        self.title.setText(title)
+        self.text.setText(text)
+        helps = "; ".join(say(each.label) for each in cause.actions)
+        self.hint.setText(tr("What helps: {actions}.", actions=helps) if cause.foreign and helps else hint)
         self.text.setVisible(bool(cause.text))
         self.hint.setVisible(bool(self.hint.text()) and action is None)  # the button says it
         self.fix_button.setVisible(action is not None)
         if action is not None:
-            self.fix_button.setText(action.label)
+            self.fix_button.setText(say(action.label))
             self.fix_button.setToolTip(tr("Changes the settings as it says, and starts again"))
         self.line_button.setVisible(names_line)
-        self.setAccessibleName(" ".join(filter(None, (cause.title, cause.text, cause.hint))))
+        self.setAccessibleName(" ".join(filter(None, (title, text, hint))))
         self.show()
 
     def _do(self) -> None:

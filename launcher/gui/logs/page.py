@@ -17,7 +17,6 @@ from launcher.gui.logs.arrivals import Arrivals
 from launcher.gui.logs.bar import LogBar
 from launcher.gui.logs.cause_card import CauseCard
 from launcher.gui.logs.drops import dropped_log
-from launcher.gui.logs.flow import scrolled
 from launcher.gui.logs.lines import MOST_LINES, Line, Wanted
 from launcher.gui.logs.model import LogModel
 from launcher.gui.logs.sources import (
@@ -36,6 +35,7 @@ from launcher.gui.logs.sources import (
 from launcher.gui.logs.view import LogView
 from launcher.gui.widgets import Banner, EmptyState, PageHead
 from launcher.gui.widgets.blocks import make_button
+from launcher.gui.widgets.flow import scrolled
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.logs.flow import Flow
 from launcher.gui.models import words
 from launcher.gui.widgets import Badge, Card, ProgressLine
 from launcher.gui.widgets.blocks import make_button
+from launcher.gui.widgets.flow import Flow
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from PySide6.QtWidgets import QComboBox, QLineEdit
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.logs.flow import Flow
 from launcher.gui.models import words
 from launcher.gui.models.columns import offer_columns
 from launcher.gui.models.shelf import Offer, Offers
 from launcher.gui.models.table import Table
 from launcher.gui.widgets import Card
 from launcher.gui.widgets.blocks import make_button
+from launcher.gui.widgets.flow import Flow
 from launcher.gui.words import tr
 
 _MODEL = 1

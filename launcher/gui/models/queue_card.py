@@ -8,11 +8,12 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from launcher.gui import theme
 from launcher.gui.labels import Elided, Label
-from launcher.gui.logs.flow import Flow
 from launcher.gui.models import words
 from launcher.gui.models.queue_host import Line, QueueHost
+from launcher.gui.sentences import say
 from launcher.gui.widgets import Card, Glyph, ProgressLine
 from launcher.gui.widgets.blocks import make_button
+from launcher.gui.widgets.flow import Flow
 from launcher.gui.words import ntr, tr
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class QueueCard(Card):
                 said.append(tr("{time} left", time=words.duration(totals.seconds_left)))
             self.total.setText(" · ".join(said))
         self.total.setVisible(shows)
-        self.held.setText(f"{line.held.title} {line.held.hint}".strip() if line.held else "")
+        self.held.setText(say(f"{line.held.title} {line.held.hint}".strip()) if line.held else "")
         self.held.setVisible(line.held is not None)
         self.go_on.setVisible(line.held is not None)
         self.clear.setVisible(any(job.state.value not in _IN_LINE for job in line.jobs))

@@ -1,6 +1,7 @@
 """A line in place of a dialog: what happened, and up to two ways on."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent
@@ -8,14 +9,16 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QPushButton
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
+from launcher.gui.sentences import say
 from launcher.gui.widgets.blocks import Button, make_button
+from launcher.gui.widgets.flow import Flow
 from launcher.gui.widgets.glyphs import Glyph
 from launcher.gui.words import tr
 
 _GLYPHS = {"bad": "cross", "attention": "triangle", "good": "tick", "information": "dot"}
 _MOST_BUTTONS = 2
-_WORDS_WIDTH, _NARROWEST = 280, 160
-"""In pixels at 100 %: what the text has beside the buttons at least, and the whole line at least."""
+_WORDS_WIDTH, _AROUND, _NARROWEST = 280, 64, 160
+"""In pixels at 100 %: what the text has beside the buttons at least, glyph and edges, and the whole line at least."""
 
 
 class Banner(QFrame):
@@ -30,33 +33,29 @@ class Banner(QFrame):
         self.text = Label()
         self.text.setWordWrap(True)
         self.text.setTextInteractionFlags(theme.SELECTABLE)
-        self._row = QHBoxLayout()
-        self._row.setSpacing(theme.px(theme.GAP))
         said = QHBoxLayout()
         said.setSpacing(theme.px(theme.GAP_M))
         said.addWidget(self._glyph, alignment=Qt.AlignmentFlag.AlignVCenter)
         said.addWidget(self.text, 1)
-        ways = QHBoxLayout()
-        ways.setSpacing(theme.px(theme.GAP_M))
-        ways.addStretch()
-        ways.addLayout(self._row)
+        self._ways = Flow(gap=theme.px(theme.GAP))
         self.buttons: list[QPushButton] = []
         self._close = QPushButton(tr("Dismiss"))
         self._close.setObjectName("quiet")
         self._close.setToolTip(tr("Take this line away"))
         self._close.clicked.connect(self._closes)
-        ways.addWidget(self._close)
         self._layout = QBoxLayout(QBoxLayout.Direction.LeftToRight, self)
         self._layout.setContentsMargins(theme.px(12), theme.px(8), theme.px(8), theme.px(8))
         self._layout.setSpacing(theme.px(theme.GAP_M))
         self._layout.addLayout(said, 1)
-        self._layout.addLayout(ways)
+        self._layout.addLayout(self._ways)
+        self._layout.setAlignment(self._ways, Qt.AlignmentFlag.AlignVCenter)
         self.hide()
 
     def tell(
         self, text: str, meaning: str = "bad", buttons: Sequence[Button] = (), *, closes: bool = True, tip: str = ""
     ) -> None:
-        """Show a text with a meaning ("bad", "attention", "good", "information") and up to two buttons."""
+        """Show a text, one of the core's in the user's language, with a meaning ("bad", "attention", "good", "information") and up to two buttons."""
+        text = say(text)
         self._glyph.show_glyph(_GLYPHS[meaning], meaning)
         self.text.setText(text)
         self.text.setToolTip(tip)
@@ -70,7 +69,10 @@ class Banner(QFrame):
         self.buttons = [make_button(said, clicked) for said, clicked in buttons[:_MOST_BUTTONS]]
         for button in self.buttons:
             button.setAutoDefault(True)
-            self._row.addWidget(button)
+            self._ways.add(button)
+        self._ways.add(self._close)  # after them, for Tab as for the eye
+        for before, after in pairwise([*self.buttons, self._close]):
+            self.setTabOrder(before, after)
         self._close.setVisible(closes)
         self.setAccessibleName(text)
         self._arrange()
@@ -87,18 +89,13 @@ class Banner(QFrame):
         self.updateGeometry()
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Be as narrow as its buttons, and as high as its text needs."""
-        words = theme.px(_NARROWEST)
-        width = max(self._ways_width() + theme.px(20), words)
+        """Be as narrow as its widest button, and as high as its text needs."""
+        width = max(self._ways.minimumSize().width() + theme.px(20), theme.px(_NARROWEST))
         return QSize(width, self._layout.heightForWidth(max(self.width(), width)))  # else its text would be squeezed
-
-    def _ways_width(self) -> int:
-        shown = [*self.buttons, *([] if self._close.isHidden() else [self._close])]
-        return sum(each.sizeHint().width() + theme.px(theme.GAP_M) for each in shown)
 
     def _arrange(self) -> None:
         """Leave the text some room beside the buttons, or all of the width above them."""
-        narrow = self.width() - self._ways_width() < theme.px(_WORDS_WIDTH)
+        narrow = self.width() - self._ways.sizeHint().width() < theme.px(_WORDS_WIDTH + _AROUND)
         across, down = QBoxLayout.Direction.LeftToRight, QBoxLayout.Direction.TopToBottom
         self._layout.setDirection(down if narrow else across)
         self._layout.setSpacing(theme.px(theme.GAP_S if narrow else theme.GAP_M))

@@ -67,7 +67,7 @@ class Flow(QLayout):
     def setGeometry(self, rect: QRect) -> None:  # noqa: N802
         """Put all in their places."""
         super().setGeometry(rect)
-        self._arrange(rect, moves=True)
+        self._arrange(self.alignmentRect(rect), moves=True)
 
     def _least(self, item: QLayoutItem) -> int:
         """Return how wide an item is before the room that is left is given away."""
