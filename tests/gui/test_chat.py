@@ -347,7 +347,7 @@ def test_a_setting_that_needs_a_restart_is_compared_and_taken_back(
 def test_a_comparison_whose_b_cannot_be_comes_back(chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]) -> None:
     pair = compared(chat, qtbot, kv="q9_9")
     assert pair.answers[0].said
-    assert pair.notes[1].text()
+    assert pair.note.text()
     wait_for(State.READY)
     ask_again = chat._controller.launch
     assert ask_again is not None

@@ -108,12 +108,13 @@ class PromptsBar(QFrame):
 
 
 class SystemPrompt(QWidget):
-    """The system prompt, folded to a line."""
+    """The system prompt, folded to a line; `beside` stands at the end of that."""
 
     changed = Signal(str)
 
-    def __init__(self) -> None:
+    def __init__(self, beside: QWidget) -> None:
         super().__init__()
+        self._beside = beside
         self._button = QPushButton()
         self._button.setObjectName("fold")
         self._button.setCheckable(True)
@@ -131,7 +132,11 @@ class SystemPrompt(QWidget):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP_S))
-        layout.addWidget(self._button)
+        line = QHBoxLayout()
+        line.setSpacing(theme.px(theme.GAP))
+        line.addWidget(self._button, 1)
+        line.addWidget(beside)
+        layout.addLayout(line)
         layout.addWidget(self.edit)
         self.edit.textChanged.connect(self._name)
         self._name()
@@ -164,7 +169,7 @@ class SystemPrompt(QWidget):
     def _name(self) -> None:
         text = one_line(self.said, 200)
         whole = tr("System prompt: {text}", text=text) if text and not self.edit.isVisible() else tr("System prompt")
-        room = self.width() - theme.px(32)
+        room = self.width() - self._beside.sizeHint().width() - theme.px(32 + theme.GAP)
         self._button.setText(
             self._button.fontMetrics().elidedText(whole, Qt.TextElideMode.ElideRight, room).replace("&", "&&")
         )

@@ -13,6 +13,7 @@ from launcher.gui.chat.look import dense
 from launcher.gui.chat.reply import Answer
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
+from launcher.gui.sentences import say_error
 from launcher.gui.widgets import Segmented
 from launcher.gui.words import mark, tr
 
@@ -164,7 +165,7 @@ class CompareBar(QFrame):
         try:
             sampling, restart = self.chosen()
         except LauncherError as error:
-            self._note.setText(str(error))
+            self._note.setText(say_error(error))
         else:
             self._note.setText(tr("B: {settings}. {course}", settings=in_words(sampling | restart), course=course))
 
@@ -192,17 +193,17 @@ class Pair(QWidget):
         self._box = QBoxLayout(QBoxLayout.Direction.TopToBottom, self)
         self._box.setContentsMargins(0, 0, 0, 0)
         self._box.setSpacing(theme.px(theme.GAP_L))
-        self.notes: list[Label] = []
+        self.note = Label()
+        """What happens before B replies, or why it does not."""
+        self.note.setObjectName("secondary")
+        self.note.setWordWrap(True)
+        self.note.hide()
         self.buttons = []
         for number, (letter, name, answer) in enumerate(zip("AB", names, self.answers, strict=True)):
             answer.show_actions(again=False, edit=False)
-            title, note = Label(f"{letter} · {name}"), Label()
+            title = Label(f"{letter} · {name}")
             title.setFont(theme.font(theme.BODY_PX, bold=True))
             title.setWordWrap(True)
-            note.setObjectName("secondary")
-            note.setWordWrap(True)
-            note.hide()
-            self.notes.append(note)
             button = dense(tr("Go on with {letter}", letter=letter), tr("Questions to come follow this reply"))
             button.setCheckable(True)
             button.hide()
@@ -210,7 +211,7 @@ class Pair(QWidget):
             self.buttons.append(button)
             column = QVBoxLayout()
             column.setSpacing(theme.px(theme.GAP_S))
-            for widget in (title, note, answer):
+            for widget in (title, *((self.note,) if number else ()), answer):
                 column.addWidget(widget)
             row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
             row.addWidget(button)
@@ -219,10 +220,11 @@ class Pair(QWidget):
             column.addStretch()
             self._box.addLayout(column, 1)
 
-    def say(self, number: int, text: str) -> None:
-        """Say what happens before a reply comes."""
-        self.notes[number].setText(text)
-        self.notes[number].setVisible(bool(text))
+    @Slot(str)
+    def say_of_b(self, text: str) -> None:
+        """Say what happens before B replies."""
+        self.note.setText(text)
+        self.note.setVisible(bool(text))
 
     def offer(self) -> None:
         """Let the user choose which reply the conversation goes on with; it is A until then."""
@@ -262,6 +264,7 @@ class Course(QObject):
         self._restart = dict(restart)
         self._before = _as_it_runs(controller.launch, restart)
         self._going = ""
+        self._leaves = False
         controller.applied.connect(self._applied)
         controller.view_changed.connect(self._look)
 
@@ -271,22 +274,36 @@ class Course(QObject):
             self._going = "waits for B"
             QTimer.singleShot(0, self, self._look)  # A's end is still being told
             return
+        if not self._controller.view.can_stop:
+            self._fail_as_stopped()
+            return
         self._going = "B"
         self.said.emit(tr("Restarting with {settings} …", settings=in_words(self._restart)))
         self._controller.apply(self._restart, drain_s=_DRAIN_S)
 
     def come_back(self) -> None:
-        """Restart as it was before; `ended` tells."""
-        if not self._restart or self._going != "at B":
+        """Restart as it was before, unless the server was stopped meanwhile; `ended` tells."""
+        if not self._restart or not self._going or not self._controller.view.can_stop:
+            self._going = ""
             self.ended.emit()
             return
         self._going = "A"
         self.said.emit(tr("Restarting as it was …"))
         self._controller.apply(self._before, drain_s=_DRAIN_S)
 
+    def leave(self) -> None:
+        """Come back from wherever it is; B is not asked any more."""
+        if self._going == "B":
+            self._leaves = True
+        elif self._going != "A":
+            self.come_back()
+
     @Slot(object)
     def _applied(self, error: LauncherError | None) -> None:
-        if self._going == "B" and error is None:
+        if self._going == "B" and self._leaves:
+            self._going = "at B" if error is None else ""
+            self.come_back()
+        elif self._going == "B" and error is None:
             self._going = "waits for B"
             self._look()
         elif self._going == "B":
@@ -307,9 +324,12 @@ class Course(QObject):
             self.said.emit("")
             self.ready.emit()
         elif self._going == "waits for B" and view.resting:
-            self._going = ""
-            self.said.emit("")
-            self.failed.emit(LauncherError(tr("The server was stopped before B was asked.")))
+            self._fail_as_stopped()
+
+    def _fail_as_stopped(self) -> None:
+        self._going = ""
+        self.said.emit("")
+        self.failed.emit(LauncherError(tr("The server was stopped before B was asked.")))
 
 
 def in_words(values: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from launcher.gui.chat.compare import CompareBar, Course, Pair, in_words
 from launcher.gui.chat.reply import Answer
 from launcher.gui.chat.talk import Talk
 from launcher.gui.controller import Controller
+from launcher.gui.sentences import say_error
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ class Comparing(QObject):
         self.pair = Pair((tr("as it runs"), in_words(self._values)), coloured=coloured)
         self._course = Course(controller, restart, self)
         self._ids: list[str] = []
-        pair = self.pair
-        self._course.said.connect(lambda text: pair.say(1, text))
+        self._course.said.connect(self.pair.say_of_b)
         self._course.ready.connect(self._ask_b)
         self._course.failed.connect(self._fail)
         self._course.ended.connect(self.over)
@@ -58,10 +58,14 @@ class Comparing(QObject):
             self.pair.offer()
             self._course.come_back()
         elif reply is None:
-            self.pair.say(1, tr("B was not asked, because A was stopped."))
+            self.pair.say_of_b(tr("B was not asked, because A was stopped."))
             self.over.emit()
         else:
             self._course.go_to_b()
+
+    def leave(self) -> None:
+        """Ask nothing more, and let the server run as before; `over` tells."""
+        self._course.leave()
 
     def _ask_b(self) -> None:
         """The question stands last while B is asked."""
@@ -71,5 +75,5 @@ class Comparing(QObject):
         self._talk.ids.append(id_)
 
     def _fail(self, error: LauncherError) -> None:
-        self.pair.say(1, str(error))
+        self.pair.say_of_b(say_error(error))
         self.over.emit()

@@ -36,6 +36,7 @@ from launcher.gui import theme
 from launcher.gui.chat.kept import Kept
 from launcher.gui.chat.look import dense
 from launcher.gui.labels import Label
+from launcher.gui.sentences import say_error
 from launcher.gui.widgets import Banner
 from launcher.gui.words import ntr, tr
 
@@ -188,7 +189,7 @@ class Drawer(QWidget):
             except OSError as error:
                 return tr("{file} cannot be written: {why}.", file=file.name, why=error.strerror or error)
             except LauncherError as error:
-                return str(error)
+                return say_error(error)
             return ""
 
         def told(problem: str) -> None:

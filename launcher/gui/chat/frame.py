@@ -29,7 +29,7 @@ class ChatFrame(QFrame):
         self.kept = Kept(self)
         self.name = ""
         self.column, self.prompt, self.banner = Column(), Prompt(), Banner()
-        self.drawer, self.system = Drawer(self.kept), SystemPrompt()
+        self.drawer = Drawer(self.kept)
         self.compare_bar, self.editing_bar, self.prompts = CompareBar(), EditingBar(), PromptsBar()
         self.compare_bar.hide()
         self._build()
@@ -74,6 +74,7 @@ class ChatFrame(QFrame):
             tr("Give the tokens that came in one verification step one colour; single ones have none"),
             checkable=True,
         )
+        self.system = SystemPrompt(self.colour_button)
         talk = QWidget()
         talk.setObjectName("plain")
         column = QVBoxLayout(talk)
@@ -95,8 +96,8 @@ class ChatFrame(QFrame):
         gap = theme.px(theme.GAP_L)
         layout.setContentsMargins(gap, theme.px(theme.GAP_M), gap, gap)
         layout.setSpacing(theme.px(theme.GAP))
-        layout.addLayout(_row(self._title, self.new_button, self.more_button))
-        layout.addLayout(_row(self.chats, self.compare_button, self.colour_button, None))
+        layout.addWidget(self._title)
+        layout.addLayout(_row(self.chats, self.new_button, self.compare_button, None, self.more_button))
         layout.addWidget(self.banner)
         layout.addWidget(self._stack, 1)
         self.chats.toggled.connect(self._show_drawer)
@@ -113,5 +114,5 @@ def _row(*widgets: QWidget | None) -> QHBoxLayout:
         if widget is None:
             row.addStretch()
         else:
-            row.addWidget(widget, 1 if isinstance(widget, Elided) else 0)
+            row.addWidget(widget)
     return row

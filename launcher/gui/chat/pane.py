@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QFileDialog
 
 from launcher import settings
 from launcher.base.errors import LauncherError
-from launcher.conversations.prompts import read_prompts
+from launcher.base.prompts import read_prompts
 from launcher.conversations.records import Conversation, title_of
 from launcher.gui import theme
 from launcher.gui.chat.column import Turn
@@ -159,8 +159,11 @@ class ChatPane(ChatFrame):
 
     def open(self, conversation: str) -> None:
         """Open a conversation that is kept."""
-        if not self._replying and self._comparing is None:
-            self.kept.do(lambda kept: kept.get(conversation), self.show_conversation)
+        if self._replying or self._comparing is not None:
+            self.banner.tell(tr("Stop the reply first, or let it come to its end."), "information")
+            return
+        self.banner.clear()
+        self.kept.do(lambda kept: kept.get(conversation), self.show_conversation)
 
     def show_conversation(self, conversation: Conversation) -> None:
         """Show one, from its end on; what comes before can be shown as well."""
@@ -305,8 +308,15 @@ class ChatPane(ChatFrame):
 
     @Slot(str)
     def _take_deleted(self, conversation: str) -> None:
-        if conversation == self.talk.id:
-            self._forget()
+        if conversation != self.talk.id:
+            return
+        if self._answer is not None:
+            self._answer = None
+            self._controller.stop_reply()
+            self.talk.break_off(self._writing, tr("Stopped by you."))
+        if self._comparing is not None:
+            self._comparing.leave()
+        self._forget()
 
     def _forget(self) -> None:
         self._leave_editing()

@@ -83,6 +83,10 @@ class Talk:
         if not goes_on:
             self.open_version(self.ids[-1])
 
+    def break_off(self, message: str, footer: str) -> None:
+        """End a reply whose conversation is left."""
+        self._kept.change(lambda kept: kept.end(message, Ending.STOPPED, footer=footer))
+
     def give_up(self, reply: str) -> str | None:
         """Take a reply of which nothing came back. Its question goes with it, so that it is not asked again with the
         next, unless it has other replies: then return the newest of them."""
