@@ -10,11 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.paths import shipped
+from launcher.base.prompts import read_prompts
 from launcher.base.text import one_line
 from launcher.tuning.records import Prompt, Value
 
 USUAL = "code"
 """The workload that is measured where none is named."""
+_USUAL_TOKENS = 256
 _ORDER = ("code", "prose", "reasoning", "extraction", "long", "turns", "mixed", "published")
 
 
@@ -69,7 +71,15 @@ def workload(name: str) -> Workload:
 
 
 def of_file(path: Path) -> Workload:
-    """Read a workload from a TOML file such as those in resources/workloads. Raises WorkloadUnusable."""
+    """Read a workload of the user's: a TOML file such as those in resources/workloads, or a text file of prompts.
+
+    In a text file empty lines part the prompts; without any, each line is one. They are asked with the server's own
+    sampling. Raises WorkloadUnusable for a TOML file, BadOption for another.
+    """
+    if path.suffix.lower() != ".toml":
+        found = read_prompts(path)
+        prompts = tuple(Prompt(f"prompt {n}", (("user", text),), _USUAL_TOKENS) for n, text in enumerate(found, 1))
+        return Workload(path.stem, path.stem, 1, prompts, "The user's own.")
     try:
         return _read(tomllib.loads(path.read_text("utf-8-sig")))
     except OSError as error:
@@ -118,7 +128,7 @@ class _File(BaseModel):
     source: str
     about: str = ""
     runs: int | None = Field(default=None, ge=1, le=1_000)
-    tokens: int = Field(default=256, ge=1)
+    tokens: int = Field(default=_USUAL_TOKENS, ge=1)
     thinking: bool | None = None
     sampling: dict[str, int | float | str] = {}
     prompts: list[_Prompt] = Field(min_length=1)

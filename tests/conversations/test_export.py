@@ -1,13 +1,12 @@
 """Conversations as text for others, and prompts from a file."""
 
 import json
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 import pytest
 
 from launcher.base.errors import BadOption
 from launcher.conversations.export import as_json, as_markdown, as_text, file_name, writer_for
-from launcher.conversations.prompts import prompts_in, read_prompts
 from launcher.conversations.records import Conversation, Message, Role
 
 TALK = Conversation(
@@ -62,38 +61,3 @@ def test_a_name_for_a_file_is_one_everywhere() -> None:
     assert file_name(TALK, "md") == "why-so.md"
     strange = Conversation("abc", '../<>:"|?*\n', "", "", 0.0, 0.0, ())
     assert file_name(strange, "txt") == "conversation.txt"
-
-
-@pytest.mark.parametrize(
-    ("text", "prompts"),
-    [
-        ("one\ntwo\n", ("one", "two")),
-        ("one\nmore\n\n\ntwo\n", ("one\nmore", "two")),
-        ("one\r\nmore\r\n \t\r\ntwo", ("one\nmore", "two")),
-        ("  one  ", ("one",)),
-        ("", ()),
-    ],
-)
-def test_prompts_are_blocks_or_lines(text: str, prompts: tuple[str, ...]) -> None:
-    assert prompts_in(text) == prompts
-
-
-def test_prompts_come_from_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "prompts.txt"
-    file.write_bytes(b"\xef\xbb\xbfone\ntwo")
-    assert read_prompts(file) == ("one", "two")
-
-
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (b"", "no prompt"), (b"\xff\xfe\0", "UTF-8"), (b"x" * 5_000_000, "4 MiB"), (b"x\n" * 2_000, "2,000"),
-        (None, "cannot be read"),
-    ],
-)  # fmt: skip
-def test_a_file_that_is_none_is_told(tmp_path: Path, data: bytes | None, why: str) -> None:
-    file = tmp_path / "prompts.txt"
-    if data is not None:
-        file.write_bytes(data)
-    with pytest.raises(BadOption, match=why):
-        read_prompts(file)

@@ -44,6 +44,16 @@ def test_a_file_is_a_workload(tmp_path: Path) -> None:
     assert prompt.sampling == {"temperature": 0.2}
 
 
+def test_a_file_of_text_is_one_too(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text("First,\nof two lines.\n\nSecond.")
+    found = workload(str(path))
+    assert (found.name, found.runs) == ("mine", None)
+    assert [prompt.messages[0][1] for prompt in found.prompts] == ["First,\nof two lines.", "Second."]
+    assert not any(prompt.sampling for prompt in found.prompts)
+    assert len({prompt.name for prompt in found.prompts}) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
