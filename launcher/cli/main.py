@@ -36,6 +36,7 @@ VERBS = {
     "autostart": "serve from login on, or not (off until switched on)",
     "keys": "list the keys of this program's servers, or replace them",
     "settings": "list this program's settings, or change them",
+    "tune": "find the fastest draft length and settings on this machine, by measuring them",
     "attach": "look at a server that others started, and watch it",
     "export": "write a server down for other tools: shells, compose, systemd, clients, llama-swap, a router",
     "diagnose": "say why an engine failed, from its log",

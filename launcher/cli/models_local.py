@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import re
 import sys
-import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
@@ -17,6 +14,7 @@ from launcher.cli.bar import Bar, size
 from launcher.cli.layout import filled, print_table
 from launcher.cli.models_folders import leftover_json, tell_leftovers
 from launcher.cli.output import print_json
+from launcher.cli.typed import can_ask, typed_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -334,24 +332,11 @@ async def _agreed(paths: Sequence[Path], n_bytes: int, as_json: bool) -> bool:
     """Ask the user. Raises BadOption when there is nobody to ask."""
     from launcher.base.errors import BadOption
 
-    if as_json or sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if as_json or not can_ask():
         raise BadOption("Removing is asked about on a terminal, and this is none.", "Add --yes.")
     for path in paths:
         print(one_line(str(path), 4_096), file=sys.stderr)
     which = "these files" if len(paths) > 1 else "it"
     print(f"Delete {which}? {size(n_bytes)} become free. [y/N] ", end="", file=sys.stderr)
     sys.stderr.flush()
-    return (await _line()).strip().lower() in (b"y", b"yes")
-
-
-async def _line() -> bytes:
-    """Return what the user types. Ctrl-C ends it at once: a thread of the pool would be waited for at the end."""
-    loop, typed = asyncio.get_running_loop(), asyncio.Queue[bytes]()
-
-    def read() -> None:
-        line = os.read(0, 1_000)  # not sys.stdin, whose lock could not be taken at the end
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(typed.put_nowait, line)
-
-    threading.Thread(target=read, daemon=True).start()
-    return await typed.get()
+    return (await typed_line()).strip().lower() in (b"y", b"yes")

@@ -1,0 +1,141 @@
+"""The tune of this computer that was begun last, kept after each trial: what it needs to be continued, and its end."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict
+
+from launcher.base.errors import LauncherError, TuneMismatch
+from launcher.base.files import private_folder, set_aside, write_atomically
+from launcher.base.paths import state_dir
+from launcher.engine.launch import ServeOptions
+from launcher.tuning.goal import Goal
+from launcher.tuning.space import Axis, Space
+from launcher.tuning.tuner_state import TuneState
+from launcher.tuning.workloads import Workload
+
+_VERSION = 1
+
+
+class TuneUnderWay(LauncherError):
+    """Another program of this user is tuning."""
+
+    code = "tune_under_way"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTune:
+    """What is kept. `verdict` is as Verdict.as_json has it, None while the tune can be continued.
+
+    `session` is its place in the history, and `changed_s` when it was kept, in seconds since the epoch.
+    """
+
+    model: str
+    options: ServeOptions
+    workload: Workload
+    goal: Goal
+    budget_s: float
+    space: Space
+    state: TuneState
+    session: str
+    verdict: Mapping[str, Any] | None = None
+    changed_s: float = 0.0
+
+    def with_state(self, state: TuneState, verdict: Mapping[str, Any] | None = None) -> Self:
+        """Return it with what is known now."""
+        return replace(self, state=state, verdict=verdict)
+
+
+class _File(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    version: int
+    model: str
+    options: ServeOptions
+    workload: Workload
+    goal: Goal
+    budget_s: float
+    space: dict[str, Any]
+    state: dict[str, Any]
+    session: str
+    verdict: dict[str, Any] | None
+    changed_s: float
+
+
+def keep(tune: KeptTune) -> None:
+    """Keep a tune in place of the one before. Raises OSError."""
+    file = _File(
+        version=_VERSION,
+        model=tune.model,
+        options=tune.options,
+        workload=tune.workload,
+        goal=tune.goal,
+        budget_s=tune.budget_s,
+        space=tune.space.as_json(),
+        state=tune.state.as_json(),
+        session=tune.session,
+        verdict=None if tune.verdict is None else dict(tune.verdict),
+        changed_s=time.time(),
+    )
+    write_atomically(_path(), file.model_dump_json().encode())
+
+
+def kept_tune() -> KeptTune | None:
+    """Return the tune that was begun last, None when there is none; one that cannot be read is set aside."""
+    path = _path()
+    try:
+        file = _File.model_validate_json(path.read_bytes())
+        state = TuneState.from_json(file.state)
+        space = _space(file.space)
+    except OSError:
+        return None
+    except (ValueError, KeyError, TypeError, TuneMismatch):
+        set_aside(path, "The tune that was begun", "it cannot be continued")
+        return None
+    return KeptTune(
+        file.model,
+        file.options,
+        file.workload,
+        file.goal,
+        file.budget_s,
+        space,
+        state,
+        file.session,
+        file.verdict,
+        file.changed_s,
+    )
+
+
+def forget_tune() -> None:
+    """Let the tune that was begun last be none."""
+    _path().unlink(missing_ok=True)
+
+
+@contextmanager
+def only_tune() -> Iterator[None]:
+    """See that no other program of this user tunes meanwhile. Raises TuneUnderWay."""
+    lock = FileLock(private_folder(state_dir()) / "tune.lock", timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise TuneUnderWay(
+            "Another program of yours is tuning on this computer.", "Wait until it has ended, or end it."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _space(data: Mapping[str, Any]) -> Space:
+    axes = [Axis(name, tuple(values), memory, drafting) for name, values, memory, drafting in data["axes"]]
+    return Space(data["baseline"], tuple(data["drafts"]), tuple(axes))
+
+
+def _path() -> Path:
+    return state_dir() / "tune.json"

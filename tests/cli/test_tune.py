@@ -1,0 +1,146 @@
+"""`mtp-launcher tune` as a user types it, on the real built-in engine."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.cli.tune import AIMS, minutes, settings_words
+from launcher.tuning.goal import Aim
+
+COMMAND = [sys.executable, "-m", "launcher", "tune"]
+WORKLOAD = """
+name = "boats"
+title = "Boats"
+version = 1
+source = "these tests"
+tokens = 24
+[sampling]
+temperature = 0.0
+[[prompts]]
+name = "river"
+text = "Tell me of a boat on a river."
+"""
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> list[str]:
+    """A workload of a short reply, and nothing but the draft length to vary."""
+    path = tmp_path / "boats.toml"
+    path.write_text(WORKLOAD)
+    return ["demo", "--workload", str(path), "--vary", "none"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_the_plan_comes_first_then_each_trial_then_the_verdict(quick: list[str]) -> None:
+    done = run(*quick, "--budget", "0.15", "--yes")
+    assert done.returncode == 0, done.stderr
+    plan, told = done.stdout.split("\n  setting", 1)
+    assert plan.startswith("Tune demo for boats, by tokens/s\n")
+    assert "draft 0 (MTP off), 1 to 6" in plan
+    assert "9 s at most" in plan
+    assert "  1  first look  off " in plan
+    assert "tokens/s" in told
+    assert "MTP" in told or "Undecided" in told
+    again = run("--continue")
+    assert again.returncode == 0
+    assert again.stdout.splitlines()[0] in done.stdout.replace("\n", " ") + done.stdout
+
+
+def test_json_ends_with_the_verdict_and_all_trials(quick: list[str]) -> None:
+    done = run(*quick, "--budget", "0.15", "--json")
+    assert done.returncode == 0, done.stderr
+    plan, *trials, end = map(json.loads, done.stdout.splitlines())
+    assert plan["event"] == "plan"
+    assert plan["seconds"] <= plan["budget_s"] == 9
+    assert plan["servers"] == []
+    verdict = end["verdict"]
+    assert {"mtp", "draft", "speedup", "ci_low", "ci_high", "sentence"} <= verdict.keys()
+    assert verdict["mtp"] in ("on", "off", "undecided")
+    assert end["applied"] is False
+    assert [{"event": "trial", **trial} for trial in end["trials"]] == trials
+    first = trials[0]
+    assert (first["settings"], first["stage"], first["error"]) == ({"draft": 0}, "probe", None)
+    assert first["value"] > 0
+    drafted = next(trial for trial in trials if trial["settings"]["draft"])
+    assert 0 < drafted["draft_n_accepted"] <= drafted["draft_n"]
+    assert len(drafted["acceptance_by_position"]) == drafted["settings"]["draft"]
+
+
+def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
+    with subprocess.Popen([*COMMAND, *quick, "--json"], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout
+        told = []
+        for line in program.stdout:
+            told.append(json.loads(line))
+            if len(told) == 3:
+                program.send_signal(signal.SIGINT)
+    assert program.returncode == 130
+    assert told[-1] == {"event": "paused", "trials": len(told) - 2}
+    refused = run("demo", "--continue")
+    assert refused.returncode == 1
+    assert "model cannot be changed" in refused.stderr
+    with subprocess.Popen([*COMMAND, "--continue"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as again:
+        assert again.stdout
+        assert again.stderr
+        lines = []
+        for line in again.stdout:
+            lines.append(line)
+            if line.startswith(f"{len(told):>3}  "):  # one more than were kept
+                again.send_signal(signal.SIGINT)
+        said = again.stderr.read()
+    assert any(line.startswith("  done      ") for line in lines)
+    assert "Go on with `mtp-launcher tune --continue`." in said
+
+
+def test_after_a_kill_it_goes_on(quick: list[str]) -> None:
+    with subprocess.Popen([*COMMAND, *quick, "--json"], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout
+        told = []
+        for line in program.stdout:
+            told.append(json.loads(line))
+            if len(told) == 3:
+                program.kill()
+    kept = [each for each in told if each["event"] == "trial"]
+    done = run("--continue", "--budget", "0.01", "--json", "--apply")
+    assert done.returncode == 0, done.stderr
+    plan, *trials, end = map(json.loads, done.stdout.splitlines())
+    assert plan["done"] >= len(kept)
+    assert trials[: len(kept)] == kept
+    assert end["verdict"]["mtp"] == "undecided"
+    assert end["applied"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--continue"], "no tune to go on with"),
+        (["demo", "--workload", "poetry"], "poetry is no workload"),
+        (["demo", "--vary", "colour"], "colour cannot be varied"),
+        (["demo", "--mix", "4K:300"], "Add --goal answer"),
+        ([], "No model was served before"),
+    ],
+)
+def test_what_cannot_be_is_explained(arguments: list[str], said: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("wrong", [["--budget", "0"], ["--goal", "fame"], ["--mix", "4K"], ["--budget", "nan"]])
+def test_wrong_usage(wrong: list[str]) -> None:
+    assert run("demo", *wrong).returncode == 2
+
+
+def test_settings_and_times_in_words() -> None:
+    home = {"n_cpu_moe": 22, "p_min": 0.0}
+    assert settings_words({"draft": 0, "n_cpu_moe": 22, "p_min": 0.0}, home) == "off"
+    assert settings_words({"draft": 2, "n_cpu_moe": 20, "p_min": 0.5}, home) == "draft 2, n-cpu-moe 20, p-min 0.5"
+    assert [minutes(s) for s in (9, 60, 200, 7_500)] == ["9 s", "1 min", "3 min 20 s", "2 h 5 min"]
+    assert set(AIMS) == set(Aim)

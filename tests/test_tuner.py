@@ -1,0 +1,213 @@
+"""A tune of a real model on a session: it is kept, continued, ended as it was found, or as it was won."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import app
+from launcher.base.errors import ModelHasNoHead, NothingMeasured, Superseded
+from launcher.base.paths import state_dir
+from launcher.engine.launch import ServeOptions
+from launcher.engine.settings import remembered
+from launcher.engine.state import State
+from launcher.tuner import is_decided, keep_winner, serve_winner, tune_on
+from launcher.tuner_kept import TuneUnderWay, forget_tune, kept_tune, only_tune
+from launcher.tuner_space import Prepared, prepare
+from launcher.tuning.goal import Aim, Goal
+from launcher.tuning.history import History
+from launcher.tuning.records import Prompt
+from launcher.tuning.tuner_events import Paused, TrialMeasured, TuneEvent, VerdictReached
+from launcher.tuning.workloads import Workload
+
+WORK = Workload(
+    "boats",
+    "Boats",
+    1,
+    (
+        Prompt("river", (("user", "Tell me of a boat on a river."),), 24, {"temperature": 0.0}),
+        Prompt("sea", (("user", "Tell me of a boat at sea."),), 24, {"temperature": 0.0}),
+    ),
+    "these tests",
+)
+SHORT_S = 12.0
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[app.Session]:
+    opened = app.Session()
+    yield opened
+    await opened.stop()
+
+
+async def prepared(options: ServeOptions, budget_s: float = SHORT_S, workload: Workload = WORK) -> Prepared:
+    return await prepare("demo", options, workload, Goal(), budget_s, vary=[])
+
+
+class Told:
+    """Takes events down; `enough` is set after so many trials."""
+
+    def __init__(self, trials: int = 0) -> None:
+        self.events: list[TuneEvent] = []
+        self.enough = asyncio.Event()
+        self._trials = trials
+
+    def __call__(self, event: TuneEvent) -> None:
+        self.events.append(event)
+        if len(self.of(TrialMeasured)) >= self._trials:
+            self.enough.set()
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+async def test_what_may_change_is_known_before_anything_is_started(options: ServeOptions) -> None:
+    found = await prepare("demo", options, WORK, Goal(), 600.0)
+    assert found.space.off()["draft"] == 0
+    assert found.options.draft == 0
+    assert found.space.drafts == (1, 2, 3, 4, 5, 6)
+    assert {axis.name for axis in found.space.axes} <= {"threads"}  # no GPU, and at temperature 0 drafts are greedy
+    assert not found.measured
+    assert 0 < found.plan.seconds <= 600
+    assert found.plan.starts * 2 == found.plan.runs
+    assert json.dumps(found.as_json())
+    hot = replace(WORK, prompts=tuple(replace(each, sampling={"temperature": 0.7}) for each in WORK.prompts))
+    found = await prepare("demo", options, hot, Goal(Aim.ANSWER), 600.0)
+    assert {"ubatch", "draft_sampling"} <= {axis.name for axis in found.space.axes}
+    found = await prepare("demo", options, WORK, Goal(), 600.0, vary=["kv", "p_min", "ngram"])
+    assert [axis.name for axis in found.space.axes] == ["kv", "p_min", "ngram"]
+    assert [axis.name for axis in found.space.axes if axis.drafting] == ["p_min", "ngram"]
+    assert next(axis.values for axis in found.space.axes if axis.name == "kv") == ("q8_0", "f16")
+
+
+async def test_a_model_without_a_head_has_nothing_to_decide(headless_model: Path) -> None:
+    with pytest.raises(ModelHasNoHead, match="nothing to decide"):
+        await prepared(ServeOptions(model=headless_model, built_in=True))
+
+
+async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(
+    options: ServeOptions, session: app.Session
+) -> None:
+    told = Told()
+    verdict = await tune_on(session, await prepared(options), told)
+    assert session.rests
+    assert verdict.trials
+    assert verdict.mtp in ("on", "off", "undecided")
+    assert [event.verdict for event in told.of(VerdictReached)] == [verdict]
+    with History() as history:
+        (listed,) = history.find(kind="tune")
+        loaded = history.load(listed.id)
+    assert listed.workload == "boats"
+    assert listed.sentence == verdict.sentence
+    assert len(loaded.runs) == sum(len(trial.runs) for trial in verdict.trials)
+    assert loaded.result["mtp"] == verdict.mtp
+    kept = kept_tune()
+    assert kept is not None
+    assert kept.verdict is not None
+    assert kept.verdict["sentence"] == verdict.sentence
+    assert kept.state.trials == verdict.trials
+
+
+async def test_what_ran_before_runs_again(options: ServeOptions, session: app.Session) -> None:
+    before = replace(options, draft=3)
+    await session.start(before)
+    told = Told(trials=2)
+    tuning = asyncio.create_task(tune_on(session, await prepared(options), told))
+    await told.enough.wait()
+    assert session.supervisor.options != before
+    tuning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tuning
+    assert session.supervisor.options == before
+    assert session.supervisor.status.state is State.READY
+    assert len(told.of(Paused)) == 1
+
+
+async def test_it_goes_on_where_it_was(options: ServeOptions, session: app.Session) -> None:
+    told = Told(trials=3)
+    tuning = asyncio.create_task(tune_on(session, await prepared(options, budget_s=600.0), told))
+    await told.enough.wait()
+    tuning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tuning
+    kept = kept_tune()
+    assert kept is not None
+    assert kept.verdict is None
+    done = kept.state.trials
+    assert len(done) >= 3
+    again = await prepare(kept.model, kept.options, kept.workload, kept.goal, kept.state.used_s + 4, space=kept.space)
+    verdict = await tune_on(session, again, told, resume=kept)
+    assert verdict.trials[: len(done)] == done
+    with History() as history:
+        (listed,) = history.find(kind="tune")  # the same measurement, and each run once
+    assert listed.runs == sum(len(trial.runs) for trial in verdict.trials)
+
+
+async def test_the_winner_is_served_and_kept(options: ServeOptions, session: app.Session) -> None:
+    keep_winner(options, {"draft": 0, "threads": 1, "p_min": 0.5})
+    assert remembered(options.model) == {"draft": 0, "threads": 1}
+    await serve_winner(session, "demo", options, {"draft": 2, "p_min": 0.0})
+    served = session.supervisor.options
+    assert served is not None
+    assert (served.draft, served.extra) == (2, ("--spec-draft-p-min", "0.0"))
+    assert remembered(options.model)["draft"] == 2
+    assert is_decided({"mtp": "off", "gain": None})
+    assert not is_decided({"mtp": "undecided", "gain": None})
+
+
+async def test_who_takes_the_server_keeps_it(options: ServeOptions, session: app.Session) -> None:
+    told = Told(trials=1)
+    tuning = asyncio.create_task(tune_on(session, await prepared(options, budget_s=600.0), told))
+    await told.enough.wait()
+    theirs = replace(options, draft=1, context=512)
+    await session.start(theirs)
+    with pytest.raises(Superseded):
+        await tuning
+    assert session.supervisor.options == theirs
+    assert session.supervisor.status.state in (State.READY, State.BUSY)
+    assert len(told.of(Paused)) == 1
+
+
+async def test_texts_get_their_size_by_the_models_own_tokens(options: ServeOptions, session: app.Session) -> None:
+    long = replace(WORK, prompts=(replace(WORK.prompts[0], size=200),))
+    verdict = await tune_on(session, await prepared(options, workload=long), Told())
+    runs = [run for trial in verdict.trials for run in trial.runs if run.counts]
+    assert {run.prompt_tokens for run in runs} == {200}
+    kept = kept_tune()
+    assert kept is not None
+    assert kept.workload.sized_tokens == 0  # its text is kept as it was asked
+
+
+async def test_what_cannot_be_measured_is_no_tune_to_go_on_with(options: ServeOptions, session: app.Session) -> None:
+    too_long = replace(WORK, prompts=(Prompt("long", (("user", "word " * 3_000),), 8),))
+    with pytest.raises(NothingMeasured):
+        await tune_on(session, await prepared(options, workload=too_long), Told())
+    assert kept_tune() is None
+    with History() as history:
+        assert "cannot be measured" in (history.find(kind="tune")[0].sentence or "")
+
+
+def test_one_tune_at_a_time() -> None:
+    with only_tune(), pytest.raises(TuneUnderWay), only_tune():
+        pass
+    with only_tune():
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 1}', "no json"])
+def test_a_damaged_tune_is_none(text: str) -> None:
+    assert kept_tune() is None
+    state_dir().mkdir(parents=True, exist_ok=True)
+    (state_dir() / "tune.json").write_text(text)
+    assert kept_tune() is None
+    assert (state_dir() / "tune.json.bad").exists()
+    forget_tune()
