@@ -1,0 +1,85 @@
+"""Cost of electricity by hand-made figures, and what is said where a figure is missing."""
+
+import pytest
+
+from launcher.base.errors import BadOption
+from launcher.tuning.cost import Cost, Prices, cost_of
+from launcher.tuning.records import Run
+
+
+def run(tokens: int, seconds: float, **figures: float | str) -> Run:
+    return Run("code", {}, 0.0, seconds, reply_tokens=tokens, decode_rate=100.0, **figures)  # type: ignore[arg-type]
+
+
+def test_a_million_tokens_at_300_watts_and_100_tokens_a_second() -> None:
+    """300 W for 10,000 s are 3 MJ: 0.8333 kWh, at 0.30 a kWh 0.25."""
+    told = cost_of([((run(1_000, 10.0, power_w=300.0),), 10.0)], Prices(0.30, 0.60))
+    assert isinstance(told, Cost)
+    assert told.measured
+    assert told.joules_per_token == pytest.approx(3.0)
+    assert told.kwh_per_million == pytest.approx(0.833333, rel=1e-5)
+    assert told.per_million == pytest.approx(0.25)
+    assert told.share_of_cloud == pytest.approx(0.41667, rel=1e-4)
+    assert told.sentence == (
+        "A million tokens take 0.83 kWh (by the GPU's own power sensor; 3.00 J a token), at 0.3 a kWh 0.25, against 0.6"
+        " elsewhere: 2.40 times as much there."
+    )
+    assert told.as_json()["per_million_tokens"] == pytest.approx(0.25)
+
+
+def test_energy_that_was_measured_goes_before_power_over_time() -> None:
+    told = cost_of([((run(100, 10.0, power_w=300.0, energy_j=50.0),), 10.0)], Prices(0.30))
+    assert isinstance(told, Cost)
+    assert told.joules == 50.0
+    assert told.share_of_cloud is None
+    assert told.sentence.endswith("at 0.3 a kWh 0.042.")
+
+
+def test_streams_share_the_energy_of_their_time() -> None:
+    """Each of four streams sees the power of the whole GPU, and has its energy counted with all of it."""
+    runs = tuple(run(100, 9.0, power_w=200.0, energy_j=1_800.0) for _ in range(4))
+    told = cost_of([(runs, 10.0)], Prices(0.30))
+    assert isinstance(told, Cost)
+    assert (told.joules, told.tokens) == (2_000.0, 400)
+
+
+def test_a_power_that_the_user_knows_goes_before_all_sensors() -> None:
+    told = cost_of([((run(100, 5.0, power_w=100.0, energy_j=500.0),), 10.0)], Prices(0.25, 0.01, watts=400.0))
+    assert isinstance(told, Cost)
+    assert told.joules == 4_000.0
+    assert not told.measured
+    assert "at the 400 W given" in told.sentence
+    assert told.sentence.endswith("against 0.01 elsewhere: 278 times as much here.")
+
+
+@pytest.mark.parametrize(
+    ("prices", "end"),
+    [
+        (Prices(0.36, 3.0, 300), "against 3 elsewhere: 10.0 times as much there."),
+        (Prices(0.36, 0.3, 300), "against 0.3 elsewhere: the same."),
+        (Prices(0.36, 0.0, 300), "; elsewhere they are free."),
+        (Prices(0.0, 1.0, 300), "against 1 elsewhere: nothing here."),
+    ],
+)
+def test_the_comparison_in_words(prices: Prices, end: str) -> None:
+    told = cost_of([((run(100, 1.0),), 1.0)], prices)
+    assert isinstance(told, Cost)
+    assert told.sentence.endswith(end)
+
+
+def test_what_is_not_known_is_said_and_not_nothing() -> None:
+    told = cost_of([((run(100, 1.0),), 1.0)], Prices(0.30))
+    assert told == "The cost is not known: no sensor here tells the power. Give what a meter shows with --watts."
+    assert cost_of([], Prices(0.30, watts=100)) == "The cost is not known: nothing was written."
+    failed = run(0, 1.0, power_w=100.0, error="The engine ended.")
+    assert cost_of([((failed,), 1.0)], Prices(0.30)) == "The cost is not known: nothing was written."
+    mixed = [((run(100, 1.0, power_w=100.0),), 1.0), ((run(100, 1.0),), 1.0)]
+    found = cost_of(mixed, Prices(0.30))
+    assert isinstance(found, Cost)
+    assert (found.joules, found.tokens) == (100.0, 100)
+
+
+@pytest.mark.parametrize(("kwh", "cloud", "watts"), [(-1.0, None, None), (0.3, -0.1, None), (0.3, None, 0.0)])
+def test_what_is_no_price_or_power(kwh: float, cloud: float | None, watts: float | None) -> None:
+    with pytest.raises(BadOption):
+        Prices(kwh, cloud, watts)

@@ -1,0 +1,221 @@
+"""Sustained load: changes that are there are found, those that are not are not, and causes are what sensors showed."""
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from scipy import stats
+
+from launcher.base.errors import EngineFailed, NothingMeasured
+from launcher.tuning.endurance import FEWEST, Endured, endure, judge, steps_rate
+from launcher.tuning.endurance_changes import ALPHA, change, levels
+from launcher.tuning.records import Prompt, Run
+from launcher.tuning.statistics import Interval
+from tests.tuning.clocked import Clocked, Moment, Speed
+
+PROMPT = Prompt("code", (("user", "Write a parser."),), 400)
+SETTINGS = {"draft": 2, "ctx": 8_192}
+
+
+async def endured(
+    speed: Callable[[float], Speed], minutes: float = 10.0, noise: float = 0.01
+) -> tuple[Endured, Clocked, list[Run]]:
+    """`speed` is told the seconds since the first reply, near enough."""
+    bench = Clocked(lambda moment: speed(moment.now_s - 105), noise)
+    runs: list[Run] = []
+    await endure(bench, SETTINGS, PROMPT, minutes * 60, on_run=runs.append)
+    return judge(runs), bench, runs
+
+
+def series(n: int, alike: float, spread: float, dice: random.Random) -> list[float]:
+    """Noise whose neighbours are correlated by `alike`."""
+    at, found = dice.gauss(0, 1), []
+    for _ in range(n):
+        at = alike * at + math.sqrt(1 - alike * alike) * dice.gauss(0, 1)
+        found.append(100 * (1 + spread * at))
+    return found
+
+
+async def test_an_even_speed_holds() -> None:
+    told, bench, runs = await endured(lambda _: Speed(60.0, 70.0, 2_400.0, 300.0))
+    assert told.answer == "holds"
+    assert told.sentence.startswith("Holds over 10 min: the last third is ")
+    assert told.fall is None
+    assert told.thirds
+    assert told.thirds.low < 1 < told.thirds.high
+    assert len(told.stretches) == 1
+    assert 595 < told.seconds < 610
+    assert bench.starts == [SETTINGS]
+    assert len(bench.asked) == len(runs) + 1  # the first one warms up
+    assert len(set(bench.seeds)) == 1
+    warm = 96 * (1 + random.Random(7).gauss(0, 0.01))  # tokens/s of the first one: a step yields 1.6
+    assert {prompt.tokens for prompt in bench.asked[1:]} == {round(warm * 3)}  # what 3 s take
+
+
+async def test_heat_that_takes_the_clock_down_is_found_with_its_time_and_reason() -> None:
+    def speed(s: float) -> Speed:
+        return Speed(60.0, 66.0, 2_500.0, 300.0) if s < 240 else Speed(52.0, 84.0, 2_150.0, 280.0)
+
+    told, _, _ = await endured(speed)
+    assert told.answer == "falls"
+    assert told.fall == pytest.approx(1 - 52 / 60, abs=0.01)
+    assert told.after_s == pytest.approx(240, abs=10)
+    assert told.because == ("because the GPU's clock fell from 2,500 to 2,150 MHz at 84 °C (before: 66 °C)")
+    assert told.sentence == f"Falls by 13 % after 4.0 min, {told.because}."
+    assert [row.temperature_c for row in told.rows][::9] == [66.0, 84.0]
+    assert len(told.rows) in (10, 11)
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        (
+            Speed(50, 70.0, 2_500.0, 300.0, spoilt="The GPU's memory is full, and the rest lies in host memory."),
+            "because of what was noticed meanwhile: The GPU's memory is full, and the rest lies in host memory",
+        ),
+        (Speed(50, 66.0, 2_500.0, 220.0), "because the GPU waits for something else (the GPU drew 220 W, not 300, at"),
+        (Speed(50, 66.0, 2_490.0, 300.0), "for a reason that was not seen: clock and power are about the same"),
+        (Speed(50), "for a reason that is not known: nothing here tells clocks or power"),
+        (
+            Speed(50, 85.0, 2_000.0, spoilt="The GPU was held back (temperature (driver))."),
+            "because the GPU's clock fell from 2,500 to 2,000 MHz at 85 °C (before: 65 °C) (The GPU was held back",
+        ),
+    ],
+)
+async def test_why_it_fell_is_what_the_sensors_showed(after: Speed, why: str) -> None:
+    before = Speed(60, 65.0, 2_500.0, 300.0) if after.clock_mhz else Speed(60)
+    told, _, _ = await endured(lambda s: before if s < 200 else after)
+    assert told.answer == "falls"
+    assert told.because
+    assert told.because.startswith(why)
+
+
+async def test_a_slow_decline_falls_too() -> None:
+    told, _, _ = await endured(lambda s: Speed(60.0 * (1 - 0.1 * s / 600)))
+    assert told.answer == "falls"
+    assert told.fall
+    assert 0.05 < told.fall <= 0.1
+
+
+async def test_a_dip_that_ends_is_told_but_holds() -> None:
+    told, _, _ = await endured(lambda s: Speed(48.0 if 180 <= s < 300 else 60.0))
+    assert told.answer == "holds"
+    assert "Between 3.0 min and 5.1 min it was 19 % slower." in told.sentence
+    assert len(told.stretches) == 3
+
+
+async def test_what_becomes_faster_holds() -> None:
+    told, _, _ = await endured(lambda s: Speed(50.0 if s < 120 else 60.0))
+    assert told.answer == "holds"
+    assert "For the first 2.0 min it was 17 % slower." in told.sentence
+
+
+async def test_other_text_is_no_change_of_the_speed() -> None:
+    """Steps are judged, not tokens: MTP that guesses worse for a while is no hot GPU."""
+    one = Run("code", SETTINGS, 0.0, 2.0, reply_tokens=100, decode_rate=100.0)
+    assert steps_rate(one) == 100.0
+    _, _, runs = await endured(lambda _: Speed(60.0))
+    assert steps_rate(runs[0]) == pytest.approx(60.0, rel=0.05)
+    assert runs[0].decode_rate == pytest.approx(96.0, rel=0.05)
+
+
+async def test_too_few_replies_or_too_much_noise_decide_nothing() -> None:
+    told, _, runs = await endured(lambda _: Speed(2.0), minutes=3)
+    assert len(runs) < FEWEST
+    assert told.answer == "undecided"
+    assert told.sentence == f"Undecided: {len(runs)} replies are too few to tell; 20 are the least."
+    told, _, _ = await endured(lambda _: Speed(60.0), minutes=2, noise=0.3)
+    assert told.answer == "undecided"
+    assert "varies too much" in told.sentence
+    assert judge([]).answer == "undecided"
+
+
+async def test_a_server_that_ends_is_told_with_what_was_before() -> None:
+    told, _, runs = await endured(lambda s: Speed(60.0) if s < 300 else Speed(0, error="The engine ended."))
+    assert told.answer == "ended"
+    assert told.sentence.startswith("The server stopped answering after 5.0 min: The engine ended. Until then: Holds")
+    assert [run.error for run in runs[-4:]] == [None, *["The engine ended."] * 3]
+    lost: list[int] = []
+
+    def once(moment: Moment) -> Speed:
+        lost.append(1)
+        return Speed(60.0, error="The connection broke off." if len(lost) == 30 else None)
+
+    bench, runs = Clocked(once), []
+    await endure(bench, SETTINGS, PROMPT, 300, on_run=runs.append)
+    assert judge(runs).answer == "holds"
+
+
+async def test_what_cannot_be_served_or_asked_is_an_error() -> None:
+    with pytest.raises(EngineFailed):
+        await endure(Clocked(lambda _: Speed(1), cannot=lambda _: True), SETTINGS, PROMPT, 60, on_run=print)
+    with pytest.raises(NothingMeasured, match="The engine ended"):
+        await endure(Clocked(lambda _: Speed(1, error="The engine ended.")), SETTINGS, PROMPT, 60, on_run=print)
+
+
+def test_the_strongest_change_is_the_one_of_all_stretches_with_the_most_between_squares() -> None:
+    dice = random.Random(3)
+    for _ in range(20):
+        n = dice.randint(10, 24)
+        values = [round(dice.gauss(100, 5)) + (4.0 if n / 3 < i < 2 * n / 3 else 0.0) for i in range(n)]  # with ties
+        ranks = stats.rankdata(values)
+        squares = {}
+        for begin in range(n):
+            for end in range(begin + 5, n):
+                before, inside, after = ranks[:begin], ranks[begin:end], ranks[end:]
+                outside = [*before, *after]
+                if len(outside) >= 5 and all(len(part) == 0 or len(part) >= 5 for part in (before, after)):
+                    means = sum(inside) / len(inside), sum(outside) / len(outside)
+                    squares[begin, end] = len(inside) * len(outside) / n * (means[0] - means[1]) ** 2
+        found = change(values)
+        assert found
+        assert squares[found.begin, found.end] == pytest.approx(max(squares.values()))
+
+
+@pytest.mark.parametrize(("alike", "most"), [(0.0, 0.02), (0.5, 0.1)])
+def test_noise_is_hardly_ever_taken_for_a_change(alike: float, most: float) -> None:
+    dice = random.Random(11)
+    found = [change(series(50, alike, 0.03, dice)) for _ in range(200)]
+    assert sum(each is not None and each.chance <= ALPHA for each in found) / 200 <= most
+
+
+def test_a_step_is_found_where_it_is() -> None:
+    dice = random.Random(5)
+    for _ in range(20):
+        values = series(120, 0.2, 0.02, dice)
+        found = levels([value * (0.94 if i >= 70 else 1.0) for i, value in enumerate(values)])
+        assert min(abs(each.last - 69) for each in found) <= 6
+
+
+def test_levels_cover_the_series() -> None:
+    dice = random.Random(2)
+    values = [dice.gauss(100 if i < 50 else 90 if i < 90 else 97, 0.5) for i in range(150)]
+    found = levels(values)
+    assert [(each.first, each.last) for each in found] == [(0, 49), (50, 89), (90, 149)]
+    assert [each.mean for each in found] == pytest.approx([100, 90, 97], abs=0.3)
+    assert change([1.0] * 9) is None
+    assert levels([]) == []
+    assert len(levels([5.0] * 100)) == 1
+    assert len(levels([5.0] * 50 + [4.0] * 50)) == 2
+
+
+async def test_the_thirds_are_compared_as_welch_does() -> None:
+    told, _, runs = await endured(lambda s: Speed(60.0 if s < 400 else 59.5), noise=0.02)
+    rates = [math.log(rate) for run in runs if (rate := steps_rate(run))]
+    third = len(rates) // 3
+
+    def blocks(values: list[float]) -> list[float]:
+        cuts = [round(number * len(values) / 10) for number in range(11)]
+        return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(cuts)]
+
+    late, early = blocks(rates[-third:]), blocks(rates[:third])
+    theirs = stats.ttest_ind(late, early, equal_var=False)
+    told_interval = told.thirds
+    assert isinstance(told_interval, Interval)
+    assert math.log(told_interval.estimate) == pytest.approx(sum(late) / 10 - sum(early) / 10)
+    bounds = theirs.confidence_interval(0.95)
+    assert math.log(told_interval.low) == pytest.approx(bounds.low, abs=2e-4)  # their degrees of freedom are no integer
+    assert math.log(told_interval.high) == pytest.approx(bounds.high, abs=2e-4)
+    assert math.log(told_interval.low) <= bounds.low
