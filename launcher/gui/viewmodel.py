@@ -10,6 +10,7 @@ from launcher.base.action import Action
 from launcher.base.errors import LauncherError, ModelHasNoHead
 from launcher.base.text import one_line
 from launcher.engine.state import State, Status
+from launcher.gui.sentences import say_error
 from launcher.gui.words import mark, tr
 
 _WORDS = {
@@ -109,7 +110,7 @@ def derive(inputs: Inputs) -> View:
 
 def _words(error: LauncherError) -> str:
     """Return an error in the window's words: its hints are written for the command line."""
-    text = one_line(str(error), _MOST)
+    text = one_line(say_error(error), _MOST)
     for flag, words in _FLAGS.items():
         text = text.replace(flag, words)
     return text

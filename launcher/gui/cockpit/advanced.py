@@ -10,6 +10,7 @@ from launcher.gui import theme
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tip
+from launcher.gui.sentences import say_error
 from launcher.gui.words import ntr, tr
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class AdvancedFields(QWidget):
 
     def _fail(self, error: LauncherError) -> None:
         self._asked = None
-        self._count.setText(str(error))
+        self._count.setText(say_error(error))
 
     @Slot()
     def _fill(self) -> None:
@@ -161,7 +162,7 @@ class AdvancedFields(QWidget):
             if value:
                 flag.check(value) if flag.value is not None else None
         except LauncherError as error:
-            self._refused.setText(str(error))
+            self._refused.setText(say_error(error))
             self._refused.show()
             return
         self._refused.hide()

@@ -11,6 +11,7 @@ from launcher.base.text import visible
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
+from launcher.gui.sentences import say_error
 from launcher.gui.widgets import Card
 from launcher.gui.words import mark, tr
 
@@ -119,7 +120,7 @@ class CopyPanel(Card):
         self.copy.setEnabled(True)
 
     def _show_error(self, error: LauncherError) -> None:
-        self.text.setPlainText(str(error))
+        self.text.setPlainText(say_error(error))
 
     def _copy(self) -> None:
         self._to_clipboard(self.text.toPlainText(), tr("{kind} is copied.", kind=tr(KINDS[self._kind])))

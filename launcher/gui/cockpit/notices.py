@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 from launcher.base.errors import LauncherError, Superseded
 from launcher.gui import theme
 from launcher.gui.controller import Controller
+from launcher.gui.sentences import say
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets import Banner
 from launcher.gui.words import tr
@@ -117,9 +118,9 @@ class Notices(QWidget):
             ActionKind.DOWNLOAD_AGAIN: "models",
         }
         if starts_again(action) or "link" in action.parameters:
-            return action.label, lambda: self._fix(action)
+            return say(action.label), lambda: self._fix(action)
         page = pages.get(action.kind)
-        return (action.label, lambda: self._controller.show_page(page)) if page else None
+        return (say(action.label), lambda: self._controller.show_page(page)) if page else None
 
     def _fix(self, action: "Action") -> None:
         self._failed = None

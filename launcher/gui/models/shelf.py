@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption, LauncherError, ModelInUse
+from launcher.gui.sentences import say, say_error
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ async def read_details(local: LocalModel) -> Details:
         here = await situation(MachineWish())
         fit, words = await asyncio.to_thread(_fit, local, here)
     except LauncherError as error:
-        fit, words = None, str(error)
+        fit, words = None, say_error(error)
     return Details(figures[0], figures[1], fit, words)
 
 
@@ -121,7 +122,8 @@ def _figures(local: LocalModel) -> tuple[tuple[tuple[str, str], ...], tuple[str 
     try:
         model = read_model(local.path)
     except (LauncherError, OSError) as error:
-        return ((tr("Header"), str(error)),), kept
+        why = say_error(error) if isinstance(error, LauncherError) else str(error)
+        return ((tr("Header"), why),), kept
     told = [(tr("Architecture"), model.architecture), (tr("Tensors"), f"{len(model.tensors):,}")]
     if model.trained_context:
         told.append((tr("Trained context"), tr("{count} tokens", count=f"{model.trained_context:,}")))
@@ -179,7 +181,7 @@ async def read_offers() -> Offers:
         here: Situation | None = await situation(MachineWish())
         problem = ""
     except LauncherError as error:
-        here, problem = None, str(error)
+        here, problem = None, say_error(error)
     offers = [
         each
         for entry in catalogue.models
@@ -205,7 +207,7 @@ def _offers(catalogue: Catalogue, entry: ModelEntry, here: Situation | None) -> 
                 why = _needs(plan.required_mib, plan.free_mib, plan.setting.context, plan.setting.draft)
             else:
                 lacking = unplanned(catalogue, here, wish)
-                why = f"{lacking[0].reason}. {lacking[0].remedy}" if lacking else why
+                why = say(f"{lacking[0].reason}. {lacking[0].remedy}") if lacking else why
         local = find(entry, file.quant)
         name = entry.name.removesuffix(" with MTP head")
         told.append(Offer(entry.id, name, file.quant, file.size_bytes, local is not None, fit, why))

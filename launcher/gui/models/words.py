@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QDateTime, QLocale
 
+from launcher.gui.sentences import say
 from launcher.gui.widgets.number import UNKNOWN
 from launcher.gui.words import ntr, tr
 
@@ -97,7 +98,7 @@ def place_of(local: LocalModel) -> str:
 def leftover_words(left: Leftover) -> str:
     """Return what a download has left, and why."""
     if left.kind.value == "bad":
-        return left.reason or tr("It is not the file that it should be.")
+        return say(left.reason or "") or tr("It is not the file that it should be.")
     if left.done_bytes is None:
         return tr("Unfinished; how much of it arrived is not known.")
     if left.whole_bytes is None:
@@ -119,13 +120,13 @@ def job_words(job: Job, now: Figures | None) -> str:
         if now.seconds_left is not None:
             parts.append(tr("{time} left", time=duration(now.seconds_left)))
         if now.note:
-            parts.append(now.note)
+            parts.append(say(now.note))
         return " · ".join(parts)
     if job.failure is not None:
         again = ""
         if job.retry_at_s is not None:
             again = tr("Tried again in {time}.", time=duration(max(job.retry_at_s - time.time(), 0)))
-        return " ".join(filter(None, (job.failure.title, again or job.failure.hint)))
+        return " ".join(filter(None, (say(job.failure.title), again or say(job.failure.hint))))
     words = {"waiting": tr("waits"), "paused": tr("paused"), "done": tr("done"), "cancelled": tr("cancelled")}
     parts = [words.get(state, state)]
     if state in ("waiting", "paused", "cancelled") and job.done_bytes:

@@ -14,6 +14,7 @@ from launcher.gui import theme
 from launcher.gui.labels import set_tip
 from launcher.gui.plots.quantities import Plot, Quantity
 from launcher.gui.plots.readout import DASH, Elided, ReadOut
+from launcher.gui.sentences import say
 from launcher.gui.words import tr
 from launcher.machine.reading import Reading
 
@@ -63,11 +64,14 @@ class PlotCard(QFrame):
             read_out.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
             head.addWidget(read_out)
         head.addWidget(self._aside, 1)
+        self._gone = Elided()
+        self._gone.hide()
         self._layout = QVBoxLayout(self)
         gap, small = theme.px(theme.GAP_L), theme.px(theme.GAP)
         self._layout.setContentsMargins(gap, theme.px(theme.GAP_M), gap, small)
         self._layout.setSpacing(0)
         self._layout.addLayout(head)
+        self._layout.addWidget(self._gone)
         self._space = QWidget()
         self._space.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
         self._space.setMinimumHeight(theme.px(_SPACE_PX))
@@ -81,7 +85,7 @@ class PlotCard(QFrame):
         chart.setVisible(self.absent is None)
 
     def show_readings(self, readings: Mapping[str, Reading], samples: Samples) -> None:
-        """Show the newest values. Where none of them ever was, one sentence says why, and the plot gives its room."""
+        """Show the newest values. Where none of them ever was, one line says so, and why."""
         mine = {name: readings[name] for name in self.read_outs if name in readings}
         reasons = [reading.absent or "" for reading in mine.values() if reading.value is None]
         shared = len(mine) > 1 and len(reasons) == len(mine) and len(set(reasons)) == 1
@@ -103,11 +107,15 @@ class PlotCard(QFrame):
 
     def _set_absent(self, reason: str | None) -> None:
         if reason is not None:
-            self.show_aside(reason)
+            self.show_aside(say(reason))
+            self._gone.show_text(f"{tr(self.plot.title)}  {DASH}  {self.aside}")
+            set_tip(self._gone, self.aside)
         changed = (reason is None) != (self.absent is None)
         self.absent = reason
         if changed:
-            (self.chart or self._space).setVisible(reason is None)
+            for widget in (*self.read_outs.values(), self.chart or self._space):
+                widget.setVisible(reason is None)
+            self._gone.setVisible(reason is not None)
             policy = QSizePolicy.Policy.Preferred if reason is None else QSizePolicy.Policy.Maximum
             self.setSizePolicy(QSizePolicy.Policy.Preferred, policy)
             self._make_room()
@@ -243,7 +251,7 @@ class PlotCard(QFrame):
     def _make_room(self) -> None:
         wanted = sum(read_out.sizeHint().width() for read_out in self.read_outs.values())
         room = self.width() - wanted - theme.px(theme.GAP_M * len(self.read_outs) + theme.GAP_XL)
-        self._aside.setVisible(room >= theme.px(_ASIDE_PX) or self.absent is not None or len(self.read_outs) == 1)
+        self._aside.setVisible(self.absent is None and (room >= theme.px(_ASIDE_PX) or len(self.read_outs) == 1))
 
 
 def _limit(name: str, readings: Mapping[str, Reading]) -> str:

@@ -13,6 +13,7 @@ from PySide6.QtGui import QColor, QPainter, QPen, QPixmap, QPolygonF
 
 from launcher.engine.state import Notice, State
 from launcher.gui import theme
+from launcher.gui.sentences import say
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:
@@ -108,9 +109,9 @@ class MarkLog:
             return
         error = inputs.status.error
         if state is State.RESTARTING:
-            self.add(MarkKind.RESTART, tr("Restart: {reason}", reason=error.title) if error else tr("Restart"))
+            self.add(MarkKind.RESTART, tr("Restart: {reason}", reason=say(error.title)) if error else tr("Restart"))
         elif state is State.FAILED:
-            self.add(MarkKind.STOPPED, tr("Failed: {reason}", reason=error.title) if error else tr("Failed"))
+            self.add(MarkKind.STOPPED, tr("Failed: {reason}", reason=say(error.title)) if error else tr("Failed"))
         elif state is State.STOPPED:
             self.add(MarkKind.STOPPED, tr("Stopped"))
         elif state is State.READY and before not in (State.BUSY, State.DRAINING):
@@ -133,11 +134,11 @@ class MarkLog:
             if code not in before:
                 throttled = code.startswith("throttled")
                 kind = MarkKind.THROTTLING if throttled else MarkKind.SPILL if code == "spill" else MarkKind.NOTICE
-                self.add(kind, finding.sentence)
+                self.add(kind, say(finding.sentence))
 
     def take_notice(self, notice: Notice) -> None:
         """Note what the supervisor has to say."""
-        self.add(MarkKind.NOTICE, notice.text)
+        self.add(MarkKind.NOTICE, say(notice.text))
 
 
 def colour_of(kind: MarkKind, colours: theme.Theme) -> str:

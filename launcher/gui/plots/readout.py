@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QSpacerItem, QVBoxLayout
 from launcher.gui import theme
 from launcher.gui.labels import Label, set_tip
 from launcher.gui.plots.quantities import Quantity
+from launcher.gui.sentences import say
 from launcher.gui.words import tr
 from launcher.machine.reading import Reading
 
@@ -136,9 +137,9 @@ class ReadOut(QWidget):
                 signed = self._signed(reading.value - minute_before)
                 change, shorter = tr("{change} in 1 min", change=signed), (signed, "")
         elif quantity.lasts and last is not None:
-            text, why, change = quantity.text(last[0]), reading.absent or "", _age(last[1])
+            text, why, change = quantity.text(last[0]), say(reading.absent or ""), _age(last[1])
         else:
-            text, why = DASH, reading.absent or tr("Not known.")
+            text, why = DASH, say(reading.absent or "") or tr("Not known.")
             change = why if explains else ""
         self._set_bare(text == DASH and not explains)
         unit = "" if text == DASH else limit or tr(quantity.unit)

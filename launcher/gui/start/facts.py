@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from launcher.gui.sentences import say
 from launcher.gui.start.said import needs_of, plan_title
 from launcher.gui.words import tr
 
@@ -55,7 +56,7 @@ def facts_of(found: Found) -> tuple[Fact, ...]:
         mine = [each for each in advice if any(word in each.title for word in words)]
         for each in mine:
             advice.remove(each)
-        return tuple(f"{each.title} {each.hint}".strip() for each in mine)
+        return tuple(say(f"{each.title} {each.hint}".strip()) for each in mine)
 
     facts: list[Fact] = []
     power = taken("battery")

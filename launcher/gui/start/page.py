@@ -13,6 +13,7 @@ from launcher.base.errors import LauncherError
 from launcher.first_steps import Stage, StepTold
 from launcher.gui import theme
 from launcher.gui.labels import Label
+from launcher.gui.sentences import say, say_error
 from launcher.gui.start import facts
 from launcher.gui.start.flow import Flow
 from launcher.gui.start.looking import Answer, Found, Looking, Question
@@ -197,7 +198,9 @@ class StartPage(QWidget):
         self.family.setCurrentIndex(max(self.family.findData(found.question.family), 0))
         self.goal.setCurrentIndex(self.goal.findData(found.question.intent))
         self.table.show_plans(found.plans, several=found.question.family is None)
-        lacking = "\n".join(f"{each.quant or each.model}: {each.reason}. {each.remedy}" for each in found.lacking[:3])
+        lacking = "\n".join(
+            f"{each.quant or each.model}: {say(f'{each.reason}.')} {say(each.remedy)}" for each in found.lacking[:3]
+        )
         self._lacking.setText(lacking)
         self._lacking.setVisible(bool(lacking))
         no_gpu = found.situation is None or (found.situation.no_gpu and found.question.family is None)
@@ -321,7 +324,7 @@ class StartPage(QWidget):
     def _show_answer(self, answer: Answer | LauncherError) -> None:
         if isinstance(answer, LauncherError):
             self.card.show_asking(tr("Ask the engine"))
-            self.banner.tell(tr("The engine could not be asked. {why}", why=str(answer)), "attention")
+            self.banner.tell(tr("The engine could not be asked. {why}", why=say_error(answer)), "attention")
             return
         self._answer = answer
         self._show_plan()

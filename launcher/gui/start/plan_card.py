@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QPushButton, QVBoxLayout,
 
 from launcher.gui import theme
 from launcher.gui.labels import Label, set_tip
+from launcher.gui.sentences import say
 from launcher.gui.start import said
 from launcher.gui.widgets import Badge, Card, MemoryBar
 from launcher.gui.widgets.blocks import make_button
@@ -129,11 +130,11 @@ class PlanCard(Card):
         total, others = said.memory_of(found)
         self.bar.show_parts(said.parts_of(plan), total, others, plan.margin_mib * _MIB)
         self.bar.show()
-        lines = [*plan.reasons[:1], *plan.reasons[2:3], *plan.cautions[:1]] or [""]
+        lines = [say(each) for each in (*plan.reasons[:1], *plan.reasons[2:3], *plan.cautions[:1])] or [""]
         for label, line in zip(self._reasons, [*lines, "", ""], strict=False):
             label.setText(line)
             label.setVisible(bool(line))
-        set_tip(self._why, "\n".join([*plan.reasons, *plan.cautions]))
+        set_tip(self._why, "\n".join(map(say, (*plan.reasons, *plan.cautions))))
         self._below.show()
         asked = answer is not None and answer.plan == plan
         self.ask.setVisible(not asked)

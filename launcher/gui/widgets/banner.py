@@ -54,7 +54,10 @@ class Banner(QFrame):
     def tell(
         self, text: str, meaning: str = "bad", buttons: Sequence[Button] = (), *, closes: bool = True, tip: str = ""
     ) -> None:
-        """Show a text, one of the core's in the user's language, with a meaning ("bad", "attention", "good", "information") and up to two buttons."""
+        """Show a text with a meaning ("bad", "attention", "good", "information") and up to two buttons.
+
+        What the core says is shown in the user's language.
+        """
         text = say(text)
         self._glyph.show_glyph(_GLYPHS[meaning], meaning)
         self.text.setText(text)
