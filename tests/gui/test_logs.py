@@ -249,3 +249,39 @@ def test_what_came_before_the_page_was_there_is_shown_once(demo: Window, qtbot: 
     qtbot.wait(100)
     said = [line.text for line in session.supervisor.log.since(0)]
     assert [line.text for line in page.lines.kept][: len(said)] == said
+
+
+def test_another_servers_lines_go_on_after_a_look_at_another_page(
+    window: Window, page: LogsPage, qtbot: QtBot, demo_model: Path
+) -> None:
+    from launcher.app import Session
+    from launcher.engine.client import ChatRequest
+    from launcher.engine.launch import ServeOptions
+
+    run = window.controller.bridge.run
+    others: list[Session] = []
+
+    async def serve(_tell: object) -> Session:
+        session = Session()
+        await session.start(ServeOptions(demo_model, built_in=True, context=1_024, threads=1))
+        return session
+
+    run(serve, done=others.append)
+    qtbot.waitUntil(lambda: bool(others), timeout=60_000)
+    other = others[0]
+    try:
+        window.show_page("keys")
+        window.show_page("logs")
+        qtbot.waitUntil(lambda: page.bar.sources.count() > 1, timeout=20_000)
+        (source,) = [each for each in page.bar.others if each.where == other.supervisor.endpoint.url]
+        page.choose(source)
+        qtbot.waitUntil(lambda: bool(page.lines.kept), timeout=20_000)
+        window.show_page("keys")
+        window.show_page("logs")
+        qtbot.waitUntil(lambda: page.bar.source is not source, timeout=20_000)
+        before = len(page.lines.kept)
+        run(lambda _tell: other.ask(ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=4)))
+        qtbot.waitUntil(lambda: len(page.lines.kept) > before, timeout=20_000)
+    finally:
+        with qtbot.waitSignal(window.controller.closed, timeout=20_000):
+            run(lambda _tell: other.stop(), done=lambda _none: window.quit())

@@ -236,7 +236,7 @@ class LogsPage(QWidget):
             del self._ours[: max(0, len(self._ours) - MOST_LINES)]
 
     def _take_theirs(self, source: Source, lines: list[Line]) -> None:
-        if source is self.source:
+        if source.same_as(self.source):
             self.lines.append(lines)
 
     def _catch_up(self, before: list[Line]) -> None:
@@ -327,7 +327,7 @@ class LogsPage(QWidget):
             self.choose(OURS)
 
     def _show_file(self, source: Source, read: Read) -> None:
-        if source is not self.source:
+        if not source.same_as(self.source):
             return
         self.view.follow(follows=True)
         self.lines.show_lines(read.lines)
@@ -342,8 +342,7 @@ class LogsPage(QWidget):
     @Slot(object)
     def _show_sources(self, found: tuple[Source, ...]) -> None:
         first, self._seen = not self._seen, True
-        known = next((each for each in found if each.where and each.where == self.source.where), self.source)
-        self.source = known if known.where else OURS
+        self.source = next(filter(self.source.same_as, found), self.source)
         self.bar.show_sources(found, self.source)
         files = [each for each in found if each.kind is Kind.FILE]
         idle = self._controller.session is None and not self._ours and self.source is OURS

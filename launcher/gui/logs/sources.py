@@ -38,6 +38,10 @@ class Source:
     bytes: int = 0
     modified_s: float = 0.0
 
+    def same_as(self, other: Source) -> bool:
+        """Whether it is the same log, which may have grown since."""
+        return (self.kind, self.where) == (other.kind, other.where)
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
