@@ -65,7 +65,8 @@ def _is_local(host: str) -> bool:
 class Offer:
     """What a server offers. A figure is None when it does not tell it; `missing` says what it lacks, and how we know.
 
-    `model` is the first of `models`, by which it is asked. `drafts` is whether it says that it speculates.
+    `model` is the first of `models`, by which it is asked. `drafts` is whether it says that it speculates, `model_path`
+    where its model lies, on its computer.
     """
 
     url: str
@@ -77,6 +78,7 @@ class Offer:
     healthy: bool | None = None
     counts: bool = False
     missing: Mapping[str, str] = field(default_factory=dict)
+    model_path: str | None = None
 
     @property
     def model(self) -> str | None:
@@ -174,6 +176,7 @@ class Attached:
             healthy=healthy,
             counts=counts,
             missing=missing,
+            model_path=path if isinstance(path := facts.get("model_path"), str) else None,
         )
         self._status = Status(State.READY)
         return self.offer

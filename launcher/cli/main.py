@@ -31,6 +31,7 @@ VERBS = {
     "downloads": "look after the queue of downloads, and work it",
     "models": "list the models of the catalogue, or tell all about one; look after those on this machine",
     "engine": "list, install, test and switch engines (official builds of llama.cpp, and your own)",
+    "bench": "say how fast a model is here, measured with the prompts of a workload",
     "history": "what was measured here: list, show, export, share",
     "compare": "say how many times as fast one measurement is as another",
     "autostart": "serve from login on, or not (off until switched on)",

@@ -64,13 +64,18 @@ class Environment:
 
         The model's SHA-256 is what was computed before and still holds (`keep_hash` of the library), else unknown.
         """
+        return cls.here(model_facts(launch.header), launch.build.name, launch.build.version, machine)
+
+    @classmethod
+    def here(cls, model: ModelFacts, engine: str, engine_version: str, machine: Machine | None = None) -> Environment:
+        """Return it for a model and an engine on this machine, of which other programs may have told."""
         from launcher.machine.machine import read_machine
 
         machine = machine or read_machine()
         return cls(
-            model=model_facts(launch.header),
-            engine=launch.build.name,
-            engine_version=launch.build.version,
+            model=model,
+            engine=engine,
+            engine_version=engine_version,
             gpus=tuple(map(_facts, machine.gpus)),
             cpu=machine.host.cpu,
             cores=machine.host.physical_cores,

@@ -1,0 +1,161 @@
+"""`mtp-launcher bench` as a user types it, on the real built-in engine with the demo model."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+
+from launcher.tuning.history import History
+from launcher.tuning.workloads import workload, workloads
+
+COMMAND = [sys.executable, "-m", "launcher"]
+SHORT = 'name = "short"\ntitle = "Short"\nversion = 3\nsource = "this test"\ntokens = 60\nsampling = {{ {} }}\n'
+PROMPTS = '[[prompts]]\nname = "{}"\ntext = "{}"\n'
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    told = run(*arguments, "--json")
+    assert told.returncode == 0, told.stderr
+    return dict(json.loads(told.stdout))
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> Path:
+    """A workload of two prompts that takes a second."""
+    path = tmp_path / "short.toml"
+    both = PROMPTS.format("one", "What is MTP?") + PROMPTS.format("two", "When should MTP be switched off?")
+    path.write_text(SHORT.format("temperature = 0.8") + both)
+    return path
+
+
+@contextmanager
+def served(*arguments: str) -> Iterator[dict[str, Any]]:
+    command = [*COMMAND, "serve", *arguments, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield dict(json.loads(process.stdout.readline()))
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def test_it_serves_the_model_itself_and_its_figures_are_those_of_its_runs(short: Path) -> None:
+    told = answer("bench", "demo", "--workload", str(short), "--runs", "2", "--set", "draft=3", "--set", "ctx=2K")
+    assert told["workload"] == {"name": "short", "version": 3}
+    assert told["settings"]["draft"] == 3
+    assert told["settings"]["ctx"] == 2_048
+    assert [each["prompt"] for each in told["runs"]] == ["one", "two"] * 2
+    rates = [each["tokens_per_second"] for each in told["runs"]]
+    assert told["mean"] == pytest.approx(fmean(rates), abs=0.01)
+    assert told["stdev"] == pytest.approx(stdev(rates), abs=0.01)
+    assert told["ci_low"] < told["mean"] < told["ci_high"]
+    assert told["rounds"] == 2
+    assert told["draft_n"] == sum(each["draft_n"] for each in told["runs"])
+    assert told["acceptance"] == pytest.approx(told["draft_n_accepted"] / told["draft_n"], abs=1e-4)
+    assert len(told["acceptance_by_position"]) == 3
+    assert all(each["cache_n"] == 0 and each["prefill_per_second"] > 0 for each in told["runs"])
+    assert json.loads(run("status", "--json").stdout) == [], "nothing is left running"
+
+
+def test_a_server_that_runs_is_asked_as_it_is(short: Path) -> None:
+    with served("demo", "--draft", "4", "--ctx", "2048") as server:
+        told = answer("bench", "--workload", str(short), "--runs", "2")
+        same = run("bench", "demo", "--workload", str(short), "--runs", "1")
+        other = run("bench", "--set", "draft=1")
+        nowhere = run("bench", "--url", "http://127.0.0.1:9")
+    assert told["url"] == server["url"]
+    assert (told["settings"]["draft"], told["settings"]["ctx"]) == (4, 2_048)
+    assert told["model"] == "MTP demo", "as its file says, which the server names"
+    assert len(told["acceptance_by_position"]) == 4
+    assert same.returncode == 0
+    assert f"Asking {server['url']}" in same.stderr
+    assert "Short (version 3) on MTP demo" in same.stdout
+    assert "accepted (" in same.stdout
+    assert "over 2 replies" in same.stdout
+    assert other.returncode == 1
+    assert "restart --set" in other.stderr
+    assert "No server of this program runs" in nowhere.stderr
+
+
+def test_another_model_is_not_measured_beside_the_one_that_runs(demo_model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    other.symlink_to(demo_model)
+    with served("demo"):
+        told = run("bench", str(other))
+    assert told.returncode == 1
+    assert "has demo, and beside it nothing can be measured" in told.stderr
+
+
+def test_what_was_measured_is_in_the_history(short: Path) -> None:
+    told = run("bench", "demo", "--workload", str(short), "--runs", "2")
+    assert told.returncode == 0
+    with History() as history:
+        (kept,) = history.find(kind="bench")
+        session = history.load(kept.id)
+    assert f"history show {kept.id}" in told.stdout
+    assert (session.workload, len(session.runs)) == ("short", 4)
+    assert session.environment.model.name == "MTP demo"
+    assert session.settings["draft"] == session.runs[0].settings["draft"]
+    assert kept.sentence
+    assert kept.sentence.startswith(f"{kept.decode_rate:.1f} tokens/s for short with draft")
+
+
+def test_the_time_that_it_may_take_ends_it(short: Path) -> None:
+    told = answer("bench", "demo", "--workload", str(short), "--within", "0.000001", "--budget", "0.000001")
+    assert told["ended"] == "budget"
+    assert len(told["runs"]) == 2
+    assert told["ci_low"] is None
+
+
+def test_what_cannot_be_served_says_what_to_do(demo_model: Path, short: Path) -> None:
+    told = run("bench", str(demo_model), "--workload", str(short), "--engine", "built-in", "--set", "n-cpu-moe=2")
+    assert told.returncode == 1
+    assert "all experts are in host memory already" in told.stderr
+    wrong = json.loads(run("bench", "demo", "--workload", "sonnets", "--json").stdout)
+    assert wrong["error"]["code"] == "bad_option"
+
+
+def test_an_interrupted_one_leaves_no_server_and_keeps_what_it_has(short: Path) -> None:
+    command = [*COMMAND, "bench", "demo", "--workload", str(short), "--runs", "100"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline_s = time.monotonic() + 60
+        while not runs_kept() and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert runs_kept() >= 1
+    assert json.loads(run("status", "--json").stdout) == []
+
+
+def runs_kept() -> int:
+    with History() as history:
+        return sum(each.runs for each in history.find())
+
+
+def test_the_workloads_are_listed() -> None:
+    told = json.loads(run("bench", "--list", "--json").stdout)
+    assert [each["name"] for each in told] == [each.name for each in workloads()]
+    assert "published" in run("bench", "--list").stdout
+    assert {each["name"]: each["runs"] for each in told}["published"] == workload("published").runs == 10
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--runs", "0"], ["--runs", "3", "--within", "2"], ["--within", "80"], ["--budget", "0"], ["--set", "draft"]],
+)
+def test_options_that_mean_nothing(arguments: list[str]) -> None:
+    assert run("bench", *arguments).returncode == 2

@@ -1,0 +1,73 @@
+"""A benchmark of a server that runs: its counts are the engine's own."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import BadOption, NothingMeasured
+from launcher.benchmark import Wanted, benchmark_running, benchmark_served
+from launcher.engine import registry
+from launcher.engine.launch import ServeOptions
+from launcher.monitor.meter import total
+from launcher.monitor.traffic import between, read_counters
+from launcher.session import Session
+from launcher.tuning.history import History
+from launcher.tuning.records import Prompt, Run
+from launcher.tuning.workloads import Workload
+
+PROMPTS = (
+    Prompt("one", (("user", "What is MTP?"),), 70, {"temperature": 1.0}),
+    Prompt("two", (("user", "What happens to a draft that is wrong?"),), 70, {"temperature": 0.0}),
+    Prompt("sized", (("user", "What came in?"),), 30, size=500),
+)
+WORK = Workload("test", "Test", 1, PROMPTS, "this test")
+
+
+async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_model: Path) -> None:
+    session = Session()
+    told: list[tuple[int, Run]] = []
+    try:
+        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048, draft=4))
+        client = session.supervisor.client
+        before = read_counters(await client.metrics())
+        benchmark = await benchmark_running(
+            registry.find(None), Wanted(WORK, runs=3), lambda run, number: told.append((number, run))
+        )
+        counted = between(before, read_counters(await client.metrics()))
+    finally:
+        await session.stop()
+    assert counted is not None
+    drafts = total([run.acceptance for _, run in told if run.acceptance])
+    assert drafts.drafted == counted.acceptance.drafted > 0
+    assert drafts.accepted == counted.acceptance.accepted > 0
+    assert drafts.accepted_by_position == counted.acceptance.accepted_by_position
+    assert sum(run.reply_tokens for _, run in told) == counted.predicted_n
+    found = benchmark.measured
+    assert found.runs == tuple(run for number, run in told if number), "all but the reply that warms up"
+    assert found.acceptance == total([run.acceptance for run in found.runs if run.acceptance])
+    assert {run.prompt_tokens for run in found.runs if run.prompt == "sized"} == {500}
+    assert not any(run.cached_tokens for run in found.runs)
+    assert benchmark.environment.model.name == "MTP demo"
+    assert benchmark.settings["draft"] == 4
+    with History() as history:
+        kept = history.load(benchmark.kept)
+    assert kept.runs == found.runs
+    assert kept.result["acceptance"] == found.acceptance.rate
+
+
+async def test_what_does_not_fit_is_told_and_kept_as_a_failure(demo_model: Path) -> None:
+    session = Session()
+    options = ServeOptions(model=demo_model, built_in=True, threads=1, context=512)
+    try:
+        long = Workload("long", "Long", 1, (Prompt("long", (("user", "What?"),), 8, size=900),), "this test")
+        with pytest.raises(NothingMeasured, match="context"):
+            await benchmark_served(session, options, "demo", Wanted(long, runs=1), lambda *_: None)
+        small = Workload("small", "Small", 1, (Prompt("small", (("user", "What?"),), 8, size=2),), "this test")
+        with pytest.raises(BadOption, match="tokens of its own"):
+            await benchmark_served(session, options, "demo", Wanted(small, runs=1), lambda *_: None)
+    finally:
+        await session.stop()
+    with History() as history:
+        (kept,) = history.find()
+    assert kept.sentence is not None
+    assert "context" in kept.sentence
