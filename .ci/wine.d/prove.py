@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -432,13 +432,10 @@ def _registry() -> str:
 
     def write() -> None:
         nonlocal lost, rounds
-        path = registration._path  # noqa: SLF001 -- to see whether it was written
         while not ended.is_set():
             rounds += 1
             registration.update(engine_pid=rounds)
-            with suppress(OSError, ValueError):
-                lost += json.loads(path.read_bytes())["engine_pid"] != rounds
-            time.sleep(0.003)
+            lost += not registration.settle(2.0) or [each.engine_pid for each in running()] != [rounds]
 
     writer = threading.Thread(target=write)
     writer.start()
