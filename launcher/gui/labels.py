@@ -60,7 +60,12 @@ class Elided(Label):
         self.setAccessibleName(said)
 
 
-def set_tip(widget: QWidget, text: str) -> None:
-    """Give a widget a tooltip that says `text` whatever it holds; none when it is empty."""
+def as_tip(text: str) -> str:
+    """Return a tooltip that says `text` whatever it holds; none when it is empty."""
     lines = html.escape(visible(text)).replace("\n", "<br>")
-    widget.setToolTip(f"<span>{lines}</span>" if text else "")
+    return f"<span>{lines}</span>" if text else ""
+
+
+def set_tip(widget: QWidget, text: str) -> None:
+    """Give a widget a tooltip that says `text` whatever it holds."""
+    widget.setToolTip(as_tip(text))

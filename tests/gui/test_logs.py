@@ -129,6 +129,12 @@ def test_a_pause_holds_the_lines_still(window: Window, page: LogsPage, qtbot: Qt
     assert texts(page) == ["one", "two", "three"]
 
 
+def test_a_line_is_never_html(page: LogsPage) -> None:
+    page.lines.show_lines([taken_apart("said <img src='x.png'>")])
+    assert page.lines.index(0).data() == "said <img src='x.png'>"
+    assert "<img" not in page.lines.index(0).data(Qt.ItemDataRole.ToolTipRole)
+
+
 def test_it_follows_until_the_user_looks_back(window: Window, page: LogsPage, qtbot: QtBot) -> None:
     post(window, *(f"line {number}" for number in range(90)))
     bar = page.view.verticalScrollBar()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import QMimeData, QPoint, Qt, QUrl
 from PySide6.QtGui import QDragEnterEvent, QDropEvent
+from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
 from launcher.base.paths import models_dir
@@ -283,3 +284,14 @@ def test_a_table_sorts_by_what_a_cell_means(qtbot: QtBot) -> None:
     table.opened.connect(opened.append)
     qtbot.keyClick(table, Qt.Key.Key_Return)
     assert opened == [1_000]
+
+
+def test_a_files_name_is_never_html(
+    put: Callable[..., Path], open_page: Callable[[], ModelsPage], window: Window
+) -> None:
+    put(models_dir() / "a <img src='x.png'> b.gguf")
+    table = open_page().table
+    tips = [table.model().index(0, at).data(Qt.ItemDataRole.ToolTipRole) for at in range(table.model().columnCount())]
+    tips += [label.toolTip() for label in window.page("models").details.findChildren(QLabel)]
+    assert any("img src" in tip for tip in tips)
+    assert not any("<img" in tip for tip in tips)

@@ -9,7 +9,7 @@ from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Label, set_tip
+from launcher.gui.labels import Label, as_tip, set_tip
 from launcher.gui.sentences import say_error
 from launcher.gui.words import ntr, tr
 
@@ -105,7 +105,7 @@ class AdvancedFields(QWidget):
             value = flag.value_in(extra)
             item = QListWidgetItem(flag.name if value is None else f"{flag.name} {value}")
             item.setData(Qt.ItemDataRole.UserRole, flag)
-            item.setToolTip(f"<span>{_escaped(flag.description)}</span>")
+            item.setToolTip(as_tip(flag.description))
             if value is not None:
                 item.setFont(theme.monospace())
                 item.setForeground(theme.colour("accent"))
@@ -201,12 +201,6 @@ def _caption(name: str = "secondary") -> Label:
     label.setFont(theme.font(theme.CAPTION_PX, tabular=True))
     label.setWordWrap(True)
     return label
-
-
-def _escaped(text: str) -> str:
-    from html import escape
-
-    return escape(text)
 
 
 async def _flags_of(build: "Build") -> "tuple[Flag, ...]":

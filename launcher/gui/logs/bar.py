@@ -6,7 +6,7 @@ from PySide6.QtCore import QDateTime, QLocale, QSignalBlocker, Qt, QTimer, Signa
 from PySide6.QtWidgets import QCheckBox, QComboBox, QLineEdit, QPushButton, QVBoxLayout, QWidget
 
 from launcher.gui import theme
-from launcher.gui.labels import Label
+from launcher.gui.labels import Label, as_tip
 from launcher.gui.logs.lines import Wanted
 from launcher.gui.logs.sources import OURS, Kind, Source
 from launcher.gui.widgets import Segmented
@@ -104,7 +104,7 @@ class LogBar(QWidget):
                 offered.append(chosen)
             for source in offered:
                 self.sources.addItem(_words(source), source)
-                self.sources.setItemData(self.sources.count() - 1, source.where or None, Qt.ItemDataRole.ToolTipRole)
+                self.sources.setItemData(self.sources.count() - 1, as_tip(source.where), Qt.ItemDataRole.ToolTipRole)
             self.sources.setCurrentIndex(offered.index(chosen))
 
     @Slot()

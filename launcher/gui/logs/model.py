@@ -6,6 +6,7 @@ from typing import Any
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
 
 from launcher.base.text import one_line
+from launcher.gui.labels import as_tip
 from launcher.gui.logs.lines import MOST_LINES, Line, Wanted
 from launcher.gui.words import tr
 
@@ -37,7 +38,8 @@ class LogModel(QAbstractListModel):
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
         """Return a line's text; the delegate paints it by itself."""
         if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.ToolTipRole):
-            return one_line(self.shown[index.row()].text, 2_000)
+            text = one_line(self.shown[index.row()].text, 2_000)
+            return text if role == Qt.ItemDataRole.DisplayRole else as_tip(text)
         if role == Qt.ItemDataRole.AccessibleTextRole:
             line = self.shown[index.row()]
             level = {"E": tr("Error"), "W": tr("Warning")}.get(line.level, "")

@@ -9,7 +9,7 @@ from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QGridLayout, QWidget
 
 from launcher.gui import theme
-from launcher.gui.labels import Label
+from launcher.gui.labels import Label, set_tip
 from launcher.gui.models import words
 from launcher.gui.widgets import Badge, Card, ProgressLine
 from launcher.gui.widgets.blocks import make_button
@@ -188,5 +188,5 @@ class DetailCard(Card):
                     label.setObjectName("secondary")
                 else:
                     label.setTextInteractionFlags(theme.SELECTABLE)
-                    label.setToolTip(tip)
+                    set_tip(label, tip)
                 self.grid.addWidget(label, at, column)

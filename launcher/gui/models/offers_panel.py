@@ -8,7 +8,7 @@ from PySide6.QtCore import Slot
 from PySide6.QtWidgets import QComboBox, QLineEdit
 
 from launcher.gui import theme
-from launcher.gui.labels import Label
+from launcher.gui.labels import Label, set_tip
 from launcher.gui.models import words
 from launcher.gui.models.columns import offer_columns
 from launcher.gui.models.shelf import Offer, Offers
@@ -91,7 +91,7 @@ class OffersPanel(Card):
         if offer is not None:
             self.why.setText(offer.why)
             size = words.size(offer.bytes) if offer.bytes else tr("a size that is not known yet")
-            self.button.setToolTip(tr("Put {what} at the end of the queue: {size}", what=offer.what, size=size))
+            set_tip(self.button, tr("Put {what} at the end of the queue: {size}", what=offer.what, size=size))
 
     def _get(self) -> None:
         offer = self.table.row

@@ -26,6 +26,7 @@ from PySide6.QtWidgets import (
 
 from launcher.base.text import one_line
 from launcher.gui import theme
+from launcher.gui.labels import as_tip
 from launcher.gui.widgets import paint_badge, paint_glyph
 from launcher.gui.widgets.badge import badge_size
 from launcher.gui.widgets.row_table import RowTable
@@ -99,7 +100,7 @@ class _Rows(QAbstractTableModel, Generic[_T]):
         if role == Qt.ItemDataRole.AccessibleTextRole:
             return f"{self.columns[index.column()].title}: {one_line(cell.text, 300)}"
         if role == Qt.ItemDataRole.ToolTipRole:
-            return one_line(cell.tip or cell.text, 1_000)
+            return as_tip(one_line(cell.tip or cell.text, 1_000))
         if role == Qt.ItemDataRole.TextAlignmentRole:
             return _alignment(self.columns[index.column()])
         if role == _SORT:

@@ -149,12 +149,6 @@ class PlanCard(Card):
         self.bar.hide()
         self._below.hide()
 
-    def show_nothing(self, title: str, why: str) -> None:
-        """Say why there is no plan."""
-        self._show("", "", title, why, "")
-        self.bar.hide()
-        self._below.hide()
-
     def show_asking(self, text: str) -> None:
         """Say beside the button how far the engine's answer is."""
         self.ask.setText(text)

@@ -13,6 +13,7 @@ from PySide6.QtWidgets import (
 )
 
 from launcher.gui import theme
+from launcher.gui.labels import as_tip
 from launcher.gui.sentences import say
 from launcher.gui.start import said
 from launcher.gui.theme import CELL_PADDING
@@ -64,7 +65,8 @@ class _Model(QAbstractTableModel):
         if role == Qt.ItemDataRole.TextAlignmentRole:
             return _alignment(column)
         if role == Qt.ItemDataRole.ToolTipRole:
-            return said.evidence_tip(plan) if column == _EVIDENCE else "\n".join(map(say, plan.reasons))
+            tip = said.evidence_tip(plan) if column == _EVIDENCE else "\n".join(map(say, plan.reasons))
+            return as_tip(tip)
         if role == Qt.ItemDataRole.ForegroundRole and column == _EVIDENCE:
             return theme.colour("secondary")
         return None

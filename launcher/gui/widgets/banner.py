@@ -51,9 +51,7 @@ class Banner(QFrame):
         self._layout.setAlignment(self._ways, Qt.AlignmentFlag.AlignVCenter)
         self.hide()
 
-    def tell(
-        self, text: str, meaning: str = "bad", buttons: Sequence[Button] = (), *, closes: bool = True, tip: str = ""
-    ) -> None:
+    def tell(self, text: str, meaning: str = "bad", buttons: Sequence[Button] = (), *, closes: bool = True) -> None:
         """Show a text with a meaning ("bad", "attention", "good", "information") and up to two buttons.
 
         What the core says is shown in the user's language.
@@ -61,7 +59,6 @@ class Banner(QFrame):
         text = say(text)
         self._glyph.show_glyph(_GLYPHS[meaning], meaning)
         self.text.setText(text)
-        self.text.setToolTip(tip)
         if self.property("meaning") != meaning:
             self.setProperty("meaning", meaning)
             self.style().unpolish(self)
