@@ -1,8 +1,9 @@
 """A bench on a server that others started, by its own timings where it gives them, else by the clock on the wall."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from launcher.attach import Attached, PlainRequest
@@ -22,20 +23,24 @@ _CHARACTERS_A_TOKEN = 1_000
 _STANDARD = ("top_p", "presence_penalty", "frequency_penalty")
 """What of a prompt's sampling a server knows that is no llama-server; temperature and seed beside them."""
 
+Spoilt = Callable[[], Awaitable[str | None]]
+"""Returns why the reply that has just ended must not be counted, None if it may."""
+
 
 class AttachedBench:
     """A Bench on a server that runs: it is asked, and given no settings. Belongs to the server's loop.
 
-    `monitor`, while it watches the server, puts the machine's own figures beside each reply. `error` is why the last
-    request failed.
+    `monitor`, while it watches the server, puts the machine's own figures beside each reply. `spoilt` tells after each
+    reply what else is known to have spoilt it. `error` is why the last request failed.
     """
 
-    def __init__(self, server: Attached, settings: Settings | None = None) -> None:
+    def __init__(self, server: Attached, settings: Settings | None = None, spoilt: Spoilt | None = None) -> None:
         self.server = server
         self.monitor = Monitor()
         self.error: LauncherError | None = None
         self._settings = dict(settings or {})
         self._beside = Beside(self.monitor, lambda: server.engine_pid)
+        self._spoilt = spoilt
         self._counts = True
 
     def now_s(self) -> float:
@@ -61,7 +66,8 @@ class AttachedBench:
             self.error = error
             return Run(prompt.name, self._settings, began_s, self.now_s() - began_s, error=error.title)
         run = run_of(prompt, self._settings, reply, began_s=began_s, wall_s=self.now_s() - began_s)
-        return self._beside.told(run, before)
+        run = self._beside.told(run, before)
+        return replace(run, spoilt=run.spoilt or await self._spoilt()) if self._spoilt is not None else run
 
     async def _ask(self, prompt: Prompt, seed: int) -> Reply:
         if self.server.offer.is_llama_server:
@@ -99,9 +105,11 @@ class AttachedBench:
 
 
 @asynccontextmanager
-async def attached_bench(server: Attached, settings: Settings | None = None) -> AsyncIterator[AttachedBench]:
+async def attached_bench(
+    server: Attached, settings: Settings | None = None, spoilt: Spoilt | None = None
+) -> AsyncIterator[AttachedBench]:
     """Give a bench on a server; where that is on this computer, the machine is watched for as long as it lasts."""
-    bench = AttachedBench(server, settings)
+    bench = AttachedBench(server, settings, spoilt)
     if server.address.local:
         bench.monitor.begin(server)
     try:

@@ -5,6 +5,7 @@ import logging
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from launcher.attach import Offer, address_of, attached
 from launcher.attach_bench import attached_bench
 from launcher.base.errors import LauncherError, NothingMeasured
 from launcher.bench import SessionBench
+from launcher.engine import registry
 from launcher.engine.endpoint import Endpoint
 from launcher.engine.launch import ServeOptions
 from launcher.engine.launch import plan as launch_plan
@@ -19,6 +21,7 @@ from launcher.engine.listener import key_of
 from launcher.engine.registry import Entry
 from launcher.engine.settings import OPTIONS
 from launcher.models.gguf import read_model
+from launcher.monitor.health_event import Code
 from launcher.session import Session
 from launcher.tuning.fill import Counts, sized
 from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
@@ -111,7 +114,7 @@ async def benchmark_running(entry: Entry, wanted: Wanted, on_run: OnRun) -> Benc
     key = await asyncio.to_thread(key_of, entry)
     async with attached(address_of(entry.url), key, engine_pid=entry.engine_pid) as server:
         settings = {name: _plain(value) for name, value in entry.settings.items() if value not in (None, [])}
-        async with attached_bench(server, settings) as bench:
+        async with attached_bench(server, settings, partial(asyncio.to_thread, _spill, entry.url)) as bench:
             environment = await asyncio.to_thread(_environment, entry, server.offer)
             try:
                 return await _benchmark(bench, server, wanted, environment, settings, entry.url, on_run)
@@ -174,6 +177,15 @@ def _environment(entry: Entry, offer: Offer) -> Environment:
         with suppress(LauncherError, OSError):
             model = model_facts(read_model(Path(offer.model_path)))
     return Environment.here(model, entry.engine, offer.engine or "")
+
+
+def _spill(url: str) -> str | None:
+    """Return what a server's own program says of memory that spilled: it knows from the log how much there is to be."""
+    with suppress(LauncherError, OSError):
+        for found in registry.find(url).health:
+            if found.get("code") == Code.SPILL:
+                return str(found.get("sentence"))
+    return None
 
 
 def _not_kept(error: LauncherError) -> None:

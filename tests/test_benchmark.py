@@ -1,9 +1,12 @@
 """A benchmark of a server that runs: its counts are the engine's own."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from launcher.attach import address_of, attached
+from launcher.attach_bench import attached_bench
 from launcher.base.errors import BadOption, NothingMeasured
 from launcher.benchmark import Wanted, benchmark_running, benchmark_served
 from launcher.engine import registry
@@ -71,3 +74,35 @@ async def test_what_does_not_fit_is_told_and_kept_as_a_failure(demo_model: Path)
         (kept,) = history.find()
     assert kept.sentence is not None
     assert "context" in kept.sentence
+
+
+async def test_what_the_servers_own_program_says_of_its_memory_counts(demo_model: Path) -> None:
+    session = Session()
+    spilled = {"code": "spill", "sentence": "300 MiB lie in host memory."}
+    try:
+        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048))
+        assert session._registration is not None
+        session._registration.update(health=(spilled,))
+        assert session._registration.settle(20.0)
+        work = Workload("test", "Test", 1, PROMPTS[:1], "this test")
+        with pytest.raises(NothingMeasured, match="300 MiB lie in host memory"):
+            await benchmark_running(registry.find(None), Wanted(work, runs=1), lambda *_: None)
+    finally:
+        await session.stop()
+
+
+async def test_the_machine_is_watched_beside_a_server_of_another_program(demo_model: Path) -> None:
+    session = Session()
+    try:
+        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048))
+        entry = registry.find(None)
+        async with (
+            attached(address_of(entry.url), entry.api_key, engine_pid=entry.engine_pid) as server,
+            attached_bench(server) as bench,
+        ):
+            async with asyncio.timeout(30):
+                while bench.monitor.watch.activity is None:
+                    await bench.run(PROMPTS[0], seed=1)
+            assert bench.monitor.watch.health is not None
+    finally:
+        await session.stop()

@@ -74,12 +74,12 @@ class HealthWatch:
         """Whether it is time for a look."""
         return now_s >= self._next_s
 
-    def sense(self, gpu: GpuSensors, engine_pid: int, launch: Launch | None, log: LogBook) -> Sensed:
-        """Ask the machine; the first time for an engine, read its log, too."""
+    def sense(self, gpu: GpuSensors, engine_pid: int, launch: Launch | None, log: LogBook | None) -> Sensed:
+        """Ask the machine; the first time for an engine, read its log, too, where it was started here."""
         look = gpu.look(engine_pid)
         setup = None
         if engine_pid != self._engine_pid:
-            setup = setup_of(launch, engine_pid, log.last(), look) if launch else Setup(engine_pid=engine_pid)
+            setup = setup_of(launch, engine_pid, log.last(), look) if launch and log else Setup(engine_pid=engine_pid)
         limited = "power limit" in (look.activity.throttled_by or ())
         return Sensed(look, self._others.percent(engine_pid), battery_in_use()[0] if limited else None, setup)
 

@@ -112,8 +112,7 @@ class Monitor:
                 self._host.watch(supervisor.engine_pid)
                 serving = supervisor.status.state in (State.READY, State.BUSY)
                 pid = supervisor.engine_pid if serving and self.watch.due(next_s) else None
-                log = supervisor.log
-                ask = partial(self.watch.sense, gpu, pid, supervisor.launch, log) if pid and log else None
+                ask = partial(self.watch.sense, gpu, pid, supervisor.launch, supervisor.log) if pid else None
                 machine, sensed = await asyncio.to_thread(self._machine, gpu, supervisor.engine_pid is not None, ask)
                 engine, acceptance = self._engine()
                 self._add(Sampled(next_s, machine | engine | self.watch.memory, acceptance, self.watch.activity))
