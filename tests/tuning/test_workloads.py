@@ -1,11 +1,16 @@
 """Workloads: those that ship are whole, and a file that is none is told in a sentence."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launcher.app import serve
 from launcher.base.errors import BadOption
 from launcher.base.paths import shipped
+from launcher.engine.launch import ServeOptions
+from launcher.tuning.asking import request_of
+from launcher.tuning.fill import sized
 from launcher.tuning.workloads import USUAL, WorkloadUnusable, of_file, workload, workloads
 
 SMALLEST = 'name = "x"\ntitle = "X"\nversion = 1\nsource = "me"\nprompts = [{ name = "a", text = "Say something." }]\n'
@@ -84,3 +89,16 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
 def test_a_name_that_is_none_lists_those_there_are() -> None:
     with pytest.raises(BadOption, match="There are code, prose"):
         workload("cod")
+
+
+async def test_the_real_engine_takes_each_of_them_and_reads_the_sizes_asked_for(demo_model: Path) -> None:
+    options = ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096)
+    async with serve(options) as session:
+        for each in workloads():
+            smaller = [replace(prompt, size=prompt.size and prompt.size // 10) for prompt in each.prompts]
+            for prompt in await sized(smaller, session.supervisor.client):
+                reply = await session.ask(request_of(replace(prompt, tokens=6), seed=1))
+                assert reply.timings is not None, prompt.name
+                assert reply.timings.predicted_n >= 1, prompt.name
+                assert prompt.size in (None, reply.timings.prompt_n), prompt.name
+                assert bool(reply.reasoning) is (each.name == "reasoning"), prompt.name
