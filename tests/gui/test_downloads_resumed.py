@@ -1,0 +1,72 @@
+"""The window goes on with a download that a killed one was at, and tells when it is done."""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from launcher import settings
+from launcher.downloads import add_pull, queue
+from launcher.gui.tray import Tray
+from launcher.gui.window import Window
+from launcher.settings_declared import CONNECTIONS
+from tools.fault_matrix.server import FileServer, serving
+
+WAIT = 60_000
+ARRIVED = 3_000_000
+
+
+@pytest.fixture
+def server(tmp_path: Path, demo_model: Path) -> Iterator[FileServer]:
+    folder = tmp_path / "served"
+    folder.mkdir()
+    shutil.copy(demo_model, folder / "demo.gguf")
+    with serving(folder) as found:
+        yield found
+
+
+def arrived(job_id: int) -> int:
+    """Return how many bytes of a job are said to be here, by whoever works at it."""
+    figures = queue().look().figures.get(job_id)
+    return figures.done_bytes if figures else 0
+
+
+def test_a_download_goes_on_after_the_program_was_killed(
+    server: FileServer,
+    demo_model: Path,
+    window: Window,
+    qtbot: QtBot,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    told: list[tuple[str, str]] = []
+    tray = Tray(window.controller, lambda: False, window)
+    monkeypatch.setattr(type(tray.icon), "showMessage", lambda _self, title, text, _icon: told.append((title, text)))
+    window.use_tray(tray)
+    settings.change(CONNECTIONS, 1)
+    size, sha256 = demo_model.stat().st_size, hashlib.sha256(demo_model.read_bytes()).hexdigest()
+    job = asyncio.run(add_pull(server.url("killed", f"stalls={ARRIVED}*1", "demo.gguf"), sha256=sha256)).job
+    command = [sys.executable, "-m", "launcher", "gui", "--page", "models"]
+    with subprocess.Popen(command, env=os.environ | {"QT_QPA_PLATFORM": "offscreen"}) as killed:
+        try:
+            qtbot.waitUntil(lambda: arrived(job.id) > 0, timeout=WAIT)
+        finally:
+            killed.kill()
+    window.show_page("models")
+    page = window.page("models")
+    qtbot.waitUntil(lambda: any(each.state.value == "done" for each in page.queue.line.jobs), timeout=WAIT)
+    assert told == [("Download done", job.title)]
+    assert page.shelf is not None
+    first, second = server.told("killed").requests
+    begin = int(second["Range"].removeprefix("bytes=").partition("-")[0])
+    assert 0 < begin <= ARRIVED < size
