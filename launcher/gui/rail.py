@@ -1,6 +1,8 @@
 """The rail: the state of the server, the pages, the engine in use."""
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QKeySequence
@@ -19,11 +21,17 @@ from launcher import __version__
 from launcher.gui import theme
 from launcher.gui.labels import Elided, Label, set_tip
 from launcher.gui.pages import PageSpec
+from launcher.gui.sentences import say
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.glyphs import Glyph
 from launcher.gui.words import tr
 
+if TYPE_CHECKING:
+    from launcher.machine.gpu import Gpu
+    from launcher.machine.gpus import GpusFound
+
 WIDTH = 184
+_MAKERS = ("NVIDIA ", "GeForce ", "AMD ", "Intel(R) ", "Intel ")
 
 
 class StatusChip(QFrame):
@@ -107,6 +115,12 @@ class Rail(QFrame):
         self._engine.setFont(theme.font(theme.CAPTION_PX))
         self._engine.setWordWrap(True)
         self._engine.setContentsMargins(theme.px(12), 0, 0, 0)
+        self._gpus = Label()
+        self._gpus.setObjectName("secondary")
+        self._gpus.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self._gpus.setWordWrap(True)
+        self._gpus.setContentsMargins(theme.px(12), 0, 0, 0)
+        self._gpus.hide()
         self._about = QPushButton(tr("Version {version}", version=__version__))
         self._about.setObjectName("foot")
         self._about.setFont(theme.font(theme.CAPTION_PX))
@@ -139,6 +153,7 @@ class Rail(QFrame):
             layout.addStretch()
         layout.addSpacing(theme.px(8))
         layout.addWidget(self._engine)
+        layout.addWidget(self._gpus)
         layout.addWidget(self._about)
         self.show_engine("")
 
@@ -153,3 +168,28 @@ class Rail(QFrame):
         self._engine.setText("\n".join(filter(None, (engine, version.rpartition(" ")[2]))))
         set_tip(self._engine, version)
         self._engine.setVisible(bool(engine))
+
+    def show_gpus(self, found: "GpusFound") -> None:
+        """Show the GPUs of this computer with their memory, or that there is none; the tip has all of it."""
+        counted = Counter(map(_gpu_words, found.gpus)) or {tr("no GPU"): 1}
+        self._gpus.setText("\n".join(f"{count} × {words}" if count > 1 else words for words, count in counted.items()))  # noqa: RUF001 -- the sign for times
+        set_tip(self._gpus, "\n".join([gpu.name for gpu in found.gpus] or [say(found.none_because or "")]))
+        self._gpus.show()
+
+
+def _gpu_words(gpu: "Gpu") -> str:
+    """Return a GPU's name without its maker's, and its memory as it is sold."""
+    name = gpu.name
+    for maker in _MAKERS:
+        name = name.removeprefix(maker)
+    memory = gpu.memory_bytes if not gpu.unified else None
+    return f"{name} · {memory / 2**30:.0f} GB" if memory else name
+
+
+async def find_gpus(_tell: object) -> "GpusFound":
+    """Look for the GPUs of this computer; one that sleeps is not woken."""
+    import asyncio
+
+    from launcher.machine import gpus
+
+    return await asyncio.to_thread(gpus.find_gpus)

@@ -23,7 +23,7 @@ from launcher.base.paths import state_dir
 from launcher.gui.controller import Controller
 from launcher.gui.page_room import PageRoom
 from launcher.gui.pages import PAGES
-from launcher.gui.rail import Rail
+from launcher.gui.rail import Rail, find_gpus
 from launcher.gui.service import DEMO
 from launcher.gui.tray import Tray
 from launcher.gui.viewmodel import View
@@ -118,7 +118,9 @@ class Window(QMainWindow):
             QTimer.singleShot(_AHEAD_MS, self, self.build_ahead)
 
     def _steps_ahead(self) -> Iterator[bool]:
-        """Load the code of pages and build those that do not take long; each step stops the window for some 30 ms."""
+        """Name the GPUs, load the code of pages, build those that do not take long; each stops the window for 30 ms."""
+        self.controller.bridge.run(find_gpus, done=self.rail.show_gpus)
+        yield True
         for name, spec in self._specs.items():
             if spec.in_rail and name not in self._pages:
                 spec.load()

@@ -18,6 +18,8 @@ from launcher.gui.labels import Elided
 from launcher.gui.pages import PAGES
 from launcher.gui.single import SingleInstance
 from launcher.gui.window import Window
+from launcher.machine.gpu import Gpu
+from launcher.machine.gpus import GpusFound
 
 RAIL = [spec for spec in PAGES if spec.in_rail]
 
@@ -154,3 +156,31 @@ def test_what_is_shortened_is_whole_in_its_tip(qtbot: QtBot) -> None:
     assert label.accessibleName() == label.whole
     label.resize(900, 20)
     assert label.text() == label.whole
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        ((("NVIDIA GeForce RTX 4090", 24_564, False),), "RTX 4090 · 24 GB"),
+        ((("NVIDIA H100 80GB HBM3", 81_559, False),) * 2, "2 × H100 80GB HBM3 · 80 GB"),  # noqa: RUF001
+        ((("AMD Radeon RX 7900 XTX", None, False), ("Intel(R) Arc(TM) A770", 16_225, False)),
+         "Radeon RX 7900 XTX\nArc(TM) A770 · 16 GB"),
+        ((("NVIDIA GB10", 122_502, True),), "GB10"),
+        ((), "no GPU"),
+    ],
+)  # fmt: skip
+def test_the_rail_names_the_gpus(window: Window, gpus: tuple[tuple[str, int | None, bool], ...], said: str) -> None:
+    found = [
+        Gpu("other", at, name, str(at), memory_bytes=mib and mib * 2**20, unified=unified)
+        for at, (name, mib, unified) in enumerate(gpus)
+    ]
+    window.rail.show_gpus(GpusFound(tuple(found), {"nvidia": "No NVIDIA driver is installed."}, (), ()))
+    assert window.rail._gpus.text() == said
+    assert all(name in window.rail._gpus.toolTip() for name, _, _ in gpus)
+
+
+def test_the_gpus_of_this_computer_are_looked_for_when_nothing_else_is_to_be_done(window: Window, qtbot: QtBot) -> None:
+    assert window.rail._gpus.isHidden()
+    window.build_ahead()
+    qtbot.waitUntil(lambda: not window.rail._gpus.isHidden(), timeout=20_000)
+    assert window.rail._gpus.text()

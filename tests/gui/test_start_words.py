@@ -8,7 +8,7 @@ import pytest
 from launcher.base.errors import DiskFull
 from launcher.first_steps import How, Stage, Step, StepTold
 from launcher.gui.start.facts import Fact, facts_of, report_of
-from launcher.gui.start.looking import Computer, Found, Question
+from launcher.gui.start.looking import Computer, Found, Question, _told_apart
 from launcher.gui.start.said import (
     evidence_of,
     memory_of,
@@ -27,7 +27,7 @@ from launcher.machine.host import read_host
 from launcher.machine.machine import Machine
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.plan import Wish, make_plans
-from launcher.models.situation import situation_of
+from launcher.models.situation import described, situation_of
 
 MIB, GB = 2**20, 10**9
 FOLDER = Path("/home/ada/models")
@@ -188,3 +188,12 @@ def test_every_step_and_stage_can_be_said() -> None:
 @pytest.mark.parametrize(("seconds", "words"), [(45.2, "45 s"), (62, "1 min 2 s"), (7_500, "2 h 5 min"), (-1, "0 s")])
 def test_a_time_that_is_left(seconds: float, words: str) -> None:
     assert time_left(seconds) == words
+
+
+def test_of_plans_that_no_column_tells_apart_the_first_is_shown() -> None:
+    catalogue = load_catalogue()
+    plans = make_plans(catalogue, described(24, host_gib=64), Wish())
+    other = [replace(each, setting=replace(each.setting, ubatch=each.setting.ubatch * 2)) for each in plans]
+    assert _told_apart((*plans, *other)) == plans
+    shorter = replace(plans[0], setting=replace(plans[0].setting, context=4_096))
+    assert _told_apart((*plans, shorter)) == (*plans, shorter)

@@ -30,6 +30,8 @@ class MemoryCard(Card):
         self.head.insertWidget(1, self.badge)
         self._place.setAlignment(Qt.AlignmentFlag.AlignRight)
         self.head.addWidget(self._place, 100)
+        side, end = theme.px(theme.GAP_L), theme.px(theme.GAP_M)
+        self.body.setContentsMargins(side, end, side, end)
         self.body.setSpacing(theme.px(theme.GAP))
         self.body.addWidget(self.bar)
         state.previewed.connect(self.show_state)

@@ -13,15 +13,15 @@ from launcher.gui.cockpit.notices import Notices
 from launcher.gui.cockpit.panes import Panes, PaneSwitches
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Label
+from launcher.gui.labels import Elided
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.service import DEMO
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets import EmptyState, PageHead
 from launcher.gui.words import tr
 
-_WORDS_WIDTH = 200
-"""What the title and the line under it need beside the buttons, in pixels."""
+_WORDS_WIDTH = 260
+"""What the title and the line beside it need beside the buttons, in pixels."""
 
 
 class CockpitPage(QWidget):
@@ -51,7 +51,8 @@ class CockpitPage(QWidget):
         for place, stretch in enumerate((0, 3, 2)):
             self.panes.setStretchFactor(place, stretch)
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
+        side, end = theme.px(theme.GAP_XL), theme.px(theme.GAP_L)
+        layout.setContentsMargins(side, end, side, end)
         layout.setSpacing(theme.px(theme.GAP_M))
         layout.addWidget(self._make_head())
         self._below = QHBoxLayout()
@@ -105,7 +106,7 @@ class CockpitPage(QWidget):
             QTimer.singleShot(0, self.chat.prompt, self.chat.prompt.setFocus)
 
     def _make_head(self) -> PageHead:
-        self.head = PageHead(tr("Cockpit"))
+        self.head = PageHead(tr("Cockpit"), beside=True)
         self._switches = PaneSwitches(self.panes, {"sliders": tr("Sliders"), "plots": tr("Plots"), "chat": tr("Chat")})
         place = QWidget()
         self._beside = QHBoxLayout(place)
@@ -132,11 +133,10 @@ class CockpitPage(QWidget):
     def _make_figures(self) -> QWidget:
         column = QVBoxLayout()
         column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.px(theme.GAP_M))
-        self._note = Label()
+        column.setSpacing(theme.px(theme.GAP))
+        self._note = Elided()
         self._note.setObjectName("secondary")
         self._note.setFont(theme.font(theme.CAPTION_PX))
-        self._note.setWordWrap(True)
         self._note.hide()
         column.addWidget(self.plots, 1)
         column.addWidget(self._note)

@@ -119,7 +119,7 @@ class TimeAxis(Axis):
 
 
 class ValueAxis(Axis):
-    """Values from 0 up; the right one shows percent of its height."""
+    """Values from 0 up."""
 
     def boundingRect(self) -> Any:  # noqa: ANN401, N802
         """Leave room for labels at the ends, which pyqtgraph forgets with a grid, and then leaves them out."""
@@ -129,13 +129,10 @@ class ValueAxis(Axis):
         """Return the ticks."""
         top = high / (1 + PADDING)
         most = max(1, min(4, int(size / 22)))
-        step = top / min(most, 2) if self.orientation == "right" else tick_step(top, most)
+        step = tick_step(top, most)
         return [(step, [step * i for i in range(int(top / step + 0.01) + 1)])]
 
     def tickStrings(self, values: list[float], _scale: float, spacing: float) -> list[str]:  # noqa: N802
         """Return their texts."""
-        if self.orientation == "right":
-            top = max(values, default=1.0) or 1.0
-            return [f"{100 * value / top:.0f} %" for value in values]
         digits = 0 if spacing >= 1 and spacing == round(spacing) else 1 if round(spacing * 10, 6).is_integer() else 2
         return [f"{value:,.{digits}f}" for value in values]

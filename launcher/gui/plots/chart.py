@@ -42,9 +42,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
 
     def __init__(self, plot: Plot) -> None:
         self.time_axis = TimeAxis()
-        axes = {"bottom": self.time_axis, "left": ValueAxis("left")} | (
-            {"right": ValueAxis("right")} if plot.right else {}
-        )
+        axes = {"bottom": self.time_axis, "left": ValueAxis("left")}
         self._curves: dict[str, Any] = {}
         self.overlay = Overlay()
         super().__init__(axisItems=axes)
@@ -59,14 +57,10 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         self.setMinimumHeight(theme.px(_LEAST_HEIGHT))
         self.setAccessibleName(tr("Plot: {title}", title=tr(plot.title)))
         item = self.getPlotItem()
-        item.setContentsMargins(0, _GLYPHS, 0 if plot.right else theme.px(8), 0)
+        item.setContentsMargins(0, _GLYPHS, theme.px(8), 0)
         item.showGrid(y=True, alpha=0.2)
         item.getAxis("left").setWidth(theme.px(40))
         item.getAxis("bottom").setHeight(theme.px(18))
-        if plot.right:
-            item.showAxis("right")
-            item.getAxis("right").setWidth(theme.px(40))
-            item.getAxis("right").setGrid(False)
         for axis in axes.values():
             axis.enableAutoSIPrefix(False)
         for curve in plot.curves:
@@ -76,6 +70,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         item.getViewBox().disableAutoRange()
         self.overlay.setParent(self)
         self.overlay.unit = plot.unit if len(plot.read_outs) > 1 else ""  # else the read-out says it
+        self.overlay.top = "100 %" if plot.right else ""  # an axis at the right would shift this plot's time
         self.overlay.setAccessibleName(self.accessibleName())
         self.recolour()
         self.set_range(60.0, plot.top or plot.least)
@@ -84,7 +79,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         """Take the colours of the theme."""
         colours = theme.current()
         self.setBackground(colours.card)
-        for side in ("left", "bottom", "right"):
+        for side in ("left", "bottom"):
             axis = self.getPlotItem().getAxis(side)
             axis.setTextPen(pyqtgraph.mkPen(QColor(colours.secondary)))
             axis.setStyle(tickFont=theme.font(11, tabular=True), tickLength=0, hideOverlappingLabels=False)

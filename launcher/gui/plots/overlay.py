@@ -74,7 +74,8 @@ class Overlay(QWidget):
         self.marks: Sequence[tuple[float, MarkKind]] = ()
         self.dots: Sequence[Dot] = ()
         self.hover: Hover | None = None
-        self.unit = ""
+        self.unit = self.top = ""
+        """What the left axis counts, and what the upper end of the right one is."""
         self._grabbed: float | None = None
         self._font = theme.font(11, tabular=True)
 
@@ -83,13 +84,14 @@ class Overlay(QWidget):
         painter = QPainter(self)
         painter.setFont(self._font)
         colours = theme.current()
-        self._paint_marks(painter, colours)
-        self._paint_levels(painter, colours)
         painter.setPen(QColor(colours.secondary))
         painter.setFont(theme.font(_UNIT_PX))
-        gutter = QRectF(0, -1, self.area.left() - 6, self.area.top())
-        painter.drawText(gutter, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignTop), self.unit)
+        place = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignTop)
+        painter.drawText(QRectF(0, -1, self.area.left() - 6, self.area.top()), place, self.unit)
+        painter.drawText(QRectF(0, -1, self.width(), self.area.top()), place, self.top)
         painter.setFont(self._font)
+        self._paint_marks(painter, colours)
+        self._paint_levels(painter, colours)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         for dot in self.dots:
             self._paint_dot(painter, dot, 3.0)

@@ -338,7 +338,7 @@ class PlotPanel(QWidget):
         self._board.setAccessibleName(tr("Plots"))
         column = QVBoxLayout(self._board)
         column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.px(theme.GAP_M))
+        column.setSpacing(theme.px(theme.GAP))
         for card, height in zip(self.cards, _HEIGHTS, strict=True):
             column.addWidget(card, height)
         column.addStretch(0)

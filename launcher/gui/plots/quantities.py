@@ -22,9 +22,9 @@ class Quantity:
     """One series and how it is said. `scale` goes from the sample's unit to `unit`.
 
     `colour` is a role of the theme, `step` how far its line stands back behind the others of that colour. `against` is
-    the axis of its curve: the left one, the right one in percent, or the left one as a share of `reference` in percent.
-    It `stands_for` another series where that is not known. A read-out reserves room for `widest`; with `lasts` its
-    last value stays on show, with its age.
+    the axis of its curve: the left one, the right one in percent (of which the end alone is written), or the left one
+    as a share of `reference` in percent. It `stands_for` another series where that is not known. A read-out reserves
+    room for `widest`; with `lasts` its last value stays on show, with its age.
     """
 
     name: str

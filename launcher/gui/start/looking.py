@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -128,7 +128,7 @@ def _plans(
     from launcher.models.plan import Wish, make_plans, unplanned
 
     wish = Wish(question.family, question.intent)
-    plans = make_plans(catalogue, situation, wish)
+    plans = _told_apart(make_plans(catalogue, situation, wish))
     if question.family is None or not plans:
         return plans[:_ROWS], unplanned(catalogue, situation, wish) if question.family else ()
     first, seen = plans[0], {plan.file.quant for plan in plans}
@@ -145,6 +145,16 @@ def _plans(
     near = [*plans[1:], *other[:_OTHERWISE], *alike][: _ROWS - 1]
     near.sort(key=lambda plan: (plan.group, plan.setting.n_cpu_moe > 0, distance(plan)))
     return (first, *near), unplanned(catalogue, situation, wish)
+
+
+def _told_apart(plans: Iterable[Plan]) -> tuple[Plan, ...]:
+    """Return plans without those that no column tells from a better one, such as with another physical batch."""
+    first: dict[object, Plan] = {}
+    for plan in plans:
+        setting = plan.setting
+        seen = (plan.entry.id, plan.file.quant, setting.context, setting.kv, setting.draft, setting.n_cpu_moe)
+        first.setdefault((plan.status, *seen), plan)
+    return tuple(first.values())
 
 
 async def look_for(plan: Plan | None) -> Survey:

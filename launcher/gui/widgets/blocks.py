@@ -44,19 +44,19 @@ class Card(QFrame):
 
 
 class PageHead(QWidget):
-    """A page's title, a line under it, and buttons at the right."""
+    """A page's title, a line under it or, where height counts, `beside` it, and buttons at the right."""
 
-    def __init__(self, title: str, subtitle: str = "") -> None:
+    def __init__(self, title: str, subtitle: str = "", *, beside: bool = False) -> None:
         super().__init__()
         self.title = Label(title)
         self.title.setFont(theme.font(theme.TITLE_PX, bold=True))
         self.subtitle = Label()
         self.subtitle.setObjectName("secondary")
         self.subtitle.setWordWrap(True)
-        words = QVBoxLayout()
-        words.setSpacing(theme.px(2))
+        words = QHBoxLayout() if beside else QVBoxLayout()
+        words.setSpacing(theme.px(theme.GAP_M if beside else 2))
         words.addWidget(self.title)
-        words.addWidget(self.subtitle)
+        words.addWidget(self.subtitle, 1 if beside else 0)
         self._buttons = QHBoxLayout()
         self._buttons.setSpacing(theme.px(theme.GAP_M))
         layout = QHBoxLayout(self)
