@@ -34,14 +34,14 @@ class FirstPaint(QObject):
 
     def __init__(self, window: Window, then: Callable[[], None]) -> None:
         super().__init__(window)
-        self._then: Callable[[], None] | None = then
+        self._then = then
         window.installEventFilter(self)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
         """Look for the paint."""
-        if event.type() == QEvent.Type.Paint and self._then is not None:
-            then, self._then = self._then, None
-            QTimer.singleShot(0, self, then)
+        if event.type() == QEvent.Type.Paint:
+            watched.removeEventFilter(self)  # it costs something for each event
+            QTimer.singleShot(0, self, self._then)
         return super().eventFilter(watched, event)
 
 

@@ -1,9 +1,10 @@
 """The chat when something else happens while a reply comes: its conversation is deleted, its server stopped."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QMimeData, Qt, QUrl
 from pytestqt.qtbot import QtBot
 
 from launcher.engine.state import State
@@ -111,3 +112,13 @@ def test_another_conversation_is_not_opened_while_a_reply_comes_and_that_is_said
     chat.drawer._open.click()
     qtbot.waitUntil(lambda: not chat.chats.isChecked(), timeout=WAIT)
     assert not chat.banner.isVisible()
+
+
+def test_a_model_that_is_dropped_on_the_prompt_is_left_to_the_window(chat: ChatPane, tmp_path: Path) -> None:
+    def takes(name: str) -> bool:
+        data = QMimeData()
+        data.setUrls([QUrl.fromLocalFile(str(tmp_path / name))])
+        return chat.prompt.canInsertFromMimeData(data)
+
+    assert not takes("model.gguf")
+    assert takes("notes.txt")

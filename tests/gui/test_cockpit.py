@@ -264,3 +264,27 @@ def test_without_a_server_there_is_nothing_to_change(window: Window) -> None:
     assert not page.panes.shows("sliders")
     page.notices.show_applied(EngineFailed("It did not start.", ""))
     assert "It did not start." in page.notices.problem.text.text()
+
+
+def test_the_text_of_an_earlier_choice_is_never_shown_under_another(page: CockpitPage, qtbot: QtBot) -> None:
+    panel, seen = page.copy_panel, list[str]()
+    panel.text.textChanged.connect(lambda: seen.append(panel.text.toPlainText()))
+    panel.show_kind("systemd")
+    panel.show_kind("curl")
+    qtbot.waitUntil(panel.copy.isEnabled, timeout=20_000)
+    assert "curl" in panel.text.toPlainText()
+    assert not any("[Unit]" in text for text in seen)
+
+
+def test_what_failed_to_be_applied_is_said_until_something_else_runs(
+    page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
+) -> None:
+    with qtbot.waitSignal(demo.controller.applied, timeout=30_000):
+        demo.controller.apply({"extra": "--no-such-flag"}, drain_s=0.0)
+    wait_for(State.READY)
+    assert page.notices.problem.isVisible()
+    demo.controller.stop()
+    wait_for(State.STOPPED)
+    demo.controller.start()
+    wait_for(State.READY)
+    qtbot.waitUntil(lambda: not page.notices.problem.isVisible(), timeout=20_000)

@@ -67,6 +67,6 @@ def test_a_download_goes_on_after_the_program_was_killed(
     qtbot.waitUntil(lambda: any(each.state.value == "done" for each in page.queue.line.jobs), timeout=WAIT)
     assert told == [("Download done", job.title)]
     assert page.shelf is not None
-    first, second = server.told("killed").requests
+    _first, second = server.told("killed").requests
     begin = int(second["Range"].removeprefix("bytes=").partition("-")[0])
     assert 0 < begin <= ARRIVED < size

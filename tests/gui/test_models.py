@@ -1,5 +1,6 @@
 """The Models page: what lies here, what is done with it, and the downloads, on the real library and queue."""
 
+import concurrent.futures
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator
@@ -295,3 +296,23 @@ def test_a_files_name_is_never_html(
     tips += [label.toolTip() for label in window.page("models").details.findChildren(QLabel)]
     assert any("img src" in tip for tip in tips)
     assert not any("<img" in tip for tip in tips)
+
+
+def test_what_came_of_a_verification_that_was_stopped_is_not_said(
+    put: Callable[..., Path], open_page: Callable[[], ModelsPage], qtbot: QtBot
+) -> None:
+    put(models_dir() / "one.gguf")
+    put(models_dir() / "two.gguf")
+    page = open_page()
+    page.verify()
+    handle = page._verifying
+    assert handle is not None
+    concurrent.futures.wait([handle._future], timeout=60)  # it has ended, and this thread has not heard of it
+    page.verify()
+    page.table.selectRow(1)
+    page.verify()
+    second = page._verifying
+    assert second is not None
+    qtbot.waitUntil(lambda: page._verifying is None, timeout=WAIT)
+    assert second._future.done()
+    assert "two" in page.banner.text.text()

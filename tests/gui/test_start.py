@@ -249,3 +249,11 @@ def test_no_text_is_clipped_at_any_text_scale(scaled: None, looked: StartPage, w
         if label.isVisible() and label.wordWrap():
             assert label.heightForWidth(label.width()) <= label.height(), label.text()
     assert looked._content.width() <= looked.width()
+
+
+def test_once_it_is_stopped_it_is_offered_again(looked: StartPage, window: Window, qtbot: QtBot) -> None:
+    click(looked, qtbot, "Start the demo")
+    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    window.controller.stop()
+    qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo", timeout=20_000)
+    assert not looked.banner.isVisible()

@@ -41,8 +41,9 @@ class Prompt(QPlainTextEdit):
             super().keyPressEvent(event)
 
     def canInsertFromMimeData(self, source: QMimeData) -> bool:  # noqa: N802
-        """Whether something may be dropped: pictures may, to be told about."""
-        return has_image(source) or super().canInsertFromMimeData(source)
+        """Whether something may be dropped: pictures may, to be told about; a model is left to the window."""
+        is_model = any(url.fileName().lower().endswith(".gguf") for url in source.urls())
+        return not is_model and (has_image(source) or super().canInsertFromMimeData(source))
 
     def insertFromMimeData(self, source: QMimeData) -> None:  # noqa: N802
         """Take text; say that pictures are not supported yet."""

@@ -42,6 +42,7 @@ class CopyPanel(Card):
         super().__init__(tr("Copy as"))
         self._controller = controller
         self._kind: Kind = "command"
+        self._wanted: tuple[Kind, bool, str | None] = (self._kind, False, None)
         self.text = QPlainTextEdit()
         self.text.setReadOnly(True)
         self.text.setObjectName("log")
@@ -92,11 +93,14 @@ class CopyPanel(Card):
         self._kind = kind
         self._note.setText(tr(KINDS[kind]))
         self.text.setAccessibleName(tr(KINDS[kind]))
-        with_key, url = self.with_key.isChecked(), self._url()
+        wanted = self._wanted = kind, self.with_key.isChecked(), self._url()
+        self.text.clear()
         self.copy.setEnabled(False)
         self.show()
         self._controller.bridge.run(
-            lambda _tell: _text_of(kind, url, with_key=with_key), done=self._show_text, failed=self._show_error
+            lambda _tell: _text_of(*wanted),
+            done=lambda text: self._show_text(wanted, text),
+            failed=lambda error: self._show_error(wanted, error),
         )
 
     def copy_address(self) -> None:
@@ -115,12 +119,14 @@ class CopyPanel(Card):
         address = self._controller.view.address
         return f"http://{address}" if address else None
 
-    def _show_text(self, text: str) -> None:
-        self.text.setPlainText(visible(text))
-        self.copy.setEnabled(True)
+    def _show_text(self, wanted: object, text: str) -> None:
+        if wanted == self._wanted:  # and not what was asked for before, which may hold the key
+            self.text.setPlainText(visible(text))
+            self.copy.setEnabled(True)
 
-    def _show_error(self, error: LauncherError) -> None:
-        self.text.setPlainText(say_error(error))
+    def _show_error(self, wanted: object, error: LauncherError) -> None:
+        if wanted == self._wanted:
+            self.text.setPlainText(say_error(error))
 
     def _copy(self) -> None:
         self._to_clipboard(self.text.toPlainText(), tr("{kind} is copied.", kind=tr(KINDS[self._kind])))
@@ -130,7 +136,7 @@ class CopyPanel(Card):
         self.copied.emit(said)
 
 
-async def _text_of(kind: "Kind", url: str | None, *, with_key: bool) -> str:
+async def _text_of(kind: "Kind", with_key: bool, url: str | None) -> str:
     from dataclasses import replace
 
     from launcher import recipes

@@ -40,6 +40,7 @@ class Notices(QWidget):
         self.problem.closed.connect(self._forget)
         controller.view_changed.connect(self.show_view)
         controller.applied.connect(self.show_applied)
+        controller.launched.connect(self._take_launch)
         controller.health_changed.connect(self.show_health)
         self.show_view(controller.view)
         self.show_health(controller.health)
@@ -61,6 +62,13 @@ class Notices(QWidget):
         """Say why new settings were not taken over; what ran before runs again if it can."""
         self._failed = None if isinstance(error, Superseded) else error
         self.show_view(self._controller.view)
+
+    @Slot(object)
+    def _take_launch(self, launch: object) -> None:
+        """What failed to be applied is of no account any more once something else runs."""
+        if launch is not None and self._failed is not None:
+            self._failed = None
+            self.show_view(self._controller.view)
 
     def say(self, text: str) -> None:
         """Say that something was done."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from PySide6.QtCore import QSettings, QSize, Qt, Signal
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtCore import QSettings, QSize, Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QHideEvent, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QSplitter, QWidget
 
 from launcher.base.paths import state_dir
@@ -11,6 +11,9 @@ from launcher.gui import theme
 from launcher.gui.labels import set_tip
 from launcher.gui.widgets.segmented import keep_room
 from launcher.gui.words import tr
+
+_KEPT_AFTER_MS = 500
+"""So long must what is moved rest before it is written into the file."""
 
 
 class Panes(QSplitter):
@@ -36,7 +39,11 @@ class Panes(QSplitter):
             self.addWidget(pane)
         self.setSizes([theme.px(usual) for _, _, usual in panes.values()])
         self._restore()
-        self.splitterMoved.connect(lambda _at, _index: self._keep())
+        self._soon = QTimer(self)
+        self._soon.setSingleShot(True)
+        self._soon.setInterval(_KEPT_AFTER_MS)
+        self._soon.timeout.connect(self._keep)
+        self.splitterMoved.connect(lambda _at, _index: self._soon.start())
 
     def shows(self, name: str) -> bool:
         """Whether a pane is shown."""
@@ -84,6 +91,12 @@ class Panes(QSplitter):
         super().resizeEvent(event)
         self.fit()
 
+    def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
+        """Keep what was just moved."""
+        super().hideEvent(event)
+        if self._soon.isActive():
+            self._keep()
+
     def _restore(self) -> None:
         kept = _settings()
         sizes = kept.value("cockpit/panes")
@@ -93,7 +106,9 @@ class Panes(QSplitter):
         for name in self._off:
             self._panes[name].hide()
 
+    @Slot()
     def _keep(self) -> None:
+        self._soon.stop()
         kept = _settings()
         kept.setValue("cockpit/panes", self.saveState())
         kept.setValue("cockpit/hidden", " ".join(sorted(self._off)))

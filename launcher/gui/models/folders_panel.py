@@ -90,8 +90,7 @@ class FoldersPanel(Card):
         self._folders.addWidget(
             _Row("ring", "secondary", tr("Hugging Face cache"), tr("Belongs to other programs: only read."), None)
         )
-        for path in shelf.folders:
-            there = path.exists()
+        for path, there in shelf.folders.items():
             button = _quiet(tr("Take out"), partial(self._drop, path), tr("Look there no more; its files stay"))
             self.drop_buttons[path] = button
             under = tr("Added by you.") if there else tr("Added by you. It is not there now: is the disk connected?")

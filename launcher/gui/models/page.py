@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from launcher.models.library import LocalModel, Verified
     from launcher.runtime import Handle
 
-_SIDE_WIDTH, _NARROW = 340, 900
+_SIDE_WIDTH, _NARROW = 396, 940
 _FILES, _OFFERS, _FOLDERS = range(3)
 _TELL_S = 0.1
 
@@ -46,8 +46,11 @@ class ModelsPage(QWidget):
         self.shelf: Shelf | None = None
         self._used: dict[str, float] = {}
         self._wanted: Path | None = None
+        self._looking: Handle[None] | None = None
+        self._reading: Handle[None] | None = None
         self._verifying: Handle[None] | None = None
         self._verified: LocalModel | None = None
+        """What is being verified."""
         self.banner = Banner()
         self.queue = QueueHost(controller, self)
         self.table: Table[LocalModel] = Table(tr("Models on this computer"), file_columns(self._used))
@@ -69,8 +72,11 @@ class ModelsPage(QWidget):
 
     @Slot()
     def refresh(self) -> None:
-        """Look anew."""
-        self._controller.bridge.run(lambda _tell: read_shelf(), done=self._show_shelf, failed=self._fail)
+        """Look anew; what was looked at before does not come any more."""
+        if self._looking is not None:
+            self._looking.cancel()
+        run = self._controller.bridge.run
+        self._looking = run(lambda _tell: read_shelf(), done=self._show_shelf, failed=self._fail)
 
     @Slot()
     def start(self) -> None:
@@ -108,7 +114,10 @@ class ModelsPage(QWidget):
         self._verified = local
         self.details.show_progress(0, local.record.bytes)
         self._verifying = self._controller.bridge.run(
-            work, told=self._show_verifying, done=self._show_verified, failed=self._verify_failed
+            work,
+            told=lambda told: self._show_verifying(local, told),
+            done=lambda results: self._show_verified(local, results),
+            failed=lambda error: self._verify_failed(local, error),
         )
 
     @Slot()
@@ -292,25 +301,27 @@ class ModelsPage(QWidget):
     @Slot(object)
     def _show_file(self, local: LocalModel | None) -> None:
         self.details.show_file(local)
-        verified = self._verified
-        if self._verifying is None or local is None or verified is None or verified.path != local.path:
+        if local is None or self._verified is None or self._verified.path != local.path:
             self.details.show_progress(None, 0)
+        if self._reading is not None:
+            self._reading.cancel()  # of a row that was only passed
         if local is not None:
-            self._controller.bridge.run(
+            self._reading = self._controller.bridge.run(
                 lambda _tell: read_details(local),
                 done=lambda details: self.details.show_details(local, details),
                 failed=self._fail,
             )
 
-    def _show_verifying(self, told: tuple[int, float]) -> None:
-        local, shown = self._verified, self.details.local
-        if self._verifying is not None and local is not None and shown is not None and shown.path == local.path:
+    def _show_verifying(self, local: LocalModel, told: tuple[int, float]) -> None:
+        shown = self.details.local
+        if local is self._verified and shown is not None and shown.path == local.path:
             self.details.show_progress(told[0], local.record.bytes, told[1])
 
-    def _show_verified(self, results: tuple[Verified, ...]) -> None:
-        local = self._verified
+    def _show_verified(self, local: LocalModel, results: tuple[Verified, ...]) -> None:
+        if local is not self._verified:
+            return  # it was stopped
         self._verify_ended()
-        name = words.name_of(local) if local else ""
+        name = words.name_of(local)
         outcomes = {each.outcome.value for each in results}
         if "changed" in outcomes:
             text = tr(
@@ -326,12 +337,13 @@ class ModelsPage(QWidget):
             self.banner.tell(tr("{name} is what it should be.", name=name), "good")
         self.refresh()
 
-    def _verify_failed(self, error: LauncherError) -> None:
-        self._verify_ended()
-        self._fail(error)
+    def _verify_failed(self, local: LocalModel, error: LauncherError) -> None:
+        if local is self._verified:
+            self._verify_ended()
+            self._fail(error)
 
     def _verify_ended(self) -> None:
-        self._verifying = None
+        self._verifying = self._verified = None
         self.details.show_progress(None, 0)
 
     def _deleted(self, name: str, freed: int) -> None:

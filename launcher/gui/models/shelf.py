@@ -29,7 +29,8 @@ class Shelf:
     models: tuple[LocalModel, ...]
     leftovers: tuple[Leftover, ...]
     used: Mapping[str, float]
-    folders: tuple[Path, ...]
+    folders: Mapping[Path, bool]
+    """Those that the user added, and whether they are there now."""
     ours: Path
     free_bytes: int | None
     notice: str | None
@@ -97,7 +98,8 @@ def _read_shelf() -> Shelf:
     left = tuple(each for each in leftovers() if str(each.target) not in queued)
     ours = models_dir()
     there = next(each for each in (ours, *ours.parents) if each.exists())
-    return Shelf(found.models, left, last_used(), added_places(), ours, shutil.disk_usage(there).free, found.notice)
+    folders = {path: path.exists() for path in added_places()}
+    return Shelf(found.models, left, last_used(), folders, ours, shutil.disk_usage(there).free, found.notice)
 
 
 async def read_details(local: LocalModel) -> Details:

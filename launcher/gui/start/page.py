@@ -176,6 +176,7 @@ class StartPage(QWidget):
         self.table.chosen.connect(self._choose_row)
         self.family.activated.connect(self._choose_family)
         self.goal.activated.connect(self._choose_goal)
+        self._controller.launched.connect(self._take_launch)
 
     @Slot(object)
     def _show_looking(self, what: Looking) -> None:
@@ -306,6 +307,12 @@ class StartPage(QWidget):
         self.banner.tell(tr("It serves. {first}", first=first), "good")
         self._show_buttons()
         self.card.primary.setFocus()
+
+    @Slot(object)
+    def _take_launch(self, launch: object) -> None:
+        """Offer to start it again once what was started runs no more."""
+        if launch is None and self._done:
+            self._choose(self.plan)
 
     @Slot(object)
     def _show_failure(self, error: LauncherError) -> None:
