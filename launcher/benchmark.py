@@ -3,15 +3,16 @@
 import asyncio
 import logging
 import shlex
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from launcher.attach import Offer, address_of, attached
-from launcher.attach_bench import attached_bench
-from launcher.base.errors import LauncherError, NothingMeasured
+from launcher.attach_bench import AttachedBench, attached_bench
+from launcher.base.errors import BadOption, LauncherError, NothingMeasured, Refused
 from launcher.bench import SessionBench
 from launcher.engine import registry
 from launcher.engine.endpoint import Endpoint
@@ -27,7 +28,8 @@ from launcher.tuning.fill import Counts, sized
 from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
 from launcher.tuning.history_writer import HistoryWriter
 from launcher.tuning.measure import MINIMUM, MOST, WIDTH, Measured, OnRun, measure
-from launcher.tuning.records import Bench, Run, Settings, Value
+from launcher.tuning.records import Bench, Prompt, Run, Settings, Value
+from launcher.tuning.versus import OnTurn, Standing, versus
 from launcher.tuning.workloads import Workload
 
 KIND = "bench"
@@ -47,14 +49,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What was measured, of what, and where; `kept` is its id in the history."""
+    """What was measured, of what, and where; `kept` is its id in the history, None for another computer's server."""
 
     measured: Measured
     workload: Workload
     environment: Environment
     settings: Settings
     url: str
-    kept: str
+    kept: str | None
 
     def as_json(self) -> dict[str, Any]:
         """Return it for a file, without the runs."""
@@ -92,13 +94,20 @@ class Benchmark:
         return f"{decode.mean:.1f} tokens/s for {self.workload.title.lower()}{mtp}."
 
 
-async def benchmark_served(
-    session: Session, options: ServeOptions, named: str, wanted: Wanted, on_run: OnRun
-) -> Benchmark:
-    """Serve a model on a session and measure it; stopping the session is the caller's.
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server that can be measured. Of one on another computer (`here` False) nothing goes into the history."""
 
-    Raises what starting it raises, NothingMeasured, and BadOption for prompts that cannot have their size.
-    """
+    bench: Bench
+    server: Counts
+    environment: Environment
+    settings: Settings
+    url: str
+    here: bool = True
+
+
+async def serve_target(session: Session, options: ServeOptions, named: str) -> Target:
+    """Serve a model on a session, to be measured; stopping that is the caller's. Raises what a start raises."""
     launch = await launch_plan(options, Endpoint(0, ""))
     options = replace(options, context=launch.context)
     settings = _chosen(options)
@@ -106,56 +115,140 @@ async def benchmark_served(
     await bench.become(settings)
     supervisor = session.supervisor
     environment = await asyncio.to_thread(Environment.of_this_machine, launch)
-    return await _benchmark(bench, supervisor.client, wanted, environment, settings, supervisor.endpoint.url, on_run)
+    return Target(bench, supervisor.client, environment, settings, supervisor.endpoint.url)
 
 
-async def benchmark_running(entry: Entry, wanted: Wanted, on_run: OnRun) -> Benchmark:
-    """Measure a server of this user that another program runs, as it is. Raises what asking it raises."""
+@asynccontextmanager
+async def running_target(entry: Entry) -> AsyncIterator[Target]:
+    """Give a server of this user that another program runs, as it is. Raises what asking it raises."""
     key = await asyncio.to_thread(key_of, entry)
-    async with attached(address_of(entry.url), key, engine_pid=entry.engine_pid) as server:
-        settings = {name: _plain(value) for name, value in entry.settings.items() if value not in (None, [])}
-        async with attached_bench(server, settings, partial(asyncio.to_thread, _spill, entry.url)) as bench:
-            environment = await asyncio.to_thread(_environment, entry, server.offer)
-            try:
-                return await _benchmark(bench, server, wanted, environment, settings, entry.url, on_run)
-            except NothingMeasured:
-                if bench.error is not None:
-                    raise bench.error from None
-                raise
+    settings = {name: _plain(value) for name, value in entry.settings.items() if value not in (None, [])}
+    spilled = partial(asyncio.to_thread, _spill, entry.url)
+    async with (
+        attached(address_of(entry.url), key, engine_pid=entry.engine_pid) as server,
+        attached_bench(server, settings, spilled) as bench,
+    ):
+        environment = await asyncio.to_thread(_environment, server.offer, entry.engine, entry.model)
+        with _why(bench):
+            yield Target(bench, server, environment, settings, entry.url)
 
 
-async def _benchmark(
-    bench: Bench,
-    server: Counts,
-    wanted: Wanted,
-    environment: Environment,
-    settings: Settings,
-    url: str,
-    on_run: OnRun,
-) -> Benchmark:
-    work = wanted.workload
-    prompts = await sized(work.prompts, server)
-    writer = HistoryWriter(_not_kept)
-    kept = writer.begin(KIND, environment, settings, workload=work.name)
+@asynccontextmanager
+async def other_target(url: str, api_key: str | None) -> AsyncIterator[Target]:
+    """Give a server that others started. Raises what asking it raises."""
+    async with attached(address_of(url), api_key) as server, attached_bench(server) as bench:
+        offer, here = server.offer, server.address.local
+        engine, model = "llama-server" if offer.is_llama_server else "another server", offer.model or "unknown"
+        environment = Environment(ModelFacts(model), engine, offer.engine or "")
+        if here:
+            environment = await asyncio.to_thread(_environment, offer, engine, model)
+        with _why(bench):
+            yield Target(bench, server, environment, {}, offer.url, here)
 
-    def take(run: Run, number: int) -> None:
-        if number:
-            writer.add(kept, run)
-        on_run(run, number)
 
-    minimum, most, width = (wanted.runs, wanted.runs, 0.0) if wanted.runs else (MINIMUM, MOST, wanted.width)
+@contextmanager
+def _why(bench: AttachedBench) -> Iterator[None]:
+    """Raise the server's own error where nothing could be measured because of that."""
     try:
-        measured = await measure(
-            bench, prompts, width=width, budget_s=wanted.budget_s, on_run=take, minimum=minimum, most=most
-        )
-        told = Benchmark(measured, work, environment, settings, url, kept)
-        writer.finish(kept, {**told.as_json(), "sentence": told.sentence})
-    except LauncherError as error:
-        writer.finish(kept, {"error": error.title, "sentence": error.title})
+        yield
+    except NothingMeasured:
+        if bench.error is not None:
+            raise bench.error from None
         raise
-    finally:
-        await asyncio.shield(asyncio.to_thread(writer.close))
+
+
+async def benchmark(target: Target, wanted: Wanted, on_run: OnRun) -> Benchmark:
+    """Measure a target, and keep that in the history.
+
+    Raises NothingMeasured, and BadOption for prompts that cannot have their size.
+    """
+    work, settings = wanted.workload, target.settings
+    prompts = await sized(work.prompts, target.server)
+    minimum, most, width = (wanted.runs, wanted.runs, 0.0) if wanted.runs else (MINIMUM, MOST, wanted.width)
+    async with _recorded([target], work) as record:
+
+        def take(run: Run, number: int) -> None:
+            record.take(target, run, number)
+            on_run(run, number)
+
+        try:
+            measured = await measure(
+                target.bench,
+                prompts,
+                width=width,
+                budget_s=wanted.budget_s,
+                on_run=take,
+                minimum=minimum,
+                most=most,
+            )
+        except NothingMeasured as error:
+            record.finish(target, {"error": error.title, "sentence": error.title})
+            raise
+        told = Benchmark(measured, work, target.environment, settings, target.url, record.ids.get(target.url))
+        record.finish(target, {**told.as_json(), "sentence": told.sentence})
     return told
+
+
+async def compare(targets: Sequence[Target], work: Workload, rounds: int, on_turn: OnTurn) -> tuple[Standing, ...]:
+    """Ask several targets the same in turns, and keep that in the history; a standing is named by its address.
+
+    Prompts get their sizes by the first that can count. Raises NothingMeasured when none can be measured, BadOption
+    when two have the same address.
+    """
+    if len({target.url for target in targets}) < len(targets):
+        raise BadOption("A server cannot be compared with itself.", "Name each server once.")
+    prompts = await _sized_by_any(work, targets)
+    by_url = {target.url: target for target in targets}
+
+    async with _recorded(targets, work) as record:
+
+        def take(url: str, run: Run, number: int) -> None:
+            record.take(by_url[url], run, number)
+            on_turn(url, run, number)
+
+        found = await versus({url: each.bench for url, each in by_url.items()}, prompts, rounds=rounds, on_turn=take)
+        for each in found:
+            record.finish(by_url[each.name], {"against": [url for url in by_url if url != each.name]})
+    return found
+
+
+async def _sized_by_any(work: Workload, targets: Sequence[Target]) -> tuple[Prompt, ...]:
+    for target in targets[:-1]:
+        with suppress(Refused):
+            return await sized(work.prompts, target.server)
+    return await sized(work.prompts, targets[-1].server)
+
+
+class _Record:
+    """Keeps runs in the history while they are measured; where that cannot be, a warning says so."""
+
+    def __init__(self, targets: Sequence[Target], work: Workload) -> None:
+        self._writer = HistoryWriter(_not_kept)
+        self.ids = {
+            each.url: self._writer.begin(KIND, each.environment, each.settings, workload=work.name)
+            for each in targets
+            if each.here
+        }
+
+    def take(self, target: Target, run: Run, number: int) -> None:
+        if number and target.url in self.ids:
+            self._writer.add(self.ids[target.url], run)
+
+    def finish(self, target: Target, result: Mapping[str, Any]) -> None:
+        if target.url in self.ids:
+            self._writer.finish(self.ids[target.url], result)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@asynccontextmanager
+async def _recorded(targets: Sequence[Target], work: Workload) -> AsyncIterator[_Record]:
+    record = _Record(targets, work)
+    try:
+        yield record
+    finally:
+        await asyncio.shield(asyncio.to_thread(record.close))
 
 
 def _chosen(options: ServeOptions) -> dict[str, Value]:
@@ -171,12 +264,13 @@ def _plain(value: object) -> Value:
     return value if isinstance(value, int | float | str) else str(value)
 
 
-def _environment(entry: Entry, offer: Offer) -> Environment:
-    model = ModelFacts(entry.model)
+def _environment(offer: Offer, engine: str, name: str) -> Environment:
+    """Return where a server of this computer is measured; its model is that of the file, where it names one."""
+    model = ModelFacts(name)
     if offer.model_path is not None:
         with suppress(LauncherError, OSError):
             model = model_facts(read_model(Path(offer.model_path)))
-    return Environment.here(model, entry.engine, offer.engine or "")
+    return Environment.here(model, engine, offer.engine or "")
 
 
 def _spill(url: str) -> str | None:

@@ -1,6 +1,7 @@
 """A benchmark of a server that runs: its counts are the engine's own."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from launcher.attach import address_of, attached
 from launcher.attach_bench import attached_bench
 from launcher.base.errors import BadOption, NothingMeasured
-from launcher.benchmark import Wanted, benchmark_running, benchmark_served
+from launcher.benchmark import Wanted, benchmark, compare, other_target, running_target, serve_target
 from launcher.engine import registry
 from launcher.engine.launch import ServeOptions
 from launcher.monitor.meter import total
@@ -17,6 +18,8 @@ from launcher.session import Session
 from launcher.tuning.history import History
 from launcher.tuning.records import Prompt, Run
 from launcher.tuning.workloads import Workload
+from tests.test_attach import KEY, MODELS, Answer, serving
+from tests.test_attach_bench import streaming
 
 PROMPTS = (
     Prompt("one", (("user", "What is MTP?"),), 70, {"temperature": 1.0}),
@@ -33,9 +36,8 @@ async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_mod
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048, draft=4))
         client = session.supervisor.client
         before = read_counters(await client.metrics())
-        benchmark = await benchmark_running(
-            registry.find(None), Wanted(WORK, runs=3), lambda run, number: told.append((number, run))
-        )
+        async with running_target(registry.find(None)) as target:
+            made = await benchmark(target, Wanted(WORK, runs=3), lambda run, number: told.append((number, run)))
         counted = between(before, read_counters(await client.metrics()))
     finally:
         await session.stop()
@@ -45,15 +47,15 @@ async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_mod
     assert drafts.accepted == counted.acceptance.accepted > 0
     assert drafts.accepted_by_position == counted.acceptance.accepted_by_position
     assert sum(run.reply_tokens for _, run in told) == counted.predicted_n
-    found = benchmark.measured
+    found = made.measured
     assert found.runs == tuple(run for number, run in told if number), "all but the reply that warms up"
     assert found.acceptance == total([run.acceptance for run in found.runs if run.acceptance])
     assert {run.prompt_tokens for run in found.runs if run.prompt == "sized"} == {500}
     assert not any(run.cached_tokens for run in found.runs)
-    assert benchmark.environment.model.name == "MTP demo"
-    assert benchmark.settings["draft"] == 4
+    assert made.environment.model.name == "MTP demo"
+    assert made.settings["draft"] == 4
     with History() as history:
-        kept = history.load(benchmark.kept)
+        kept = history.load(made.kept or "")
     assert kept.runs == found.runs
     assert kept.result["acceptance"] == found.acceptance.rate
 
@@ -63,11 +65,12 @@ async def test_what_does_not_fit_is_told_and_kept_as_a_failure(demo_model: Path)
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=512)
     try:
         long = Workload("long", "Long", 1, (Prompt("long", (("user", "What?"),), 8, size=900),), "this test")
+        target = await serve_target(session, options, "demo")
         with pytest.raises(NothingMeasured, match="context"):
-            await benchmark_served(session, options, "demo", Wanted(long, runs=1), lambda *_: None)
+            await benchmark(target, Wanted(long, runs=1), lambda *_: None)
         small = Workload("small", "Small", 1, (Prompt("small", (("user", "What?"),), 8, size=2),), "this test")
         with pytest.raises(BadOption, match="tokens of its own"):
-            await benchmark_served(session, options, "demo", Wanted(small, runs=1), lambda *_: None)
+            await benchmark(target, Wanted(small, runs=1), lambda *_: None)
     finally:
         await session.stop()
     with History() as history:
@@ -86,7 +89,8 @@ async def test_what_the_servers_own_program_says_of_its_memory_counts(demo_model
         assert session._registration.settle(20.0)
         work = Workload("test", "Test", 1, PROMPTS[:1], "this test")
         with pytest.raises(NothingMeasured, match="300 MiB lie in host memory"):
-            await benchmark_running(registry.find(None), Wanted(work, runs=1), lambda *_: None)
+            async with running_target(registry.find(None)) as target:
+                await benchmark(target, Wanted(work, runs=1), lambda *_: None)
     finally:
         await session.stop()
 
@@ -106,3 +110,38 @@ async def test_the_machine_is_watched_beside_a_server_of_another_program(demo_mo
             assert bench.monitor.watch.health is not None
     finally:
         await session.stop()
+
+
+async def test_another_kind_of_server_beside_ours_is_measured_by_the_same_clock(demo_model: Path) -> None:
+    session = Session()
+    routes: dict[str, Answer] = {"/v1/models": MODELS, "/v1/chat/completions": streaming(usage=True)}
+    turns: list[tuple[str, int]] = []
+    try:
+        options = ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048)
+        async with serving(routes) as (url, asked), other_target(url, KEY) as other:
+            ours = await serve_target(session, options, "demo")
+            found = await compare([ours, other], WORK, 2, lambda name, _, number: turns.append((name, number)))
+            with pytest.raises(BadOption, match="with itself"):
+                await compare([other, other], WORK, 2, lambda *_: None)
+    finally:
+        await session.stop()
+    mine, theirs = found
+    assert [each.name for each in found] == [ours.url, url]
+    assert turns == [
+        *((each, 0) for each in (ours.url, url)),
+        *((each, 1) for each in (ours.url, url) for _ in PROMPTS),
+        *((each, 2) for each in (url, ours.url) for _ in PROMPTS),
+    ]
+    assert mine.measured
+    assert theirs.measured
+    assert mine.measured.clock == theirs.measured.clock == "wall"
+    assert mine.measured.acceptance
+    assert theirs.measured.acceptance is None
+    bodies = [json.loads(each.partition(b"\r\n\r\n")[2]) for each in asked if each.startswith(b"POST")]
+    sized_to = [run.prompt_tokens for run in mine.measured.runs if run.prompt == "sized"]
+    assert sized_to == [500, 500]
+    assert max(len(body["messages"][0]["content"]) for body in bodies) > 900, "theirs has the same text"
+    with History() as history:
+        kept = {each.model: history.load(each.id) for each in history.find()}
+    assert {each.runs[0].clock for each in kept.values()} == {"engine", "wall"}
+    assert kept["some/model"].environment.engine == "another server"

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
-from launcher.cli.key_options import add_key_options, key_for
+from launcher.cli.key_options import add_key_options, key_or_ours
 from launcher.cli.output import finite, print_json, rounded
 from launcher.cli.round_line import round_line, runs
 
@@ -39,19 +39,11 @@ async def run(options: argparse.Namespace) -> int:
     """Tell what the server offers, then what it does; exit code 1 when it stops answering."""
     from launcher.attach import address_of, attached
     from launcher.base.errors import BadOption
-    from launcher.engine import registry
-    from launcher.engine.listener import key_of
 
     if not options.bench and (options.runs is not None or options.workload is not None):
         raise BadOption("--runs and --workload say what --bench measures.", "Add --bench.")
     address = address_of(options.url)
-    key = key_for(options.url, options)
-    if key is None:  # one of ours needs no key to be given
-        ours = await asyncio.to_thread(registry.running)
-        entry = next(
-            (entry for entry in ours if entry.url == address.url.replace("//localhost:", "//127.0.0.1:")), None
-        )
-        key = await asyncio.to_thread(key_of, entry) if entry else None
+    key = await key_or_ours(options.url, options)
     async with attached(address, key) as server:
         if options.bench:
             return await _bench(server, options.workload or _WORKLOAD, runs=options.runs or 3, as_json=options.json)

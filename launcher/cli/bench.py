@@ -5,26 +5,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
-from launcher.base.units import percent
-from launcher.cli.layout import filled, print_table
-from launcher.cli.output import finite, print_json, rounded
+from launcher.cli.key_options import add_key_options, key_or_ours
+from launcher.cli.output import finite, print_json
 from launcher.cli.round_line import round_line, runs
 
 if TYPE_CHECKING:
     from launcher.app import Session
-    from launcher.benchmark import Benchmark, Wanted
+    from launcher.benchmark import Target, Wanted
     from launcher.engine.registry import Entry
-    from launcher.tuning.measure import Figure, Measured, OnRun
-    from launcher.tuning.records import Run
     from launcher.tuning.workloads import Workload
 
 _WITHIN, _BUDGET_MIN = 3.0, 5.0
-_UNKNOWN = "not known"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +58,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
     )
     parser.add_argument("--url", help="which server, when more than one runs")
+    parser.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="ask this server (Ollama, vLLM, another llama-server) the same in turns; may be given more than once",
+    )
+    add_key_options(parser)
     parser.epilog = (
         "When a server of this program runs, that is asked as it is. Else the model is served with the settings that it"
         " had the last time, measured, and stopped. The result goes into the history."
@@ -89,25 +94,63 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Measure, and tell what came of it; exit code 1 when the server failed before the end."""
-    from launcher.tuning.measure import Ended
+    """Measure, and tell what came of it; exit code 1 when a server failed before the end."""
+    from launcher import app
+    from launcher.base.errors import LauncherError
+    from launcher.cli.bench_words import print_workloads
+    from launcher.cli.progress import StateLine
+    from launcher.cli.to_do import print_failure
     from launcher.tuning.workloads import USUAL, workload, workloads
 
     if options.list:
-        _list(workloads(), as_json=options.json)
+        print_workloads(workloads(), as_json=options.json)
         return 0
     work = await asyncio.to_thread(workload, options.workload or USUAL)
-    wanted = _wanted(options, work)
-    with round_line(wanted.runs, quiet=options.json) as show:
-        entry = await _running(options)
-        told = await (_served(options, wanted, show) if entry is None else _asked(entry, options, wanted, show))
-        if told is None:
-            return 1
+    entry = await _running(options)
+    if entry is not None:
+        async with _asked(entry, options) as target:
+            return await _measured(target, work, options)
+    states = StateLine()
+    session = app.Session(on_event=None if options.json else states.show)
+    try:
+        target = await _served(session, options)
+        return await _measured(target, work, options)
+    except LauncherError as error:
+        print_failure(error, session.way, as_json=options.json)
+        return 1
+    finally:
+        await session.stop()
+
+
+async def _measured(target: Target, work: Workload, options: argparse.Namespace) -> int:
+    """Measure a target, alone or against others, and print that."""
+    from launcher.benchmark import benchmark, compare, other_target
+    from launcher.cli.bench_words import benchmark_json, print_benchmark, print_standings, standing_json
+    from launcher.tuning.measure import Ended
+    from launcher.tuning.versus import ROUNDS
+
+    if not options.against:
+        wanted = _wanted(options, work)
+        with round_line(wanted.runs, quiet=options.json) as show:
+            told = await benchmark(target, wanted, show)
+        if options.json:
+            print_json(benchmark_json(told))
+        else:
+            print_benchmark(told)
+        return 1 if told.measured.ended is Ended.FAILED else 0
+    rounds = options.runs or ROUNDS
+    async with AsyncExitStack() as stack:
+        others = [other_target(url, await key_or_ours(url, options)) for url in options.against]
+        targets = [target, *[await stack.enter_async_context(other) for other in others]]
+        with round_line(rounds, quiet=options.json) as show:
+            found = await compare(targets, work, rounds, lambda _, run, number: show(run, number))
     if options.json:
-        print_json({**_rounded(told.as_json()), "runs": [_run_json(each) for each in told.measured.runs]})
+        both = zip(found, targets, strict=True)
+        about = {"workload": {"name": work.name, "version": work.version}, "rounds": rounds}
+        print_json({**about, "servers": [standing_json(each, of) for each, of in both]})
     else:
-        _print(told)
-    return 1 if told.measured.ended is Ended.FAILED else 0
+        print_standings(found, targets, work)
+    return 1 if any(each.error for each in found) else 0
 
 
 def _wanted(options: argparse.Namespace, work: Workload) -> Wanted:
@@ -119,18 +162,30 @@ def _wanted(options: argparse.Namespace, work: Workload) -> Wanted:
 
 
 async def _running(options: argparse.Namespace) -> Entry | None:
-    """Return the server that is meant, None when none runs."""
+    """Return the server that is meant, none of those that it is compared with; None when no other runs."""
+    from launcher.attach import address_of
+    from launcher.base.errors import BadOption, SeveralServers
     from launcher.engine import registry
 
-    if options.url is None and not await asyncio.to_thread(registry.running):
-        return None
-    return await asyncio.to_thread(registry.find, options.url)
+    if options.against and (options.within or options.budget):
+        raise BadOption("--within and --budget are for one server.", "With --against say --runs.")
+    if (options.api_key_env or options.key_file) and len(options.against) != 1:
+        raise BadOption("A key is for the one server that --against names.", "Leave it out, or name one server.")
+    if options.url is not None:
+        return await asyncio.to_thread(registry.find, options.url)
+    others = {address_of(url).url.replace("//localhost:", "//127.0.0.1:") for url in options.against}
+    entries = [entry for entry in await asyncio.to_thread(registry.running) if entry.url not in others]
+    if len(entries) > 1:
+        names = ", ".join(entry.url for entry in entries)
+        raise SeveralServers(f"{len(entries)} servers are running: {names}.", "Name one with --url.")
+    return entries[0] if entries else None
 
 
-async def _asked(entry: Entry, options: argparse.Namespace, wanted: Wanted, show: OnRun) -> Benchmark:
-    """Measure a server that runs. Raises BadOption for what would change it, or for another model than it has."""
+@asynccontextmanager
+async def _asked(entry: Entry, options: argparse.Namespace) -> AsyncIterator[Target]:
+    """Give a server that runs. Raises BadOption for what would change it, or for another model than it has."""
     from launcher.base.errors import BadOption
-    from launcher.benchmark import benchmark_running
+    from launcher.benchmark import running_target
 
     if options.changes or options.engine:
         raise BadOption(
@@ -144,7 +199,8 @@ async def _asked(entry: Entry, options: argparse.Namespace, wanted: Wanted, show
         )
     if not options.json:
         print(f"Asking {entry.url} ({one_line(entry.model)}).", file=sys.stderr)
-    return await benchmark_running(entry, wanted, show)
+    async with running_target(entry) as target:
+        yield target
 
 
 def _name(options: argparse.Namespace) -> str:
@@ -154,13 +210,10 @@ def _name(options: argparse.Namespace) -> str:
     return name_of(app.options_for(options.model, lambda path: ServeOptions(model=path), draft=None))
 
 
-async def _served(options: argparse.Namespace, wanted: Wanted, show: OnRun) -> Benchmark | None:
-    """Serve the model and measure it; None when it cannot be served, which is told with what can be done."""
+async def _served(session: Session, options: argparse.Namespace) -> Target:
+    """Serve the model, with the settings of the last time and over them those that are given."""
     from launcher import app
-    from launcher.base.errors import LauncherError
-    from launcher.benchmark import benchmark_served
-    from launcher.cli.progress import StateLine
-    from launcher.cli.to_do import print_failure
+    from launcher.benchmark import serve_target
     from launcher.engine.build import BUILT_IN
     from launcher.engine.last import last
     from launcher.engine.launch import ServeOptions
@@ -172,138 +225,4 @@ async def _served(options: argparse.Namespace, wanted: Wanted, show: OnRun) -> B
     changes = parse_settings(dict(options.changes))
     found = app.options_for(model, lambda path: ServeOptions(model=path, engine=engine, built_in=built_in), draft=None)
     found = with_settings(found, await asyncio.to_thread(remembered, found.model))
-    found = with_settings(found, changes)
-    states = StateLine()
-    session: Session = app.Session(on_event=None if options.json else states.show)
-    try:
-        return await benchmark_served(session, found, model, wanted, show)
-    except LauncherError as error:
-        print_failure(error, session.way, as_json=options.json)
-        return None
-    finally:
-        await session.stop()
-
-
-def _list(found: tuple[Workload, ...], *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            [
-                {
-                    "name": each.name,
-                    "title": each.title,
-                    "about": each.about,
-                    "version": each.version,
-                    "prompts": len(each.prompts),
-                    "reply_tokens": each.reply_tokens,
-                    "runs": each.runs,
-                }
-                for each in found
-            ]
-        )
-        return
-    rows = [(each.name, str(len(each.prompts)), f"{each.reply_tokens:,}", each.about) for each in found]
-    print_table([("WORKLOAD", "PROMPTS", "TOKENS A ROUND", "WHAT"), *rows], right=(1, 2))
-
-
-def _print(told: Benchmark) -> None:
-    found, work = told.measured, told.workload
-    settings = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in told.settings.items())
-    model = one_line(told.environment.model.words)
-    engine = one_line(f"{told.environment.engine} {told.environment.engine_version}")
-    print(filled(f"{work.title} (version {work.version}) on {model}, engine {engine}, {settings}."))
-    lines = {
-        "decode": _speed(found),
-        "prompts": _by_prompt(found.counted),
-        "prefill": f"{found.prefill.mean:.0f} tokens/s" if found.prefill else _UNKNOWN,
-        "first token": f"{found.first_token.mean:.3f} s" if found.first_token else _UNKNOWN,
-        "drafts": _drafts(found),
-        "power": _power(found),
-        "left out": _left_out(found),
-    }
-    for name, text in lines.items():
-        if text:
-            print(filled(text, f"  {name:<12} "))
-    print(filled(f"{_end(found)}Kept as {told.kept}: `mtp-launcher history show {told.kept}`."))
-
-
-def _speed(found: Measured) -> str:
-    decode, interval = found.decode, found.interval
-    if decode is None:
-        return _UNKNOWN
-    whose = "" if found.clock == "engine" else ", by the clock here"
-    said = f"{decode.mean:.1f} tokens/s"
-    if interval is not None and interval.n > 1:
-        said += f" ± {interval.half_width:.1f} (95 % interval of the mean of {interval.n} rounds{whose})"
-    spread = f"; standard deviation {decode.stdev:.1f}" if decode.stdev is not None else ""
-    return f"{said}{spread} over {decode.runs} replies"
-
-
-def _by_prompt(counted: tuple[Run, ...]) -> str:
-    rates: dict[str, list[float]] = {}
-    for each in counted:
-        rates.setdefault(each.prompt, []).append(each.decode_rate or 0.0)
-    return ", ".join(f"{name} {fmean(values):.1f}" for name, values in rates.items()) if len(rates) > 1 else ""
-
-
-def _drafts(found: Measured) -> str:
-    drafts = found.acceptance
-    if drafts is None:
-        return "none"
-    by_position = ", ".join(percent(share) for share in drafts.rates_by_position)
-    whole = f"{percent(drafts.rate)} accepted ({drafts.accepted:,} of {drafts.drafted:,}"
-    return f"{whole}; by position {by_position}); a step yields {drafts.mean_length:.2f} tokens"
-
-
-def _power(found: Measured) -> str:
-    power: Figure | None = found.power
-    if power is None:
-        return ""
-    energy = f", {found.tokens_per_joule:.2f} tokens a joule" if found.tokens_per_joule else ""
-    heat = f", up to {found.hottest_c:.0f} °C" if found.hottest_c is not None else ""
-    return f"{power.mean:.0f} W{energy}{heat}"
-
-
-def _left_out(found: Measured) -> str:
-    why = [each.error or each.spoilt or "" for each in found.runs if each.error or each.spoilt]
-    return f"{len(why)} replies: {' '.join(dict.fromkeys(why))}" if why else ""
-
-
-def _end(found: Measured) -> str:
-    from launcher.tuning.measure import Ended
-
-    if found.ended is Ended.BUDGET and found.interval is not None:
-        share = found.interval.half_width / found.interval.estimate
-        known = f"to {100 * share:.1f} %" if found.interval.n > 1 else "from one round only"
-        return f"The time was up: the mean is known {known}. "
-    return "The server failed before the end. " if found.ended is Ended.FAILED else ""
-
-
-def _rounded(told: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures without digits that mean nothing."""
-    interval = told.pop("interval") or {}
-    shares = {name: rounded(told[name], 4) for name in ("acceptance", "first_token_s", "tokens_per_joule")}
-    rates = {name: rounded(told[name], 3) for name in ("mean", "stdev", "prefill", "power_w", "temperature_c")}
-    ends = {"ci_low": rounded(interval.get("low"), 3), "ci_high": rounded(interval.get("high"), 3)}
-    by_position = [rounded(share, 4) for share in told["acceptance_by_position"]]
-    return {**told, **rates, **shares, **ends, "rounds": interval.get("n", 0), "acceptance_by_position": by_position}
-
-
-def _run_json(run: Run) -> dict[str, Any]:
-    drafts = run.acceptance
-    return {
-        "prompt": run.prompt,
-        "prompt_n": run.prompt_tokens,
-        "cache_n": run.cached_tokens,
-        "predicted_n": run.reply_tokens,
-        "tokens_per_second": rounded(run.decode_rate, 3),
-        "prefill_per_second": rounded(run.prefill_rate, 3),
-        "first_token_s": rounded(run.first_token_s, 4),
-        "draft_n": drafts and drafts.drafted,
-        "draft_n_accepted": drafts and drafts.accepted,
-        "acceptance_by_position": [rounded(share, 4) for share in drafts.rates_by_position] if drafts else [],
-        "power_w": rounded(run.power_w),
-        "temperature_c": rounded(run.temperature_c),
-        "clock_mhz": rounded(run.clock_mhz),
-        "spoilt": run.spoilt,
-        "error": run.error,
-    }
+    return await serve_target(session, with_settings(found, changes), model)

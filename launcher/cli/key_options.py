@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import re
 import sys
@@ -46,3 +47,21 @@ def key_for(url: str | None, options: argparse.Namespace) -> str | None:
     if url is not None and address_of(url).open_key:
         print("Without https, everybody on the way there can read the API key.", file=sys.stderr)
     return key
+
+
+async def key_or_ours(url: str, options: argparse.Namespace) -> str | None:
+    """Return the key that the options name; else that of a server of ours, which needs none to be given.
+
+    Raises what `key_for` and `listener.key_of` raise.
+    """
+    from launcher.attach import address_of
+    from launcher.engine import registry
+    from launcher.engine.listener import key_of
+
+    key = key_for(url, options)
+    if key is not None:
+        return key
+    address = address_of(url).url.replace("//localhost:", "//127.0.0.1:")
+    ours = await asyncio.to_thread(registry.running)
+    entry = next((entry for entry in ours if entry.url == address), None)
+    return await asyncio.to_thread(key_of, entry) if entry else None

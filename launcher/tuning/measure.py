@@ -139,22 +139,20 @@ async def measure(
     `tuner`, not by this.
     """
     began_s = bench.now_s()
-    warm_up = replace(prompts[0], tokens=min(WARM_UP_TOKENS, prompts[0].tokens))
-    first = await bench.run(warm_up, seed=seed)
+    first = await warm_up(bench, prompts, seed)
     _tell(on_run, 0, first)
     runs: list[Run] = []
     rounds: list[float] = []
     ended = Ended.FAILED if first.error else Ended.MOST
     for number in range(1, most + 1) if not first.error else ():
         round_s = bench.now_s()
-        done = await _round(bench, prompts, seed + number, partial(_tell, on_run, number))
+        done = await ask_round(bench, prompts, seed + number, partial(_tell, on_run, number))
         runs += done
         if any(run.error for run in done):
             ended = Ended.FAILED
             break
-        rates = {run.prompt: run.decode_rate for run in done if run.counts}
-        if len(rates) == len(prompts):
-            rounds.append(statistics.fmean(rate for rate in rates.values() if rate is not None))
+        if (rate := round_rate(done, prompts)) is not None:
+            rounds.append(rate)
         if number >= minimum and (not rounds or _narrow(rounds, width)):
             ended = Ended.NARROW if rounds else Ended.UNKNOWN
             break
@@ -169,7 +167,12 @@ async def measure(
     return measured
 
 
-async def _round(bench: Bench, prompts: Sequence[Prompt], seed: int, tell: Callable[[Run], None]) -> list[Run]:
+async def warm_up(bench: Bench, prompts: Sequence[Prompt], seed: int) -> Run:
+    """Ask for one short reply, which counts for nothing but an error."""
+    return await bench.run(replace(prompts[0], tokens=min(WARM_UP_TOKENS, prompts[0].tokens)), seed=seed)
+
+
+async def ask_round(bench: Bench, prompts: Sequence[Prompt], seed: int, tell: Callable[[Run], None]) -> list[Run]:
     """Ask every prompt once, then again what was spoilt. It ends with the first request that fails."""
     runs: list[Run] = []
     left = list(prompts)
@@ -185,6 +188,12 @@ async def _round(bench: Bench, prompts: Sequence[Prompt], seed: int, tell: Calla
                 spoilt.append(prompt)
         left = spoilt
     return runs
+
+
+def round_rate(runs: Sequence[Run], prompts: Sequence[Prompt]) -> float | None:
+    """Return the mean decode rate of a round in tokens/s; None where not every prompt has one that counts."""
+    rates = {run.prompt: run.decode_rate for run in runs if run.counts and run.decode_rate is not None}
+    return statistics.fmean(rates.values()) if len(rates) == len(prompts) else None
 
 
 def _narrow(rounds: Sequence[float], width: float) -> bool:

@@ -90,6 +90,27 @@ def test_a_server_that_runs_is_asked_as_it_is(short: Path) -> None:
     assert "No server of this program runs" in nowhere.stderr
 
 
+def test_two_servers_are_asked_in_turns_and_shown_in_one_table(short: Path) -> None:
+    with served("demo", "--draft", "0") as off, served("demo", "--draft", "4") as on:
+        against = ["--url", off["url"], "--against", f"{on['url']}/v1", "--workload", str(short)]
+        told = answer("bench", *against, "--runs", "3")
+        table = run("bench", *against, "--runs", "1")
+        alone = run("bench", "--against", off["url"], "--against", on["url"], "--runs", "1", "--within", "2")
+    first, second = told["servers"]
+    assert (first["url"], second["url"]) == (off["url"], on["url"])
+    assert first["clock"] == second["clock"] == "engine"
+    assert first["acceptance"] is None
+    assert second["acceptance"] > 0
+    assert first["ratio"] is None
+    assert second["ratio"]["n"] == 3
+    assert second["ratio"]["low"] < second["ratio"]["estimate"] < second["ratio"]["high"]
+    assert [each["prompt"] for each in second["runs"]].count("one") == 3
+    assert table.returncode == 0
+    assert f"{on['url']} (llama-server)" in table.stdout
+    assert "no drafts" in table.stdout
+    assert alone.returncode == 2
+
+
 def test_another_model_is_not_measured_beside_the_one_that_runs(demo_model: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     other.symlink_to(demo_model)
