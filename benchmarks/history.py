@@ -9,7 +9,7 @@ from benchmarks.report import Row
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment, GpuFacts, ModelFacts
-from launcher.tuning.records import Run
+from launcher.tuning.records import Run, Settings
 from launcher.tuning.report import report
 from launcher.tuning.report_two import two
 
@@ -47,7 +47,14 @@ def _store(history: History, number: int) -> None:
     runs = []
     for index in range(_RUNS):
         draft = index % 6
-        settings = {"draft": draft, "kv": "q8_0", "ubatch": 512, "ctx": 32_768, "n_cpu_moe": None, "threads": None}
+        settings: Settings = {
+            "draft": draft,
+            "kv": "q8_0",
+            "ubatch": 512,
+            "ctx": 32_768,
+            "n_cpu_moe": None,
+            "threads": None,
+        }
         drafts = Acceptance(100 * draft, 60 * draft, (100,) * draft, (60,) * draft) if draft else None
         rate = chance.gauss(100 + 10 * draft, 4)
         made = Run(

@@ -22,6 +22,7 @@ from launcher.machine.libraries import Library, install_line, missing_libraries
 from launcher.machine.machine import Machine, read_machine
 from launcher.machine.reading import Reading
 from launcher.machine.wsl import WslSettings, read_settings
+from launcher.machine_presets import Found, outdated
 
 _PURPOSES = ("engine", "window", "xcb", "wayland")
 _FIRST_GOOD = 10749
@@ -98,6 +99,7 @@ async def diagnose(*, models: Path | None = None, wake: bool = False) -> Diagnos
     missing = tuple(library for purpose in _PURPOSES for library in missing_libraries(purpose))
     findings = [
         *_demo_findings(engines[0]),
+        *map(_preset_finding, await outdated(machine)),
         *gone,
         *(finding for engine in engines[1:] for finding in _engine_findings(engine, machine)),
         *(Finding(each.title, each.hint) for each in advise(machine, settings, [disks["models"]])),
@@ -162,6 +164,13 @@ def _engine_findings(engine: EngineFound, machine: Machine) -> list[Finding]:
         title = f"{engine.place} is b{number}, which is older than what this program was made with."
         findings.append(Finding(title, f"Take a build from b{_FIRST_GOOD} on."))
     return findings
+
+
+def _preset_finding(found: Found) -> Finding:
+    """Return that a machine preset was measured with other things."""
+    used = "is used all the same" if found.used else "is not used"
+    title = f"The preset for {found.preset.model.words} {used}: {'; '.join(found.changed)}."
+    return Finding(title, "Measure again: `mtp-launcher tune`.")
 
 
 def _window_findings(machine: Machine, missing: tuple[Library, ...]) -> list[Finding]:

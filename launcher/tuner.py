@@ -13,11 +13,12 @@ from launcher.engine.launch import ServeOptions
 from launcher.engine.settings import OPTIONS, remember, remembered
 from launcher.engine.settings import Value as Setting
 from launcher.session import Session
-from launcher.tuner_kept import KeptTune, forget_tune, keep, only_tune
+from launcher.tuner_kept import KeptTune, forget_tune, keep, kept_tune, only_tune
 from launcher.tuner_space import Prepared
 from launcher.tuning.fill import sized
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_writer import HistoryWriter
+from launcher.tuning.machine_preset import keep_tuned
 from launcher.tuning.records import Settings
 from launcher.tuning.tuner import tune
 from launcher.tuning.tuner_events import OnEvent, TrialFailed, TrialMeasured, TuneEvent
@@ -65,11 +66,21 @@ async def tune_on(
 async def serve_winner(session: Session, model: str, options: ServeOptions, settings: Settings) -> None:
     """Serve what a tune recommends, and keep it for the model's next start. `options` are those of the tune."""
     await session.start(options_with(options, settings), chosen=lasting(settings), named=model)
+    await asyncio.to_thread(keep_winner, options, settings)
 
 
 def keep_winner(options: ServeOptions, settings: Settings) -> None:
-    """Keep what a tune recommends for the model's next start."""
+    """Keep what a tune recommends for the model's next start; of the last tune as this machine's preset, too."""
     remember(options.model, remembered(options.model) | lasting(settings))
+    tune = kept_tune()
+    if tune is None or tune.verdict is None or tune.options.model != options.model:
+        return
+    if tune.verdict["settings"] != dict(settings):
+        return
+    try:
+        keep_tuned(tune.session, options.model)
+    except (LauncherError, OSError) as error:
+        _log.warning("The machine's preset cannot be kept: %s.", error)
 
 
 def is_decided(verdict: Mapping[str, Any]) -> bool:

@@ -33,6 +33,7 @@ VERBS = {
     "engine": "list, install, test and switch engines (official builds of llama.cpp, and your own)",
     "bench": "say how fast a model is here, measured with the prompts of a workload",
     "history": "what was measured here: list, show, export, share",
+    "preset": "the settings that a tune found best here, model by model; export and import them",
     "compare": "say how many times as fast one measurement is as another",
     "autostart": "serve from login on, or not (off until switched on)",
     "keys": "list the keys of this program's servers, or replace them",

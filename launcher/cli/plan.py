@@ -34,6 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
     add_machine_options(parser)
     add_setting_options(parser)
+    parser.add_argument(
+        "--no-preset", action="store_true", help="do not plan by what a tune of this machine found best"
+    )
     parser.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
     parser.add_argument(
         "--ask-engine",
@@ -47,6 +50,7 @@ async def run(options: argparse.Namespace) -> int:
     """Print the plans. Exit code 0 when one can be proposed, 1 when all are too big or no engine could be asked."""
     from launcher import planner
     from launcher.base.errors import LauncherError
+    from launcher.machine_presets import with_presets
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.plan import Status, make_plans, unplanned
 
@@ -57,6 +61,8 @@ async def run(options: argparse.Namespace) -> int:
         for problem in catalogue.problems:  # before a model is missed that one of them is about
             print(f"Left out: {problem}", file=sys.stderr)
     plans, left_out = make_plans(catalogue, situation, wish), unplanned(catalogue, situation, wish)
+    if not options.no_preset:
+        plans = await with_presets(plans, catalogue, situation, wish)
     build = None if situation.described else await planner.installed_build()
     verdict = await _ask(plans[0]) if options.ask_engine and plans else None
     if options.json:

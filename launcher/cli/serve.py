@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 
 
 _MOST_FIXES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a start takes beside what was asked: choices of the last time, a preset's settings, what to say of that."""
+
+    last_time: Mapping[str, object]
+    preset: Mapping[str, object]
+    line: str
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +68,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--defaults", action="store_true", help="do not take the settings that this model was served with the last time"
     )
     parser.add_argument(
+        "--no-preset", action="store_true", help="do not take the settings that a tune of this machine found best"
+    )
+    parser.add_argument(
         "--fix",
         action="store_true",
         help="when it fails, change the settings as is proposed and start again, three times at most",
@@ -72,12 +85,14 @@ async def run(options: argparse.Namespace) -> int:
     """
     from launcher import app
     from launcher.base.errors import LauncherError
+    from launcher.bench import options_with
     from launcher.cli.progress import StateLine
     from launcher.cli.to_do import print_failure
     from launcher.engine.last import last
     from launcher.engine.settings import OPTIONS, remembered, with_settings
     from launcher.engine.started import keep_start
     from launcher.engine.state import Event
+    from launcher.machine_presets import find_preset, settings_kept, settings_used
     from launcher.monitor.health_event import HealthEvent
 
     states = StateLine()
@@ -98,12 +113,15 @@ async def run(options: argparse.Namespace) -> int:
         raise
     asked = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
     kept = {} if options.defaults else remembered(serve_options.model)
-    last_time = {name: value for name, value in kept.items() if name not in asked}
-    serve_options = with_settings(serve_options, last_time)
+    found = await find_preset(serve_options)
+    last_time = settings_kept(found, asked, kept)
+    preset = {} if options.no_preset else settings_used(found, asked, kept)
+    serve_options = options_with(with_settings(serve_options, last_time), preset)
     session = app.Session(port=options.port, shared=options.lan, on_event=show, on_health=show_health)
     try:
-        start = partial(session.start, serve_options, chosen=last_time | asked, named=model)
-        await _serve(session, start, model, last_time, options)
+        start = partial(session.start, serve_options, chosen=kept | asked, named=model)
+        line = "" if found is None or options.no_preset else found.line
+        await _serve(session, start, model, _Taken(last_time, preset, line), options)
     except asyncio.CancelledError:
         if options.json:
             print_json({"state": "stopped"})
@@ -122,7 +140,7 @@ async def _serve(
     session: Session,
     start: Callable[[], Awaitable[None]],
     model: str,
-    last_time: Mapping[str, object],
+    taken: _Taken,
     options: argparse.Namespace,
 ) -> None:
     """Start, announce and wait for the end; with --fix do the best that other settings can about a failure."""
@@ -135,7 +153,7 @@ async def _serve(
         try:
             await start()
             await asyncio.to_thread(keep_last, model)
-            _announce(session, last_time, as_json=options.json)
+            _announce(session, taken, as_json=options.json)
             try:
                 error = await session.wait_until_ended()
             except asyncio.CancelledError:
@@ -155,7 +173,7 @@ async def _serve(
             start = partial(session.fix, action)
 
 
-def _announce(server: Session, last_time: Mapping[str, object], *, as_json: bool) -> None:
+def _announce(server: Session, taken: _Taken, *, as_json: bool) -> None:
     from launcher.cli.sharing import sharing_words
     from launcher.engine.arguments import USUAL_KV, USUAL_UBATCH
     from launcher.sharing import shared_urls
@@ -165,7 +183,8 @@ def _announce(server: Session, last_time: Mapping[str, object], *, as_json: bool
     if as_json:
         ready = {"state": "ready", "url": endpoint.url, "api_key": endpoint.api_key, "pid": supervisor.engine_pid}
         shared = {"lan": shared_urls(endpoint.port)} if endpoint.shared else {}
-        print_json({**ready, "launcher_pid": os.getpid(), **shared})
+        preset = {"preset": {"settings": dict(taken.preset), "note": taken.line}} if taken.line else {}
+        print_json({**ready, "launcher_pid": os.getpid(), **shared, **preset})
         return
     if launch is None:
         return
@@ -179,7 +198,12 @@ def _announce(server: Session, last_time: Mapping[str, object], *, as_json: bool
         f"\n  context  {_full(launch.context, launch.options.slots, launch.options.extra)}"
         f"\n  memory   KV cache {launch.options.kv or USUAL_KV}, ubatch {launch.options.ubatch or USUAL_UBATCH}"
         + (f"\n  workers  {', '.join(launch.options.rpc)} (RPC)" if launch.options.rpc else "")
-        + (f"\n  kept     {_words(last_time)} as the last time; --defaults leaves that out" if last_time else "")
+        + (f"\n  preset   {taken.line}" if taken.line else "")
+        + (
+            f"\n  kept     {_words(taken.last_time)} as the last time; --defaults leaves that out"
+            if taken.last_time
+            else ""
+        )
         + (f"\n  yours    {shlex.join(launch.options.extra)}" if launch.options.extra else "")
         + (f"\n  note     {launch.note}" if launch.note else "")
         + f"\n  log      {supervisor.log.path}"

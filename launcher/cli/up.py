@@ -46,6 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
     parser.add_argument("--port", type=whole, metavar="P", help="port to listen on (default: the one of last time)")
     parser.add_argument("--wake", action="store_true", help="wake a sleeping GPU to ask it")
+    parser.add_argument(
+        "--no-preset", action="store_true", help="do not take the settings that a tune of this machine found best"
+    )
     parser.epilog = "Interrupt it whenever you like: the same command goes on where it was. Ctrl-C stops the server."
 
 
@@ -92,6 +95,7 @@ async def _aim(options: argparse.Namespace) -> tuple[Aim, Plan | None]:
     from launcher import planner
     from launcher.base.errors import NothingFits
     from launcher.first_checks import Aim, aim_of
+    from launcher.machine_presets import with_presets
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.plan import Status, Wish, make_plans
     from launcher.models.wanted import named_model
@@ -104,6 +108,8 @@ async def _aim(options: argparse.Namespace) -> tuple[Aim, Plan | None]:
     wish = Wish(entry.id if entry else None, options.intent, file.quant if file else None)
     situation = await planner.situation(planner.MachineWish(wake=options.wake))
     plans = make_plans(catalogue, situation, wish)
+    if not options.no_preset:
+        plans = await with_presets(plans, catalogue, situation, wish)
     plan = next((plan for plan in plans if plan.status is not Status.TOO_BIG or file), None)
     if plan is None:
         raise NothingFits("No model of the catalogue fits this machine as it is now.", f"`mtp-launcher plan`. {_DEMO}")

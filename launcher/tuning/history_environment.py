@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,33 +89,55 @@ class Environment:
         return asdict(self)
 
     def differences(self, other: Environment) -> tuple[str, ...]:
-        """Return what a measurement depends on and is another one there, in words: GPU, driver, engine, model."""
+        """Return what a measurement depends on and is another one there, in words: also driver and engine."""
+        found = list(self.unlike(other))
+        before, now = ([gpu.driver for gpu in each.gpus] for each in (self, other))
+        if before != now and len(before) == len(now):
+            found.append(f"the driver was {_listed(before)} and is {_listed(now)}")
+        if (self.engine, self.engine_version) != (other.engine, other.engine_version):
+            was, is_ = (f"{each.engine} {each.engine_version}" for each in (self, other))
+            found.append(f"the engine was {was} and is {is_}")
+        if self.model.sha256 and not other.model.sha256 and not _changed_file(self.model, other.model):
+            found.append("the model's file was touched, so its checksum is not known any more")
+        return tuple(found)
+
+    def unlike(self, other: Environment) -> tuple[str, ...]:
+        """Return the differences that make it another machine or another model: GPU, processor, file."""
         found = []
         mine, theirs = ([gpu.name for gpu in each.gpus] for each in (self, other))
         if mine != theirs:
             found.append(f"the GPU was {_listed(mine)} and is {_listed(theirs)}")
-        elif (before := [gpu.driver for gpu in self.gpus]) != (now := [gpu.driver for gpu in other.gpus]):
-            found.append(f"the driver was {_listed(before)} and is {_listed(now)}")
-        if not self.gpus and not other.gpus and self.cpu != other.cpu:
+        if self.cpu != other.cpu:
             found.append(f"the processor was {self.cpu or 'unknown'} and is {other.cpu or 'unknown'}")
-        if (self.engine, self.engine_version) != (other.engine, other.engine_version):
-            before_, now_ = (f"{each.engine} {each.engine_version}" for each in (self, other))
-            found.append(f"the engine was {before_} and is {now_}")
         if changed := _changed_file(self.model, other.model):
             found.append(changed)
         return tuple(found)
 
 
-def model_facts(header: GgufModel) -> ModelFacts:
-    """Return what a header and the library's index tell of a model that lies on this machine."""
+def model_facts(header: GgufModel, *, compute: bool = False) -> ModelFacts:
+    """Return what a header and the library's index tell of a model that lies on this machine.
+
+    With `compute` SHA-256 sums that are not known are computed and kept. Raises OSError then.
+    """
     from launcher.models.library import quant_of
     from launcher.models.library_index import hash_kept, read_index
 
     index, _ = read_index()
     kept = [hash_kept(index, Path(part.path)) for part in header.parts]
-    hashes = tuple(each.sha256 for each in kept if each)
-    whole = hashes if len(hashes) == len(kept) else ()
-    return ModelFacts(header.name, quant_of(header.path.name), header.file_bytes, whole)
+    hashes = [each.sha256 if each else "" for each in kept]
+    if compute:
+        hashes = [known or _hashed(Path(part.path)) for known, part in zip(hashes, header.parts, strict=True)]
+    return ModelFacts(header.name, quant_of(header.path.name), header.file_bytes, tuple(hashes) if all(hashes) else ())
+
+
+def _hashed(path: Path) -> str:
+    from launcher.models.library_index import keep_hash
+
+    stat = path.stat()
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    keep_hash(path, found, stat)
+    return found
 
 
 def _facts(gpu: Gpu) -> GpuFacts:

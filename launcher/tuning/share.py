@@ -91,18 +91,9 @@ def anonymous(
     `user`, `host` and `home` are those of who runs this where they are None. Of times only the day is left, and how
     long things took; of the kernel its two first numbers.
     """
-    names = [user or _user(), *(host or platform.node()).split(".")[:1], host or platform.node()]
-    hidden = [name for name in names if len(name) >= _SHORTEST and name.lower() not in _ORDINARY]
-    place = home if home is not None else _home()
 
     def clean(value: Any) -> Any:  # noqa: ANN401 -- any JSON value
-        if isinstance(value, str):
-            return _clean(value, hidden, place)
-        if isinstance(value, Mapping):
-            return {clean(str(name)): clean(each) for name, each in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(clean(each) for each in value)
-        return value
+        return without_person(value, user=user, host=host, home=home)
 
     began_s = session.began_s // _DAY_S * _DAY_S
     first_s = min((run.began_s for run in session.runs), default=0.0)
@@ -127,6 +118,30 @@ def anonymous(
             for run in session.runs
         ),
     )
+
+
+def without_person(
+    value: Any,  # noqa: ANN401 -- any JSON value
+    *,
+    user: str | None = None,
+    host: str | None = None,
+    home: Path | None = None,
+) -> Any:  # noqa: ANN401 -- the same
+    """Return a JSON value whose texts tell nothing of a person or a computer: see `anonymous`."""
+    names = [user or _user(), *(host or platform.node()).split(".")[:1], host or platform.node()]
+    hidden = [name for name in names if len(name) >= _SHORTEST and name.lower() not in _ORDINARY]
+    place = home if home is not None else _home()
+
+    def clean(each: Any) -> Any:  # noqa: ANN401 -- any JSON value
+        if isinstance(each, str):
+            return _clean(each, hidden, place)
+        if isinstance(each, Mapping):
+            return {clean(str(name)): clean(inside) for name, inside in each.items()}
+        if isinstance(each, list | tuple):
+            return type(each)(clean(inside) for inside in each)
+        return each
+
+    return clean(value)
 
 
 def _clean(text: str, hidden: list[str], home: Path | None) -> str:

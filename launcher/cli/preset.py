@@ -1,0 +1,126 @@
+"""`mtp-launcher preset`: the settings that were measured to be best here, model by model."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.base.errors import BadOption
+from launcher.base.text import one_line
+from launcher.cli.layout import filled, print_table
+from launcher.cli.output import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.tuning.machine_preset import MachinePreset
+
+_ACTIONS = {
+    "list": "list the presets, and whether they hold for what is here now",
+    "export": "write a preset into a .json file for others, without personal data",
+    "import": "take in a preset of another machine; it is used once measurements here confirm it",
+    "forget": "forget a preset",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.epilog = "`mtp-launcher tune --apply` makes presets; serve, plan and up use them, but for --no-preset."
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    for name, summary in _ACTIONS.items():
+        action = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for programs")
+    for name in ("export", "forget"):
+        actions.choices[name].add_argument("model", metavar="MODEL", help="a part of its name or quantisation")
+    actions.choices["export"].add_argument("--to", required=True, type=Path, metavar="FILE", help="must not exist yet")
+    actions.choices["import"].add_argument("file", type=Path, metavar="FILE", help="what `preset export` wrote")
+    parser.set_defaults(action="list")
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Do what `options.action` names."""
+    verb = {"list": _list, "export": _export, "import": _import, "forget": _forget}[options.action]
+    return await verb(options)
+
+
+async def _list(options: argparse.Namespace) -> int:
+    from launcher.machine.machine import read_machine
+    from launcher.machine_presets import outdated
+    from launcher.tuning.machine_preset import as_data, presets
+
+    kept = presets()
+    machine = await asyncio.to_thread(read_machine)
+    changed = {found.preset.model: found.changed for found in await outdated(machine)}
+    if options.json:
+        told = [{**as_data(each), "changed": list(changed.get(each.model, ()))} for each in kept]
+        print_json({"presets": told})
+        return 0
+    if not kept:
+        print("There are no presets yet. `mtp-launcher tune --apply` makes one.")
+        return 0
+    for preset in kept:
+        print(one_line(preset.model.words))
+        print(filled(preset.words, "  "))
+        print_table([("state", _state(preset, changed.get(preset.model, ())))])
+    return 0
+
+
+def _state(preset: MachinePreset, changed: Sequence[str]) -> str:
+    if not preset.verified:
+        return "imported, and not used until measurements here confirm it"
+    if changed:
+        return f"measured with other things: {'; '.join(changed)}. `mtp-launcher tune` measures again."
+    return "measured here with what is here now"
+
+
+async def _export(options: argparse.Namespace) -> int:
+    from launcher.base.files import write_atomically
+    from launcher.tuning.machine_preset import preset_named
+
+    file: Path = options.to
+    preset = await asyncio.to_thread(preset_named, options.model)
+    if await asyncio.to_thread(file.exists):
+        raise BadOption(f"{file} is there already.", "Give another name with --to.", path=str(file))
+    await asyncio.to_thread(write_atomically, file, preset.exported().encode())
+    if options.json:
+        print_json({"model": preset.model.words, "path": str(file)})
+    else:
+        print(f"Wrote the preset for {one_line(preset.model.words)} to {one_line(str(file), 4_096)}.")
+    return 0
+
+
+async def _import(options: argparse.Namespace) -> int:
+    from launcher.bench import options_with
+    from launcher.engine.launch import ServeOptions
+    from launcher.tuning.machine_preset import keep_preset, preset_of, read_preset
+    from launcher.tuning.report import words
+
+    preset = await asyncio.to_thread(read_preset, options.file)
+    options_with(ServeOptions(options.file), preset.settings)  # which refuses what is no setting
+    own = await asyncio.to_thread(preset_of, preset.model)
+    if own is not None and own.verified:
+        raise BadOption(
+            f"There is a preset for {preset.model.words} already, and it was measured here.",
+            "`mtp-launcher preset forget` takes it away first.",
+        )
+    await asyncio.to_thread(keep_preset, preset)
+    if options.json:
+        print_json({"model": preset.model.words, "settings": preset.settings, "verified": False})
+        return 0
+    told = f"Taken in for {one_line(preset.model.words)}: {one_line(words(preset.settings))}."
+    print(filled(f"{told} It is used once measurements here confirm it: `mtp-launcher tune` makes them."))
+    return 0
+
+
+async def _forget(options: argparse.Namespace) -> int:
+    from launcher.tuning.machine_preset import forget_preset, preset_named
+
+    preset = await asyncio.to_thread(preset_named, options.model)
+    await asyncio.to_thread(forget_preset, preset)
+    if options.json:
+        print_json({"model": preset.model.words})
+    else:
+        print(f"Forgot the preset for {one_line(preset.model.words)}.")
+    return 0

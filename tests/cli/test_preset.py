@@ -1,0 +1,80 @@
+"""`mtp-launcher preset` as a user types it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.tuning.machine_preset import presets
+from tests.cli.test_history import run
+from tests.tuning.measured import ENVIRONMENT, MODEL
+from tests.tuning.test_machine_preset import kept, measured
+
+
+def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
+    return json.loads(run("preset", *arguments, "--json").stdout)
+
+
+def test_without_any_it_says_what_makes_one(home: Path) -> None:
+    assert "`mtp-launcher tune --apply` makes one." in run("preset").stdout
+    assert answer() == {"presets": []}
+
+
+def test_they_are_listed_with_what_has_changed(home: Path) -> None:
+    kept()
+    told = " ".join(run("preset").stdout.split())
+    assert told.startswith("Qwen3.6-35B-A3B UD-Q3_K_XL draft 2, kv q8_0, p-min 0.5 (Draft 2 is 41 % faster")
+    assert "measured with other things:" in told  # this computer is another one
+    (listed,) = answer("list")["presets"]
+    assert listed["verified"]
+    assert listed["evidence"]["environment"]["model"]["sha256"] == list(MODEL.sha256)
+    assert listed["changed"]
+
+
+def test_one_goes_out_and_comes_in_elsewhere(home: Path, tmp_path: Path) -> None:
+    preset = kept()
+    file = tmp_path / "preset.json"
+    assert answer("export", "q3_k", "--to", str(file)) == {"model": preset.model.words, "path": str(file)}
+    assert "is there already" in run("preset", "export", "q3_k", "--to", str(file)).stderr
+    assert "it was measured here" in run("preset", "import", str(file)).stderr
+    assert run("preset", "forget", "qwen").stdout == "Forgot the preset for Qwen3.6-35B-A3B UD-Q3_K_XL.\n"
+    assert presets() == ()
+    assert "used once measurements here confirm it" in " ".join(run("preset", "import", str(file)).stdout.split())
+    (taken,) = presets()
+    assert not taken.verified
+    assert "not used until measurements here confirm it" in run("preset").stdout
+    assert answer("import", str(file))["verified"] is False  # again: nothing of this machine is lost
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"extra": "--log-file /etc/passwd"}, "extra is not a setting"),
+        ({"draft": -1}, "draft"),
+        ({"draft": 1.5}, "1.5 is not a value for draft"),
+        ({"model": "x"}, "model is not a setting"),
+    ],
+)
+def test_what_is_no_setting_is_not_taken_in(home: Path, tmp_path: Path, settings: dict[str, Any], what: str) -> None:
+    file = tmp_path / "preset.json"
+    exported = json.loads(kept().exported())
+    run("preset", "forget", "qwen")
+    file.write_text(json.dumps(exported | {"settings": settings}))
+    told = run("preset", "import", str(file))
+    assert told.returncode == 1
+    assert what in told.stderr
+    assert presets() == ()
+
+
+def test_what_is_not_there_is_told(home: Path, tmp_path: Path) -> None:
+    kept()
+    measured(environment=replace(ENVIRONMENT, model=replace(MODEL, name="Another")))
+    for words, what in (
+        (("forget", "gemma"), "There is no preset for gemma."),
+        (("import", str(tmp_path / "none.json")), "There is no file"),
+    ):
+        told = run("preset", *words)
+        assert told.returncode == 1
+        assert what in told.stderr

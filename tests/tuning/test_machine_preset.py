@@ -1,0 +1,214 @@
+"""Machine presets: what is kept of a verdict, what is exported and taken in, and what confirms one."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import NothingMeasured, ResultMissing, ResultUnreadable
+from launcher.tuning.history import History
+from launcher.tuning.history_environment import Environment, GpuFacts, ModelFacts
+from launcher.tuning.machine_preset import (
+    MachinePreset,
+    confirmed_by,
+    forget_preset,
+    keep_preset,
+    keep_tuned,
+    preset_named,
+    preset_of,
+    presets,
+    presets_file,
+    read_preset,
+)
+from launcher.tuning.records import Settings
+from tests.tuning.measured import ENVIRONMENT, MODEL, OFF, ON, run
+
+VERDICT = {
+    "mtp": "on",
+    "draft": 2,
+    "settings": {"draft": 2, "kv": "q8_0", "p_min": 0.5},
+    "speedup": 1.41,
+    "ci_low": 1.38,
+    "ci_high": 1.44,
+    "sentence": "Draft 2 is 41 % faster than no MTP for code.",
+    "because": "a step yields 2.40 tokens and takes 1.70 times as long",
+    "goal": "speed",
+}
+
+
+def measured(result: object = VERDICT, environment: Environment = ENVIRONMENT) -> str:
+    """A tune in the history."""
+    with History(clock=lambda: 1_793_534_400.0) as history:
+        id_ = history.add_session("tune", environment, OFF, workload="code")
+        history.finish(id_, dict(result))  # type: ignore[call-overload]
+    return id_
+
+
+def kept(**changes: object) -> MachinePreset:
+    return keep_tuned(measured(VERDICT | changes), Path("/models/some.gguf"))
+
+
+def benched(runs: Sequence[tuple[Settings, Sequence[float]]], environment: Environment = ENVIRONMENT) -> list[str]:
+    """Benches in the history, one for each of the settings."""
+    ids = []
+    with History() as history:
+        for settings, rates in runs:
+            ids.append(history.add_session("bench", environment, settings, workload="code"))
+            history.add_runs(ids[-1], [run(rate, settings) for rate in rates])
+    return ids
+
+
+def test_a_tune_s_verdict_is_kept_with_its_evidence(home: Path) -> None:
+    preset = kept()
+    assert presets() == (preset,)
+    assert preset_of(MODEL) == preset
+    assert preset.settings == {"draft": 2, "kv": "q8_0", "p_min": 0.5}
+    assert preset.evidence.environment == ENVIRONMENT
+    assert preset.evidence.environment.model.sha256 == MODEL.sha256
+    assert (preset.evidence.ci_low, preset.evidence.ci_high) == (1.38, 1.44)
+    assert preset.verified
+    assert preset.words == "draft 2, kv q8_0, p-min 0.5 (Draft 2 is 41 % faster than no MTP for code, 2026-11-01)"
+
+
+def test_there_is_one_for_each_model_and_quantisation(home: Path) -> None:
+    first = kept()
+    second = kept(settings={"draft": 3})
+    assert presets() == (second,)
+    other = measured(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M")))
+    third = keep_tuned(other, Path("/models/other.gguf"))
+    assert presets() == (second, third)
+    assert preset_of(ModelFacts("another")) is None
+    forget_preset(first)
+    assert presets() == (third,)
+
+
+def test_only_a_verdict_makes_a_preset(home: Path) -> None:
+    for result in ({}, {"mean": 50.0}, {"mtp": "on"}, {"mtp": "perhaps", "settings": {}}):
+        with pytest.raises(NothingMeasured):
+            keep_tuned(measured(result), Path("/models/some.gguf"))
+    with pytest.raises(ResultMissing):
+        keep_tuned("nothing", Path("/models/some.gguf"))
+    assert presets() == ()
+
+
+def test_one_goes_to_another_machine_and_is_not_believed(home: Path, tmp_path: Path) -> None:
+    preset = kept()
+    file = tmp_path / "preset.json"
+    file.write_text(preset.exported(), "utf-8")
+    text = file.read_text("utf-8")
+    assert "/models" not in text
+    assert "verified_by" not in text
+    read = read_preset(file)
+    assert not read.verified
+    assert read.path is None
+    assert read.settings == preset.settings
+    assert read.evidence == preset.evidence
+    keep_preset(read)
+    assert presets() == (read,)
+
+
+def test_a_file_cannot_say_that_it_is_verified(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "preset.json"
+    file.write_text(json.dumps(json.loads(kept().exported()) | {"verified_by": ["me"], "path": "/etc/passwd"}), "utf-8")
+    assert not read_preset(file).verified
+    assert read_preset(file).path is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": "mtp-launcher preset", "version": 9}'])
+def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "preset.json"
+    file.write_text(text)
+    with pytest.raises(ResultUnreadable, match="not a preset"):
+        read_preset(file)
+    with pytest.raises(ResultMissing):
+        read_preset(tmp_path / "none.json")
+    file.write_bytes(b" " * 2_000_000)
+    with pytest.raises(ResultUnreadable, match="too large"):
+        read_preset(file)
+
+
+def test_one_is_named_by_a_part_of_its_model(home: Path) -> None:
+    preset = kept()
+    assert preset_named("q3_k") == preset
+    with pytest.raises(ResultMissing, match="no preset for gemma"):
+        preset_named("gemma")
+    keep_tuned(measured(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M"))), Path("/x.gguf"))
+    with pytest.raises(ResultMissing, match="2 presets"):
+        preset_named("qwen")
+
+
+def test_a_damaged_file_is_restored_from_its_copy(home: Path) -> None:
+    preset = kept()
+    presets_file().write_bytes(b"{")
+    assert presets() == (preset,)
+    assert presets_file().with_name("presets.json.bad").exists()
+
+
+def test_runs_of_this_machine_confirm_mtp_on(home: Path) -> None:
+    preset = kept()
+    with History() as history:
+        assert confirmed_by(preset, history, ENVIRONMENT) == ()
+        on = benched([(ON, (70.0, 71.0, 70.5))])
+        assert confirmed_by(preset, history, ENVIRONMENT) == ()  # with nothing to compare
+        off = benched([(OFF, (50.0, 51.0, 50.5))])
+        assert set(confirmed_by(preset, history, ENVIRONMENT)) == {*on, *off}
+
+
+@pytest.mark.parametrize(
+    ("faster", "settings"),
+    [
+        ((50.5, 51.5, 50.0), ON),  # no faster
+        ((45.0, 46.0, 45.5), ON),  # slower
+        ((70.0,), ON),  # one run says nothing
+        ((70.0, 71.0, 70.5), {"draft": 3, "kv": "q8_0"}),  # another draft length
+        ((70.0, 71.0, 70.5), {"draft": 2, "kv": "f16"}),  # another setting
+    ],
+)
+def test_what_does_not_confirm_it(home: Path, faster: Sequence[float], settings: Settings) -> None:
+    preset = kept()
+    benched([(OFF, (50.0, 51.0, 50.5)), (settings, faster)])
+    with History() as history:
+        assert confirmed_by(preset, history, ENVIRONMENT) == ()
+
+
+def test_runs_elsewhere_confirm_nothing(home: Path) -> None:
+    preset = kept()
+    other = replace(ENVIRONMENT, gpus=(GpuFacts("Tesla T4", "nvidia"),))
+    benched([(OFF, (50.0, 51.0, 50.5)), (ON, (70.0, 71.0, 70.5))], other)
+    with History() as history:
+        assert confirmed_by(preset, history, ENVIRONMENT) == ()
+        assert confirmed_by(preset, history, other)
+
+
+def test_mtp_off_is_confirmed_by_drafts_that_are_no_faster(home: Path) -> None:
+    preset = kept(mtp="off", draft=0, settings={"draft": 0, "kv": "q8_0"})
+    with History() as history:
+        benched([(OFF, (50.0, 51.0, 50.5))])
+        assert confirmed_by(preset, history, ENVIRONMENT) == ()
+        benched([(ON, (40.0, 41.0, 40.5))])
+        assert confirmed_by(preset, history, ENVIRONMENT)
+        benched([({"draft": 3, "kv": "q8_0"}, (60.0, 61.0, 60.5))])
+        assert confirmed_by(preset, history, ENVIRONMENT) == ()
+
+
+def test_differences_are_told_by_what_they_mean() -> None:
+    newer = replace(ENVIRONMENT, engine="b12000-cuda", gpus=(replace(ENVIRONMENT.gpus[0], driver="590.1"),))
+    assert ENVIRONMENT.differences(ENVIRONMENT) == ()
+    assert ENVIRONMENT.unlike(newer) == ()
+    assert ENVIRONMENT.differences(newer) == (
+        "the driver was 580.82 and is 590.1",
+        "the engine was b11434-cuda 11434 (abcdef0) and is b12000-cuda 11434 (abcdef0)",
+    )
+    for change, what in (
+        ({"gpus": ()}, "the GPU was NVIDIA GeForce RTX 4090 and is none"),
+        ({"cpu": None}, "the processor was AMD Ryzen 9 7950X and is unknown"),
+        ({"model": replace(MODEL, bytes=1)}, "the model's file is another one"),
+        ({"model": replace(MODEL, sha256=("00" * 32,))}, "the model's file is another one"),
+        ({"model": replace(MODEL, quant="Q4")}, "the model was Qwen3.6-35B-A3B UD-Q3_K_XL and is Qwen3.6-35B-A3B Q4"),
+    ):
+        assert ENVIRONMENT.unlike(replace(ENVIRONMENT, **change)) == (what,)
+    touched = replace(ENVIRONMENT, model=replace(MODEL, sha256=()))
+    assert ENVIRONMENT.unlike(touched) == ()
+    assert "touched" in ENVIRONMENT.differences(touched)[0]
