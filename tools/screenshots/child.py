@@ -5,11 +5,13 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 from PySide6.QtCore import QElapsedTimer, QEventLoop, QSize, Qt, QTimer
-from PySide6.QtGui import QColor, QImage
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QImage
 from PySide6.QtWidgets import QApplication
 
 from launcher.base.paths import HOME_VARIABLE
@@ -29,21 +31,25 @@ _MODELS = (
     "qwen35-9b-q4_k_m",
     "gemma3-12b-q4_k",
 )
-_COLOURS = 256
+_COLOURS, _SHADES = 256, 5
+"""Of a picture, and of each of the theme's colours on the way to each surface: edges of lines have them."""
 _LIMIT_MS = 60_000
-_SETTLE_MS = 1_500
-_WATCH_MS = 22_000
-_ROUNDS, _PAUSE_MS = 3, 1_200
+_SETTLE_MS, _STREAMED_MS = 1_500, 300
+_WATCH_MS, _PAUSE_MS = 26_000, 2_200
+_DOCS_FONT = "Inter"
+"""Of the pictures in docs/screenshots, where it is installed: Debian without a desktop has but DejaVu Sans."""
 
 
 def main() -> int:
     """Take the pictures of one theme and language."""
     folder, look, language = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     for_docs = "--docs" in sys.argv
-    with tempfile.TemporaryDirectory(prefix="mtp-screenshots-") as home:
+    with tempfile.TemporaryDirectory(prefix="mtp-launcher-") as home:
         os.environ[HOME_VARIABLE] = home
         application = QApplication(sys.argv[:1])
         application.setStyle("Fusion")
+        if for_docs and _DOCS_FONT in QFontDatabase.families():
+            application.setFont(QFont(_DOCS_FONT))
         words.choose(language)
         theme.choose(look)
         theme.apply(application, theme.current())
@@ -51,6 +57,7 @@ def main() -> int:
         window = Window(remember=False)
         window.resize(*CHOSEN)
         window.show()
+        window.build_ahead()
         _settle()
         name = "" if for_docs else f"-{language}"
         sizes = (CHOSEN,) if for_docs else SIZES
@@ -59,7 +66,8 @@ def main() -> int:
         for page in window.page_names:
             if page != "start" and (not for_docs or page != "keys"):
                 window.show_page(page)
-                _take(window, folder, page, f"{look}{name}", sizes)
+                ready = partial(_ask, window, _QUESTIONS[0]) if page == "cockpit" else None
+                _take(window, folder, page, f"{look}{name}", sizes, ready)
         done = QEventLoop()
         window.gone.connect(done.quit)
         QTimer.singleShot(0, window, window.quit)
@@ -82,19 +90,35 @@ def _serve_and_ask(window: Window) -> None:
     window.show_page("cockpit")
     asked = QElapsedTimer()
     asked.start()
-    pane = window.page("cockpit").chat
-    for question in _QUESTIONS * _ROUNDS:
-        _until(lambda: controller.view.can_ask)
-        pane.ask(question)
-        _until(lambda: not controller.view.replying)
+    for question in cycle(_QUESTIONS):
+        _ask(window, question)
+        if asked.elapsed() > _WATCH_MS:
+            break
         _wait(_PAUSE_MS)
-    _wait(max(_WATCH_MS - asked.elapsed(), 0))
 
 
-def _take(window: Window, folder: Path, page: str, suffix: str, sizes: tuple[tuple[int, int], ...]) -> None:
+def _ask(window: Window, question: str) -> None:
+    """Ask, and wait for the reply and for what is drawn of it."""
+    controller = window.controller
+    _until(lambda: controller.view.can_ask)
+    window.page("cockpit").chat.ask(question)
+    _until(lambda: not controller.view.replying)
+    _wait(_STREAMED_MS)
+
+
+def _take(
+    window: Window,
+    folder: Path,
+    page: str,
+    suffix: str,
+    sizes: tuple[tuple[int, int], ...],
+    ready: Callable[[], None] | None = None,
+) -> None:
     for width, height in sizes:
         window.resize(QSize(width, height))
         _settle()
+        if ready is not None:
+            ready()
         few = _quantised(window.grab().toImage())
         size = "" if len(sizes) == 1 else f"-{width}x{height}"
         path = folder / f"{page}-{suffix}{size}.png"
@@ -115,9 +139,19 @@ def _quantised(picture: QImage) -> QImage:
 
 
 def _own_colours() -> list[int]:
-    values = [getattr(theme.current(), each.name) for each in fields(theme.Theme)]
-    names = [name for value in values for name in ((value,) if isinstance(value, str) else value)]
-    return [QColor(name).rgb() for name in names]
+    now = theme.current()
+    values = [getattr(now, each.name) for each in fields(theme.Theme)]
+    names = dict.fromkeys(name for value in values for name in ((value,) if isinstance(value, str) else value))
+    own = [QColor(name).rgb() for name in names]
+    lines = (now.rate, now.acceptance, now.power, now.ours, now.others, now.limit, now.accent, now.good, now.text)
+    shades = [_mixed(line, now.card, step / _SHADES) for step in range(1, _SHADES) for line in dict.fromkeys(lines)]
+    return [*own, *shades]
+
+
+def _mixed(line: str, surface: str, share: float) -> int:
+    over, under = QColor(line), QColor(surface)
+    parts = ((over.red(), under.red()), (over.green(), under.green()), (over.blue(), under.blue()))
+    return QColor(*(round(a * share + b * (1 - share)) for a, b in parts)).rgb()
 
 
 def _until(done: Callable[[], bool]) -> None:

@@ -1,5 +1,6 @@
 """This computer: its GPUs and who uses them, processor, memory, disk, system, each with a warning where one applies."""
 
+import re
 from collections.abc import Callable
 
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QSizePolicy, QVBoxLayout, QWidget
@@ -10,6 +11,9 @@ from launcher.gui.start.facts import Fact
 from launcher.gui.widgets import Card, Glyph
 from launcher.gui.widgets.blocks import make_button
 from launcher.gui.words import tr
+
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[A-Za-z%])")
+"""Where a line is not to be broken."""
 
 
 class MachineCard(Card):
@@ -96,7 +100,7 @@ def _warning(text: str) -> QWidget:
 
 
 def _wrapped(text: str, name: str = "", pixels: int = theme.BODY_PX) -> Label:
-    label = Label(text)
+    label = Label(_BEFORE_UNIT.sub("\u00a0", text))
     label.setWordWrap(True)
     label.setFont(theme.font(pixels, tabular=True))
     label.setTextInteractionFlags(theme.SELECTABLE)
