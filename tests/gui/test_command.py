@@ -114,7 +114,7 @@ def test_a_second_start_with_the_demo_starts_it_in_the_first(home: Path) -> None
 
 
 def test_a_display_that_does_not_answer_is_told_before_qt_aborts() -> None:
-    told = gui(QT_QPA_PLATFORM="", DISPLAY=":77", WAYLAND_DISPLAY="")
+    told = gui(QT_QPA_PLATFORM="", DISPLAY=":54321", WAYLAND_DISPLAY="")
     assert told.returncode == 1
     assert "no display that answers" in told.stderr
 
