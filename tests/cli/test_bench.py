@@ -149,8 +149,10 @@ def test_what_cannot_be_served_says_what_to_do(demo_model: Path, short: Path) ->
     assert wrong["error"]["code"] == "bad_option"
 
 
-def test_an_interrupted_one_leaves_no_server_and_keeps_what_it_has(short: Path) -> None:
-    command = [*COMMAND, "bench", "demo", "--workload", str(short), "--runs", "100"]
+def test_an_interrupted_one_leaves_no_server_and_keeps_what_it_has(tmp_path: Path) -> None:
+    endless = tmp_path / "endless.txt"
+    endless.write_text("\n".join(f"What is the number {number}?" for number in range(500)))
+    command = [*COMMAND, "bench", "demo", "--workload", str(endless), "--runs", "100"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         deadline_s = time.monotonic() + 60
         while not runs_kept() and time.monotonic() < deadline_s:
