@@ -66,7 +66,6 @@ class Verdict:
     sentence: str
     because: str
     gain: Compared | None
-    compared: tuple[Compared, ...]
     shown: Settings
     forecasts: tuple[Forecast, ...]
     trials: tuple[Trial, ...]
@@ -163,9 +162,9 @@ def sentence(
     return " ".join((said, *more))
 
 
-def not_distinguishable(one: Compared) -> str:
-    """Return the sentence about two draft lengths that measured alike, or whose order stays open."""
-    return f"Draft {draft_of(one.candidate)} is not distinguishable from {draft_of(one.against)}."
+def not_distinguishable(best: Settings, rivals: Sequence[int]) -> str:
+    """Return the sentence about other draft lengths that may well be as good."""
+    return f"Draft {draft_of(best)} is not distinguishable from {' or '.join(map(str, rivals))}."
 
 
 def recommended(gain: Compared, goal: Goal) -> str:
