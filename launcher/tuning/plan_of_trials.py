@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from launcher.tuning.records import Prompt
 from launcher.tuning.space import Space
 
-PROBE_ROUNDS = 2
 FEWEST_PAIRS = 4
 """Of a comparison: less leaves Student's t with so few degrees of freedom that only large effects show."""
 MOST_PAIRS = 24
 """Of one round of a confirmation, so that a wrong guess of the noise does not take the whole budget."""
 WARM_UP_TOKENS = 24
 _MOST_PASSES = 3
-_FINALISTS = 2
-"""What is usually verified beside the baseline."""
+COMPARED = 2
+"""What is compared at most: the best with MTP and the best without, beside the baseline."""
 
 
 def probe_lengths(drafts: Sequence[int]) -> tuple[int, ...]:
@@ -81,18 +80,17 @@ def plan(
 ) -> PlanOfTrials:
     """Return the plan of a tune on a server of so many tokens/s, whose restart takes `restart_s`.
 
-    `reading_s` is what a prompt takes before its first token. A plan never goes beyond the budget; a tune ends sooner
-    when it is sure sooner.
+    `reading_s` is what a prompt takes before its first token. It is what is usual: a tune ends sooner when it is sure
+    sooner, and where differences are small it compares until the budget ends, which no plan goes beyond.
     """
     run_s = sum(prompt.tokens for prompt in prompts) / rate + reading_s * len(prompts)
     visit_s = restart_s + WARM_UP_TOKENS / rate + reading_s + run_s
     affordable = int(budget_s / visit_s)
-    probe = min(affordable, PROBE_ROUNDS * (1 + len(probe_lengths(space.drafts))))
-    verify = min(affordable - probe, visits(balanced_orders(FEWEST_PAIRS, _FINALISTS)))
-    confirm = min(affordable - probe - verify, visits(balanced_orders(FEWEST_PAIRS, 1)))
-    wanted = 4 + 2 * sum(len(axis.values) - 1 for axis in space.axes)
-    explore = min(affordable - probe - verify - confirm, wanted)
-    starts = probe + verify + confirm + explore
+    probe = min(affordable, 1 + len(probe_lengths(space.drafts)))
+    verify = min(affordable - probe, visits(balanced_orders(FEWEST_PAIRS, COMPARED)))
+    explore = min(affordable - probe - verify, len(space.drafts) + 2 * sum(len(axis.values) - 1 for axis in space.axes))
+    confirm = min(affordable - probe - verify - explore, visits(balanced_orders(FEWEST_PAIRS, COMPARED)))
+    starts = probe + explore + verify + confirm
     return PlanOfTrials(
         probe, explore, verify, confirm, starts * len(prompts), starts * visit_s, starts * (visit_s - run_s)
     )

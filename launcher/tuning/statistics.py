@@ -84,6 +84,34 @@ def paired_speedup(pairs: Sequence[Pair | tuple[float, float]], confidence: floa
     return exponential(logs)
 
 
+def turned(pair: Pair) -> Pair:
+    """Return the pair with its sides changed over."""
+    return Pair(pair.candidate, pair.baseline, not pair.baseline_first)
+
+
+def speedup_among(
+    pairs: Sequence[Pair], comparisons: Sequence[Sequence[Pair]], confidence: float = CONFIDENCE
+) -> Interval:
+    """Return `paired_speedup` with the spread of all comparisons of the same rounds, `pairs` being one of them.
+
+    Where each of k settings was measured once in each of r rounds, the mean of the k (k - 1) / 2 variances of their
+    differences is twice the residual variance of a two-way layout, which has (r - 1) (k - 1) degrees of freedom
+    (randomised blocks; Box, Hunter and Hunter, Statistics for Experimenters, chapter 4). It takes noise for equal at
+    all settings, as a share of their speed. `comparisons` are all k (k - 1) / 2 of them; with one it is
+    `paired_speedup`. There must be at least two pairs.
+    """
+    parts = [_within_orders(each) for each in comparisons if len(each) > 1]
+    spread = math.sqrt(sum(squares for squares, _ in parts) / sum(freedom for _, freedom in parts))
+    settings = (1 + math.sqrt(1 + 8 * len(comparisons))) / 2
+    freedom = max(1, int(sum(freedom for _, freedom in parts) * 2 / settings))
+    first = sum(pair.baseline_first for pair in pairs)
+    second = len(pairs) - first
+    both = min(first, second) >= _FEWEST_OF_AN_ORDER
+    error = spread * (math.sqrt(1 / first + 1 / second) / 2 if both else 1 / math.sqrt(len(pairs)))
+    effect, reach = math.log(paired_speedup(pairs).estimate), t_quantile((1 + confidence) / 2, freedom) * error
+    return exponential(Interval(effect, effect - reach, effect + reach, len(pairs)))
+
+
 def crossover(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """Return the effect from differences taken in both orders, AB (`first`) and BA (`second`), each at least twice.
 
@@ -98,6 +126,15 @@ def crossover(first: Sequence[float], second: Sequence[float], confidence: float
     effect = (means[0] + means[1]) / 2
     reach = t_quantile((1 + confidence) / 2, n - 2) * error
     return Interval(effect, effect - reach, effect + reach, n)
+
+
+def _within_orders(pairs: Sequence[Pair]) -> tuple[float, int]:
+    """Return the squares of log-ratios about the mean, that of their order where both occur often, and the freedom."""
+    groups = [[p.log_ratio for p in pairs if p.baseline_first], [p.log_ratio for p in pairs if not p.baseline_first]]
+    if min(map(len, groups)) < _FEWEST_OF_AN_ORDER:
+        groups = [groups[0] + groups[1]]
+    squares = sum((value - statistics.fmean(group)) ** 2 for group in groups for value in group)
+    return squares, len(pairs) - len(groups)
 
 
 def exponential(logs: Interval) -> Interval:

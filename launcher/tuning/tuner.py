@@ -1,4 +1,4 @@
-"""The tune: probe, explore, verify, confirm. How it works, and why so: docs/tuning.md."""
+"""The tune: probe, explore, compare. How it works, and why so: docs/tuning.md."""
 
 import asyncio
 from dataclasses import replace

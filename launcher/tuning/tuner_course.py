@@ -13,7 +13,7 @@ from launcher.tuning.search import Search
 from launcher.tuning.space import Key, Space, key
 from launcher.tuning.statistics import Pair
 from launcher.tuning.tuner_events import OnEvent, TrialFailed, TrialMeasured, TrialPlanned
-from launcher.tuning.tuner_state import Stage, Trial, TuneState
+from launcher.tuning.tuner_state import Fault, Stage, Trial, TuneState
 from launcher.tuning.tuner_visits import visit
 
 _USUAL_START_S, _USUAL_RUN_S = 10.0, 3.0
@@ -136,13 +136,18 @@ class Course:
         if not self.affords(len(order)):
             return
         seed = len(self.trials)
-        done = [(place, self._scores(await self.visit(settings[place], stage, seed))) for place in order]
+        done = [(place, self._scores(await self._unspoilt(settings[place], stage, seed))) for place in order]
         for later, (second, after) in enumerate(done):
             for first, before in done[:later]:
                 ratio = _log_ratio(before, after)
                 if ratio is not None:
                     a, b = min(first, second), max(first, second)
                     pairs[a, b].append(Pair(1.0, math.exp(ratio if first == a else -ratio), first == a))
+
+    async def _unspoilt(self, settings: Settings, stage: Stage, seed: int) -> Trial:
+        """Make a trial, and once more when it was spoilt."""
+        trial = await self.visit(settings, stage, seed)
+        return await self.visit(settings, stage, seed) if trial.fault is Fault.SPOILT and self.affords() else trial
 
     def _scores(self, trial: Trial) -> dict[str, float]:
         """Return the mean score of each prompt."""

@@ -3,7 +3,7 @@
 import numpy as np
 
 from launcher.base.errors import NothingMeasured
-from launcher.tuning.plan_of_trials import FEWEST_PAIRS, PROBE_ROUNDS, balanced_orders, probe_lengths, visits
+from launcher.tuning.plan_of_trials import COMPARED, FEWEST_PAIRS, balanced_orders, probe_lengths, visits
 from launcher.tuning.records import Settings
 from launcher.tuning.search import Assessment
 from launcher.tuning.space import draft_of
@@ -17,22 +17,20 @@ _ENOUGH_PRECISION = 0.021
 """Standard deviation of the logarithm of every forecast by draft length at which exploring ends."""
 _MOST_OF_BUDGET = 0.4
 """Exploring takes no more: on a noisy machine the rest tells more in direct comparisons."""
-_COMPARED = 3
-_SPARE = 3
+_SPARE = 2
 _EXPLORED = 12
 """Trials that there should be time for before prompts are asked more than once on a start."""
 
 
 async def probe(course: Course) -> None:
-    """Measure the baseline and the longest and the shortest draft twice each, in turns.
+    """Measure the baseline, and the longest, the shortest and a middle draft.
 
     A draft that cannot be served is replaced by the next shorter. Raises NothingMeasured when the baseline cannot be
     measured at all.
     """
-    for _ in range(PROBE_ROUNDS):
-        await _measure_baseline(course)
-        for length in probe_lengths(course.space.drafts):
-            await _probe_draft(course, length)
+    await _measure_baseline(course)
+    for length in probe_lengths(course.space.drafts):
+        await _probe_draft(course, length)
     assessment = course.search.assess()
     on = _best_with_mtp(course, assessment)
     shown = course.search.grid[assessment.best if on is None else on]
@@ -42,7 +40,7 @@ async def probe(course: Course) -> None:
 async def explore(course: Course) -> None:
     """Try what may be best until little can be gained by more of it, or only the time to verify and confirm is left."""
     search = course.search
-    reserve = visits(balanced_orders(FEWEST_PAIRS, _COMPARED)) + visits(balanced_orders(FEWEST_PAIRS, 1)) + _SPARE
+    reserve = visits(balanced_orders(FEWEST_PAIRS, COMPARED)) + _SPARE
     last: Settings | None = None
     course.settle_passes(reserve + _EXPLORED)
     while course.affords(reserve + 1) and course.state.used_s < _MOST_OF_BUDGET * course.budget_s:

@@ -17,7 +17,9 @@ _VERSION = 1
 
 
 class Stage(StrEnum):
-    """The part of a tune that a trial belongs to. Claims rest on VERIFY and CONFIRM alone."""
+    """The part of a tune that a trial belongs to. Claims rest on VERIFY and CONFIRM alone: the first look at pairs and
+    those after it.
+    """
 
     PROBE = "probe"
     EXPLORE = "explore"

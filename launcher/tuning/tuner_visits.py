@@ -48,6 +48,7 @@ async def visit(
         warm_up = replace(prompts[0], tokens=min(WARM_UP_TOKENS, prompts[0].tokens))
         await bench.run(warm_up, seed=seed)
     runs: list[Run] = []
+    spoilt, most = 0, max(1, _MOST_SPOILT * passes * len(prompts))
     for turn in range(passes):
         for prompt in prompts:
             for _ in range(1 + _REPEATS):
@@ -57,7 +58,7 @@ async def visit(
                     return done(start_s, runs, run.error, Fault.FAILED)
                 if run.spoilt is None:
                     break
-    spoilt = [run.spoilt for run in runs if run.spoilt is not None]
-    if len(spoilt) > _MOST_SPOILT * len(runs):  # what spoils so many is hardly absent where no sensor told of it
-        return done(start_s, runs, f"Too many of its runs were spoilt. {spoilt[-1]}", Fault.SPOILT)
+                spoilt += 1
+                if spoilt > most:  # what spoils so many is hardly absent where no sensor told of it
+                    return done(start_s, runs, f"Too many of its runs were spoilt. {run.spoilt}", Fault.SPOILT)
     return done(start_s, runs)

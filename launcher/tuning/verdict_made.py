@@ -6,37 +6,34 @@ from collections.abc import Sequence
 from launcher.tuning.records import Settings
 from launcher.tuning.space import draft_of, key
 from launcher.tuning.tuner_course import Course
-from launcher.tuning.tuner_questions import ERROR, Finalists, Measured, Question
+from launcher.tuning.tuner_questions import ERROR, Question, Questions
 from launcher.tuning.tuner_state import Trial
 from launcher.tuning.verdict import Answer, Compared, Verdict, not_distinguishable, recommended, sentence, why
 
 _ANSWERS: dict[bool | None, Answer] = {True: "on", False: "off", None: "undecided"}
+_CHANCE = 0.05
+"""Another draft length is named as not distinguishable when it is the better one with at least this chance."""
 
 
-def made(
-    course: Course, finalists: Finalists, verified: Measured, mtp: Question | None, gains: Sequence[Question]
-) -> Verdict:
-    """Put a decision into words and figures. `mtp` is whether MTP is better, None where it could not be served.
-
-    `gains` are questions about other settings than the baseline's, with or without MTP.
-    """
-    goal, baseline = course.goal, course.space.off()
+def made(course: Course, questions: Questions) -> Verdict:
+    """Put the answers into words and figures."""
+    goal, baseline, mtp = course.goal, course.space.off(), questions.mtp
+    best, gain = _recommended(course, questions)
     answer: Answer = "off" if mtp is None else _ANSWERS[mtp.answer]
-    best, gain = _recommended(course, verified, mtp, gains)
+    if answer == "on" and gain is None:  # better than other settings without MTP, which are no better than the baseline
+        answer = "undecided"
     compared = mtp.found if mtp else None
     more, values, because = [], None, _why_not_served(course)
     if mtp is not None:
         on, off = _of(course.trials, mtp.candidate), _of(course.trials, mtp.against)
         because = why(on, off, {} if answer == "on" else _no_room(course, mtp))
         values = (_value(course, on), _value(course, off)) if on and off else None
-        other = finalists.rival if mtp.candidate is finalists.on else finalists.on
-        near = verified.compare(mtp.candidate, other) if other else None
-        if answer == "on" and near is not None and near.ratio.low <= 1 <= near.ratio.high:
-            more.append(not_distinguishable(near))
+        rivals = _rivals(course, mtp.candidate) if answer == "on" else []
+        if rivals:
+            more.append(not_distinguishable(mtp.candidate, rivals))
     if gain is not None and (mtp is None or answer != "on" or key(mtp.against) != key(baseline)):
         more.append(recommended(gain, goal))
     shown = mtp.candidate if mtp else best
-    listed = [found for each in finalists.listed() if (found := verified.compare(each, baseline)) is not None]
     return Verdict(
         mtp=answer,
         settings=best,
@@ -47,7 +44,6 @@ def made(
         sentence=sentence(answer, goal, course.workload.name, compared, values, more, course.state.used_s),
         because=because,
         gain=gain,
-        compared=tuple(listed),
         shown=shown,
         forecasts=course.search.forecast(course.search.assess(), shown),
         trials=course.trials,
@@ -55,22 +51,27 @@ def made(
     )
 
 
-def _recommended(
-    course: Course, verified: Measured, mtp: Question | None, gains: Sequence[Question]
-) -> tuple[Settings, Compared | None]:
+def _recommended(course: Course, questions: Questions) -> tuple[Settings, Compared | None]:
     """Return the settings that are confirmed to be better than the baseline, and by what; else the baseline."""
-    baseline = course.space.off()
-    if mtp is not None and mtp.answer:  # what it is better than measured no worse than the baseline
-        direct = mtp.found if key(mtp.against) == key(baseline) else verified.compare(mtp.candidate, baseline)
-        return mtp.candidate, direct
-    confirmed = [question for question in gains if question.answer]
-    if mtp is not None and mtp.answer is False:
-        confirmed = [question for question in confirmed if not draft_of(question.candidate)]
+    baseline, mtp = course.space.off(), questions.mtp
+    asked = questions.all() if mtp is not None and key(mtp.against) == key(baseline) else questions.gains
+    confirmed = [each for each in asked if each.answer]
+    if mtp is not None and mtp.answer is not None:
+        confirmed = [each for each in confirmed if bool(draft_of(each.candidate)) is mtp.answer]
     if not confirmed:
         return baseline, None
     mean = course.search.assess().mean
-    best = max(confirmed, key=lambda question: mean[course.search.index(question.candidate)])
+    best = max(confirmed, key=lambda each: mean[course.search.index(each.candidate)])
     return best.candidate, best.found
+
+
+def _rivals(course: Course, best: Settings) -> list[int]:
+    """Return other draft lengths that may well be as good as the best one, by everything that was measured."""
+    search = course.search
+    scores = search.assess().scores
+    own = scores[:, search.index(best)]
+    beside = {draft: search.beside(best, draft) for draft in course.space.drafts if draft != draft_of(best)}
+    return [d for d, i in beside.items() if i is not None and float((scores[:, i] >= own).mean()) >= _CHANCE]
 
 
 def _no_room(course: Course, mtp: Question) -> Settings:

@@ -42,18 +42,18 @@ def test_a_default_tune_of_a_35b_mixture_of_experts_at_100_tokens_a_second_takes
     space = Space({"kv": "q8_0"}, (1, 2, 3, 4, 5, 6), (Axis("kv", ("q8_0", "f16"), memory=True),))
     prompts = [Prompt(f"{n}", (("user", "x"),), 200) for n in range(4)]
     found = plan(space, prompts, 600, rate=100, restart_s=9)
-    assert found.seconds <= 600
+    assert 500 < found.seconds <= 600
     assert found.starts == found.probe + found.explore + found.verify + found.confirm
-    assert found.confirm == visits(balanced_orders(4, 1))
-    assert found.probe == 8
+    assert (found.probe, found.explore, found.verify) == (4, 8, visits(balanced_orders(4, 2)))
+    assert found.confirm > 0
     assert found.runs == 4 * found.starts
     assert found.starting_s == pytest.approx(found.starts * (9 + 0.24 + 0.5))
 
 
-def test_more_time_buys_a_verification_and_no_plan_is_longer_than_its_budget() -> None:
+def test_more_time_buys_a_second_look_and_no_plan_is_longer_than_its_budget() -> None:
     space = Space({"kv": "q8_0"}, (1, 2, 3), (Axis("kv", ("q8_0", "f16")),))
     prompts = [Prompt("one", (("user", "x"),), 100)]
-    assert plan(space, prompts, 3_600, rate=100, restart_s=5).verify == visits(balanced_orders(4, 2))
+    assert plan(space, prompts, 3_600, rate=100, restart_s=5).confirm == visits(balanced_orders(4, 2))
     for budget_s in (0, 5, 40, 100, 300, 700, 5_000):
         found = plan(space, prompts, budget_s, rate=100, restart_s=5)
         assert found.seconds <= budget_s

@@ -4,6 +4,7 @@ import math
 import random
 import statistics
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from launcher.tuning.statistics import (
     mean_interval,
     paired_speedup,
     pairs_needed,
+    speedup_among,
     t_quantile,
     t_two_sided,
 )
@@ -111,3 +113,41 @@ def test_as_many_pairs_as_are_needed_show_the_effect_as_often_as_asked() -> None
     assert n % 2 == 0
     assert pairs_needed(0.03, 0.5) == 4
     assert pairs_needed(1.0, 1e-9) == 10_000
+
+
+def rounds_of_three(rounds: int, seed: int) -> tuple[np.ndarray, list[list[Pair]]]:
+    """Logarithms of three settings by round, and the pairs of (0, 1), (0, 2) and (1, 2)."""
+    dice = np.random.default_rng(seed)
+    logs = dice.normal(0, 0.05, (rounds, 3)) + dice.normal(0, 0.3, (rounds, 1)) + np.array([0.0, 0.1, -0.05])
+    pairs = [[Pair(math.exp(row[a]), math.exp(row[b])) for row in logs] for a, b in ((0, 1), (0, 2), (1, 2))]
+    return logs, pairs
+
+
+def test_comparisons_of_the_same_rounds_share_the_residual_of_a_two_way_layout() -> None:
+    logs, pairs = rounds_of_three(4, seed=1)
+    residual = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
+    variance, freedom = (residual**2).sum() / 6, 6
+    found = speedup_among(pairs[0], pairs)
+    reach = stats.t.ppf(0.975, freedom) * math.sqrt(2 * variance / 4)
+    effect = (logs[:, 1] - logs[:, 0]).mean()
+    assert math.log(found.low) == pytest.approx(effect - reach)
+    assert math.log(found.high) == pytest.approx(effect + reach)
+    assert found.estimate == pytest.approx(paired_speedup(pairs[0]).estimate)
+
+
+@pytest.mark.parametrize("orders", [[True] * 5, [True, False] * 2, [True, False] * 3, [True, False] * 8])
+def test_among_itself_alone_a_comparison_is_that_of_its_pairs(orders: list[bool]) -> None:
+    dice = np.random.default_rng(2)
+    pairs = [Pair(1.0, math.exp(dice.normal(0.1, 0.05)), order) for order in orders]
+    for confidence in (0.9, 0.95, 0.99):
+        one, other = speedup_among(pairs, [pairs], confidence), paired_speedup(pairs, confidence)
+        assert (one.estimate, one.low, one.high) == pytest.approx((other.estimate, other.low, other.high))
+
+
+def test_a_shared_spread_holds_the_truth_as_often_as_it_says() -> None:
+    held = 0
+    for seed in range(1_000):
+        _, pairs = rounds_of_three(4, seed)
+        found = speedup_among(pairs[1], pairs)
+        held += math.log(found.low) <= -0.05 <= math.log(found.high)
+    assert 930 <= held <= 970
