@@ -11,19 +11,15 @@ from typing import Any
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import ActionImpossible, LauncherError, PortBusy, ServerNotFound, Superseded
 from launcher.base.memory import keep_large_blocks_apart
-from launcher.engine import registry
 from launcher.engine.action import apply, starts_again
 from launcher.engine.build import BUILT_IN
 from launcher.engine.client import ChatRequest
 from launcher.engine.diagnosis_actions import advise
-from launcher.engine.endpoint import Endpoint
 from launcher.engine.last import keep_used
-from launcher.engine.launch import ServeOptions, check_model, check_options, name_of
-from launcher.engine.left_over import command_hash
+from launcher.engine.launch import ServeOptions, check_model, check_options
 from launcher.engine.load_times import LoadClock, keep_load_time
 from launcher.engine.logs import LogBook
-from launcher.engine.registry import Registration
-from launcher.engine.settings import Value, remember, settings_of
+from launcher.engine.settings import Value, remember
 from launcher.engine.started import Started, keep_start
 from launcher.engine.state import SERVING, EngineStarted, Event, State, Status
 from launcher.engine.supervisor import Supervisor
@@ -32,7 +28,7 @@ from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.monitor import Monitor, Sampled
 from launcher.monitor.reply import OnDelta, Reply, read_reply
 from launcher.planner import learn_from_load
-from launcher.remote import RemoteControl
+from launcher.presence import Presence
 
 _PORTS_TRIED = 4
 _SETTLE_S = 0.05
@@ -71,9 +67,7 @@ class Session:
         self._hides_lost_port = False
         self._requests = 0
         self._supervisor: Supervisor | None = None
-        self._registration: Registration | None = None
-        self._remote: RemoteControl | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self._presence: Presence | None = None
         self._chosen: dict[str, Value] = {}
         self._tried: Started | None = None
         self._proposed: tuple[Action, ...] = ()
@@ -248,8 +242,8 @@ class Session:
             await asyncio.to_thread(keep_load_time, launch, seconds)
         if launch is not None:
             await asyncio.to_thread(keep_used, launch.options.model)
-        if self._registration is not None:  # who is told that it serves may ask for it by another command
-            await asyncio.to_thread(self._registration.settle, _SEEN_S)
+        if self._presence is not None:  # who is told that it serves may ask for it by another command
+            await asyncio.to_thread(self._presence.registration.settle, _SEEN_S)
         if launch is None or pid is None or launch.build.name == BUILT_IN:
             return
         with suppress(Exception):
@@ -257,8 +251,9 @@ class Session:
 
     def _note_health(self, event: HealthEvent) -> None:
         """Let other programs of this user see what stands, and tell it."""
-        if self._registration is not None:
-            self._registration.update(health=tuple(found.as_json() for found in self.monitor.watch.standing))
+        if self._presence is not None:
+            standing = tuple(found.as_json() for found in self.monitor.watch.standing)
+            self._presence.registration.update(health=standing)
         if self._on_health is not None:
             _tell(self._on_health, event)
 
@@ -293,24 +288,13 @@ class Session:
             self.monitor.reply_ended(meter)
 
     async def _open(self, options: ServeOptions) -> Supervisor:
-        endpoint, registration = await _register(self._port, options, shared=self.shared)
+        presence = await Presence.begin(self, self._port, options, shared=self.shared)
+        endpoint = presence.endpoint
 
         def listen(event: Event) -> None:
             self._load_clock.note(event)
-            if isinstance(event, Status) and event.state not in (State(registration.entry.state), State.BUSY):
-                launch = supervisor.launch
-                registration.update(
-                    state=event.state.value,
-                    engine_pid=supervisor.engine_pid,
-                    engine=launch.build.name if launch else _engine(options),
-                    model=name_of(launch.options if launch else options),
-                    draft=launch.options.draft if launch else options.draft,
-                    health=(),
-                    settings=settings_of(launch) if launch else {},
-                    command_hash=command_hash(pid) if (pid := supervisor.engine_pid) else None,
-                )
+            presence.take(event, supervisor)
             if isinstance(event, EngineStarted):
-                registration.update(engine_pid=event.pid, engine_created_s=event.created_s, command_hash=None)
                 return
             self._note(event, supervisor)
             lost = isinstance(event, Status) and isinstance(event.error, PortBusy) and self._hides_lost_port
@@ -318,11 +302,8 @@ class Session:
                 if tell is not None and not lost:
                     _tell(tell, event)
 
-        self._registration = registration
-        self._remote = RemoteControl(self)
-        self._listening = asyncio.create_task(_listen(self._remote, registration))
+        self._presence, self._port = presence, endpoint.port
         self._supervisor = supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), listen)
-        self._port = endpoint.port
         return supervisor
 
     def _note(self, event: Event, supervisor: Supervisor) -> None:
@@ -347,36 +328,11 @@ class Session:
             resting = supervisor is not None and supervisor.status.state in (State.STOPPED, State.FAILED)
             if supervisor is None or supervisor.changing or not resting:
                 return
-            self._supervisor = None
-            remote, listening = self._remote, self._listening
+            presence, self._presence, self._supervisor = self._presence, None, None
             supervisor.log.close()
-            if self._registration is not None:
-                await asyncio.to_thread(self._registration.remove)
-            if remote is not None and listening is not None:
-                await asyncio.wait([listening])
-                await remote.close()
+            if presence is not None:
+                await presence.end()
             await self.monitor.end()
-
-
-async def _register(port: int | None, options: ServeOptions, *, shared: bool) -> tuple[Endpoint, Registration]:
-    """See registry.register. Cancelled, it leaves nothing registered."""
-    registering = asyncio.ensure_future(
-        asyncio.to_thread(
-            registry.register,
-            port,
-            model=name_of(options),
-            engine=_engine(options),
-            draft=options.draft,
-            shared=shared,
-        )
-    )
-    try:
-        return await asyncio.shield(registering)
-    except asyncio.CancelledError:
-        with suppress(LauncherError, OSError):
-            _, registration = await registering
-            await asyncio.to_thread(registration.remove)
-        raise
 
 
 def _tell(listener: Callable[[Any], None], event: object) -> None:
@@ -385,16 +341,3 @@ def _tell(listener: Callable[[Any], None], event: object) -> None:
         listener(event)
     except Exception:  # noqa: BLE001 -- whatever it is
         _log.exception("A listener failed: %s", type(event).__name__)
-
-
-async def _listen(remote: RemoteControl, registration: Registration) -> None:
-    """Open the line for other programs of this user; where that cannot be, they have signals."""
-    try:
-        address = await remote.listen(registration.entry.port)
-    except OSError:
-        return
-    registration.update(control=address.place, control_token=address.token)
-
-
-def _engine(options: ServeOptions) -> str:
-    return BUILT_IN if options.engine is None else options.engine.name
