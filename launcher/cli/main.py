@@ -39,6 +39,8 @@ VERBS = {
     "keys": "list the keys of this program's servers, or replace them",
     "settings": "list this program's settings, or change them",
     "tune": "find the fastest draft length and settings on this machine, by measuring them",
+    "curve": "measure the speed over how full the context is, how large it is, or how many streams there are",
+    "endure": "put a model under load for minutes, and say whether its speed holds",
     "attach": "look at a server that others started, and watch it",
     "export": "write a server down for other tools: shells, compose, systemd, clients, llama-swap, a router",
     "diagnose": "say why an engine failed, from its log",

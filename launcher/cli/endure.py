@@ -1,0 +1,148 @@
+"""`mtp-launcher endure`: sustained load, and whether the speed holds."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from launcher.base.text import one_line
+from launcher.cli.layout import filled, print_table
+from launcher.cli.output import finite, print_json
+from launcher.cli.quantities import whole
+from launcher.cli.subject_options import (
+    add_price_options,
+    add_subject_options,
+    cost_words,
+    kept_words,
+    prices_of,
+    served_options,
+    significant,
+)
+from launcher.cli.terminal import rewrite
+
+if TYPE_CHECKING:
+    from launcher.tuning.endurance import Endured
+    from launcher.tuning.records import Run
+
+USUAL_MIN = 10.0
+_UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    add_subject_options(parser)
+    parser.add_argument(
+        "--minutes", type=_minutes_given, default=USUAL_MIN, metavar="N", help=f"how long (default {USUAL_MIN:.0f})"
+    )
+    parser.add_argument(
+        "--draft", type=whole, metavar="N", help="draft length, 0 is MTP off (default: the model's usual)"
+    )
+    add_price_options(parser)
+    parser.epilog = (
+        "The model is served on a server of its own and asked without a pause. Judged are verification steps a second,"
+        " which the text has no part in. Ctrl-C ends it, and judges what was measured until then."
+    )
+
+
+def _minutes_given(text: str) -> float:
+    value = finite(text)
+    if not 0 < value <= 24 * 60:
+        raise argparse.ArgumentTypeError("it is a number of minutes, up to a day")
+    return value
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Put the model under load and tell whether its speed holds; exit code 1 when the server ended."""
+    from launcher import app
+    from launcher.sweeps import endure_on, subject_of
+    from launcher.tuning.endurance import judge
+    from launcher.tuning.workloads import workload
+
+    prices = prices_of(options)
+    work = await asyncio.to_thread(workload, options.workload)
+    serve_options, named = await served_options(options)
+    subject = await subject_of(serve_options, named, () if options.draft is None else (options.draft,))
+    draft = max(subject.drafts)
+    line = _Line(60 * options.minutes, quiet=options.json)
+    runs: list[Run] = []
+
+    def take(run: Run) -> None:
+        runs.append(run)
+        line.show(run)
+
+    if not options.json:
+        mtp = f"draft {draft}" if draft else "no MTP"
+        print(f"{one_line(named)}, {mtp}: {options.minutes:g} min of load.", file=sys.stderr, flush=True)
+    session = app.Session()
+    kept: list[str] = []
+    complete = False
+    told = judge([])
+    try:
+        await endure_on(session, subject, draft, work, 60 * options.minutes, take, on_begun=kept.append)
+        complete = True
+    finally:
+        line.clear()
+        await session.stop()
+        if runs:
+            told = judge(runs)
+            cost, cost_said = cost_words([((run,), run.wall_s) for run in runs], prices)
+            if options.json:
+                about = {"draft": draft, "complete": complete, "kept": kept[0]}
+                costs = {} if prices is None else {"cost": cost.as_json() if cost else None, "cost_said": cost_said}
+                print_json(significant({**told.as_json(), **about, **costs}))
+            else:
+                _print(told, cost_said)
+                print(filled(kept_words(kept[0], complete=complete)))
+    return 1 if told.answer == "ended" else 0
+
+
+class _Line:
+    """How far it is, in place on a terminal."""
+
+    def __init__(self, seconds: float, *, quiet: bool) -> None:
+        self._seconds = seconds
+        self._shows = not quiet and sys.stderr.isatty()
+        self._began_s: float | None = None
+        self._shown = 0
+
+    def show(self, run: Run) -> None:
+        if not self._shows:
+            return
+        if self._began_s is None:
+            self._began_s = run.began_s
+        spent_s = run.began_s + run.wall_s - self._began_s
+        heat = "" if run.temperature_c is None else f", {run.temperature_c:.0f} °C"
+        clock = "" if run.clock_mhz is None else f", {run.clock_mhz:,.0f} MHz"
+        speed = f"{run.decode_rate:.1f} tokens/s" if run.decode_rate else run.error or "too short"
+        self._write(one_line(f"{spent_s / 60:.1f} of {self._seconds / 60:g} min: {speed}{heat}{clock}", 78))
+
+    def clear(self) -> None:
+        if self._shown:
+            self._write("")
+            rewrite("")
+
+    def _write(self, line: str) -> None:
+        rewrite(line.ljust(self._shown))
+        self._shown = len(line)
+
+
+def _print(told: Endured, cost_said: str) -> None:
+    rows = [("from", "tokens/s", "steps/s", "°C", "MHz", "W", "")]
+    for row in told.rows:
+        figures = (row.tokens_rate, row.steps_rate), (row.temperature_c, row.clock_mhz, row.power_w)
+        rates, sensors = (
+            [_figure(each, digits) for each in some] for some, digits in zip(figures, (1, 0), strict=True)
+        )
+        at = f"{row.from_s / 60:.0f} min" if told.seconds > 300 else f"{row.from_s:.0f} s"
+        rows.append((at, *rates, *sensors, one_line(" ".join(row.marks), 200)))  # type: ignore[arg-type]
+    print_table(rows, right=range(6))
+    print()
+    print(filled(told.sentence))
+    if cost_said:
+        print(filled(cost_said))
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return _UNKNOWN if value is None else f"{value:,.{digits}f}"

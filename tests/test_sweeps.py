@@ -1,0 +1,165 @@
+"""Curves and sustained load on the real engine: exact fills, streams at once, and all of it in the history."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import BadOption, ModelHasNoHead
+from launcher.engine.launch import ServeOptions
+from launcher.session import Session
+from launcher.sweeps import Subject, endure_on, subject_of, sweep_of, sweep_on
+from launcher.tuning.curves import OFF, Axis, curve_of
+from launcher.tuning.curves_rounds import Taken
+from launcher.tuning.endurance import judge
+from launcher.tuning.history import History
+from launcher.tuning.records import Prompt, Run
+from launcher.tuning.workloads import Workload
+
+WORK = Workload("mine", "Mine", 1, (Prompt("ask", (("user", "What is MTP?"),), 24, {"temperature": 0.0}),), "a test")
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[Session]:
+    opened = Session()
+    yield opened
+    await opened.stop()
+
+
+@pytest.fixture
+async def subject(demo_model: Path) -> Subject:
+    return await subject_of(ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024), "demo")
+
+
+async def test_fills_are_exact_and_both_series_are_kept_in_the_history(session: Session, subject: Subject) -> None:
+    sweep = sweep_of(Axis.FILL, subject, WORK, (0, 300, 700), rounds=2)
+    found: list[Taken] = []
+    ids: list[str] = []
+    await sweep_on(session, sweep, found.append, on_begun=ids.append)
+    curve = curve_of(sweep.axis, [*sweep.gaps, *found])
+    assert curve.series == (OFF, "draft 2")
+    for name in curve.series:
+        assert [point.tokens for place in (300, 700) if (point := curve.point(name, place))] == [300, 700]
+        for place in (0, 300, 700):
+            point = curve.point(name, place)
+            assert point
+            assert point.rate
+            assert (point.rate.n, point.replies, point.why) == (2, 2, None)
+            assert point.prefill
+            assert (point.acceptance is None) == (name == OFF)
+    assert all(run.cached_tokens == 0 for each in found for run in each.runs)
+    assert {each.place for each in curve.ratios} == {0, 300, 700}
+    with History() as history:
+        kept = history.load(ids[0])
+    assert (kept.kind, kept.workload) == ("curve", "mine")
+    assert len(kept.runs) == 12
+    assert {run.settings["draft"] for run in kept.runs} == {0, 2}
+    assert kept.settings["ctx"] == 1_024
+    assert kept.result["complete"] is True
+    assert kept.result["sentence"].startswith("Draft 2 is ")
+    assert len(kept.result["points"]) == 6
+
+
+async def test_a_fill_gets_the_context_that_it_needs_unless_that_was_chosen(subject: Subject) -> None:
+    grown = sweep_of(Axis.FILL, subject, WORK, (0, 3_000), rounds=1)
+    assert {start.settings["ctx"] for start in grown.starts} == {3_328}
+    assert grown.gaps == ()
+    chosen = sweep_of(Axis.FILL, subject, WORK, (0, 3_000), rounds=1, grow=False)
+    assert {start.settings["ctx"] for start in chosen.starts} == {1_024}
+    assert {start.places for start in chosen.starts} == {(0,)}
+    assert [gap.error for gap in chosen.gaps] == ["It does not fit into the context of 1,024 tokens."] * 2
+    assert subject.trained
+    beyond = sweep_of(Axis.FILL, subject, WORK, (0, 2 * subject.trained), rounds=1)
+    assert {start.settings["ctx"] for start in beyond.starts} == {subject.trained}
+    assert [gap.place for gap in beyond.gaps] == [2 * subject.trained] * 2
+    usual = sweep_of(Axis.FILL, subject, WORK, (), rounds=1)
+    assert usual.starts[0].places == (0, 234, 468, 702, 936)
+
+
+async def test_streams_are_answered_at_once(session: Session, subject: Subject) -> None:
+    sweep = sweep_of(Axis.STREAMS, subject, WORK, (1, 3), rounds=1)
+    found: list[Taken] = []
+    await sweep_on(session, sweep, found.append)
+    assert {start.settings["slots"] for start in sweep.starts} == {3}
+    three = [each for each in found if each.place == 3]
+    assert len(three) == 2
+    for each in three:
+        assert [run.reply_tokens for run in each.runs] == [24, 24, 24]
+        first_end = min(run.began_s + run.wall_s for run in each.runs)
+        assert all(run.began_s < first_end for run in each.runs)
+        assert each.span_s <= sum(run.wall_s for run in each.runs)
+    curve = curve_of(sweep.axis, found)
+    assert curve.ratio("draft 2", 3)
+
+
+async def test_a_context_is_swept_by_its_size(session: Session, subject: Subject) -> None:
+    sweep = sweep_of(Axis.CONTEXT, subject, WORK, (1_024, 4_096), rounds=1)
+    found: list[Taken] = []
+    await sweep_on(session, sweep, found.append)
+    assert [(each.series, each.place) for each in found] == [
+        (OFF, 1_024),
+        ("draft 2", 1_024),
+        (OFF, 4_096),
+        ("draft 2", 4_096),
+    ]
+    assert {(each.place, run.settings["ctx"]) for each in found for run in each.runs} == {
+        (1_024, 1_024),
+        (4_096, 4_096),
+    }
+    usual = sweep_of(Axis.CONTEXT, subject, WORK, (), rounds=1)
+    assert subject.trained
+    assert [start.places[0] for start in usual.starts][::2] == [subject.trained >> shift for shift in (3, 2, 1, 0)]
+
+
+async def test_cancelled_what_was_measured_is_told_and_kept(session: Session, subject: Subject) -> None:
+    found: list[Taken] = []
+    ids: list[str] = []
+
+    def take(taken: Taken) -> None:
+        found.append(taken)
+        if len(found) == 3:
+            measuring.cancel()
+
+    sweep = sweep_of(Axis.FILL, subject, WORK, (0, 300), rounds=2)
+    measuring = asyncio.ensure_future(sweep_on(session, sweep, take, on_begun=ids.append))
+    with pytest.raises(asyncio.CancelledError):
+        await measuring
+    with History() as history:
+        kept = history.load(ids[0])
+    assert len(kept.runs) == len(found) == 3
+    assert kept.result["complete"] is False
+    assert [point["replies"] for point in kept.result["points"]] == [1, 1, 1]
+
+
+async def test_sustained_load_asks_without_a_pause_until_its_time(session: Session, subject: Subject) -> None:
+    runs: list[Run] = []
+    ids: list[str] = []
+    await endure_on(session, subject, 2, WORK, 2.0, runs.append, on_begun=ids.append)
+    told = judge(runs)
+    assert told.replies == len(runs) >= 1
+    assert told.seconds >= 2.0
+    assert all(run.counts and run.acceptance for run in runs)
+    assert len({(run.acceptance, run.reply_tokens) for run in runs}) == 1  # the same each time, so the same steps
+    with History() as history:
+        kept = history.load(ids[0])
+    assert (kept.kind, len(kept.runs)) == ("endure", len(runs))
+    assert kept.settings["draft"] == 2
+    assert kept.result["answer"] == told.answer
+    assert kept.result["sentence"] == told.sentence
+
+
+async def test_a_model_without_a_head_has_one_series(headless_model: Path, demo_model: Path) -> None:
+    options = ServeOptions(model=headless_model, built_in=True)
+    assert (await subject_of(options, "headless")).drafts == (0,)
+    with pytest.raises(ModelHasNoHead):
+        await subject_of(options, "headless", (0, 2))
+    demo = ServeOptions(model=demo_model, built_in=True, draft=0)
+    assert (await subject_of(demo, "demo")).drafts == (0, 2)  # MTP off in use does not hide what it would do
+    assert (await subject_of(demo, "demo", (0, 1, 3))).drafts == (0, 1, 3)
+
+
+async def test_places_that_make_no_sense(subject: Subject) -> None:
+    for axis, place in ((Axis.FILL, -1), (Axis.CONTEXT, 0), (Axis.STREAMS, 0)):
+        with pytest.raises(BadOption):
+            sweep_of(axis, subject, WORK, (place,), rounds=1)
