@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from launcher.app import options_for
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
 from launcher.bench import SessionBench, options_with
 from launcher.engine.launch import ServeOptions
-from launcher.engine.settings import OPTIONS, remember, remembered
+from launcher.engine.settings import OPTIONS, remember, remembered, with_settings
 from launcher.engine.settings import Value as Setting
 from launcher.session import Session
 from launcher.tuner_kept import KeptTune, forget_tune, keep, kept_tune, only_tune
@@ -27,6 +29,19 @@ from launcher.tuning.verdict import Verdict
 from launcher.tuning.workloads import Workload
 
 _log = logging.getLogger(__name__)
+
+
+def usual_options(model: str, options: Callable[[Path], ServeOptions] = ServeOptions) -> ServeOptions:
+    """Return how a model would be served now: as its user chose the last time. Raises what app.options_for raises.
+
+    `options` makes those that are asked for, of the model's file; what it sets is as it says.
+    """
+    found = options_for(model, options, draft=None)
+    asked = options(found.model)
+    kept = remembered(found.model)
+    return with_settings(
+        found, {name: kept[name] for name in kept if getattr(asked, OPTIONS[name]) == _left_open(name)}
+    )
 
 
 async def tune_on(
@@ -86,6 +101,10 @@ def keep_winner(options: ServeOptions, settings: Settings) -> None:
 def is_decided(verdict: Mapping[str, Any]) -> bool:
     """Return whether a verdict, as Verdict.as_json has it, recommends anything: MTP on, MTP off, or other settings."""
     return verdict["mtp"] != "undecided" or verdict["gain"] is not None
+
+
+def _left_open(name: str) -> object:
+    return getattr(ServeOptions(Path()), OPTIONS[name])
 
 
 def lasting(settings: Settings) -> dict[str, Setting]:

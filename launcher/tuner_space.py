@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import psutil
@@ -17,7 +17,7 @@ from launcher.engine.launch import plan as launch_plan
 from launcher.engine.settings import OPTIONS
 from launcher.models.plan import Status
 from launcher.models.speed import bytes_per_token
-from launcher.preview import Basis, Previewer
+from launcher.preview import Basis, Preview, Previewer
 from launcher.preview_basis import basis_of
 from launcher.speed_limit import speed_limit
 from launcher.tuning.goal import Aim, Goal
@@ -57,6 +57,8 @@ class Prepared:
     rate: float
     restart_s: float
     measured: bool
+    needs: Callable[[Settings], int | None]
+    """The GPU memory that settings need by the formula, in MiB; None where that is not known, or it is the host's."""
 
     @property
     def tokens(self) -> int:
@@ -119,7 +121,20 @@ async def prepare(
     load = basis.load
     restart_s = load.seconds if load else launch.header.file_bytes / (_LOAD_GB_S * 1e9) + _START_S
     trials = plan(found, workload.prompts, budget_s, rate=rate, restart_s=restart_s)
-    return Prepared(model, options, launch, workload, goal, budget_s, found, trials, rate, restart_s, load is not None)
+    return Prepared(
+        model,
+        options,
+        launch,
+        workload,
+        goal,
+        budget_s,
+        found,
+        trials,
+        rate,
+        restart_s,
+        load is not None,
+        ground.needs,
+    )
 
 
 class _Ground:
@@ -131,12 +146,24 @@ class _Ground:
 
     def fits(self, settings: Settings) -> bool:
         """Return whether settings can be served, as far as that is known."""
+        return self._preview(settings).status is not Status.TOO_BIG
+
+    def needs(self, settings: Settings) -> int | None:
+        """Return the GPU memory that settings need, in MiB."""
+        return None if self.on_cpu else self._preview(settings).needed_mib
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the processor computes all."""
+        return self._launch.build.name == BUILT_IN or self._basis.setting.backend == "cpu"
+
+    def _preview(self, settings: Settings) -> Preview:
         ours = {name: value for name, value in settings.items() if name in OPTIONS and not isinstance(value, float)}
-        return self._previewer.preview(ours).status is not Status.TOO_BIG
+        return self._previewer.preview(ours)
 
     def space(self, vary: Collection[str] | None) -> Space:
         """Return what may be tried: what `vary` names, or what is likely to matter here."""
-        on_cpu = self._launch.build.name == BUILT_IN or self._basis.setting.backend == "cpu"
+        on_cpu = self.on_cpu
         experts = () if on_cpu else self._experts()
         offloads = len(experts) > 1
         hot = any(prompt.sampling.get("temperature") != 0 for prompt in self._prompts)

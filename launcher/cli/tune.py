@@ -149,11 +149,10 @@ def _ended(kept: KeptTune, options: argparse.Namespace) -> int:
 
 
 async def _prepared(options: argparse.Namespace, kept: KeptTune | None) -> Prepared:
-    from launcher import app
     from launcher.engine.build import BUILT_IN
     from launcher.engine.last import last
     from launcher.engine.launch import ServeOptions
-    from launcher.engine.settings import remembered, with_settings
+    from launcher.tuner import usual_options
     from launcher.tuner_space import prepare
     from launcher.tuning.workloads import USUAL, workload
 
@@ -163,13 +162,11 @@ async def _prepared(options: argparse.Namespace, kept: KeptTune | None) -> Prepa
     model = options.model or await asyncio.to_thread(last)
     built_in = str(options.engine) == BUILT_IN
     engine = None if built_in else options.engine
-    found = app.options_for(
+    found = await asyncio.to_thread(
+        usual_options,
         model,
         lambda path: ServeOptions(model=path, engine=engine, built_in=built_in, context=options.ctx),
-        draft=None,
     )
-    before = await asyncio.to_thread(remembered, found.model)
-    found = with_settings(found, {name: value for name, value in before.items() if name != "ctx" or not options.ctx})
     vary = None if options.vary is None else [] if options.vary == "none" else options.vary.split(",")
     asked = await asyncio.to_thread(workload, options.workload or USUAL)
     return await prepare(model, found, asked, _goal(options), 60 * (options.budget or USUAL_MIN), vary=vary)

@@ -89,6 +89,11 @@ class Controller(QObject):
         return self._service.session
 
     @property
+    def named(self) -> str:
+        """What is served, as the user named it; empty before the first start."""
+        return self._service.named
+
+    @property
     def inputs(self) -> Inputs:
         """What the view is derived from."""
         return self._model.inputs
@@ -145,6 +150,30 @@ class Controller(QObject):
         """Do what a diagnosis or a finding proposes."""
         self._model.update(problem=None)
         self._ask_for(lambda: self._service.fix(action))
+
+    def measure(
+        self,
+        work: "Callable[[Session, str, Callable[[object], None]], Awaitable[_T]]",
+        *,
+        told: Callable[[Any], object],
+        done: Callable[[_T], object],
+        failed: Callable[[LauncherError], object],
+        cancelled: Callable[[], object],
+    ) -> "Handle[None]":
+        """Lend the session to a measurement, with the name of the model that it serves, empty if none was served.
+
+        It gives other settings to the server, and is told by Superseded when the user does so meanwhile. The other
+        arguments are those of Bridge.run.
+        """
+        self._request += 1
+        self._model.update(problem=None)
+        return self.bridge.run(
+            lambda tell: work(self._service.opened(), self._service.named, tell),
+            told=told,
+            done=done,
+            failed=failed,
+            cancelled=cancelled,
+        )
 
     def ask(self, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any] | None = None) -> None:
         """Ask for a reply to a conversation; it comes by `deltas` and ends with `replied`."""

@@ -31,9 +31,9 @@ class Service:
     def __init__(self, post: Callable[[object], None]) -> None:
         self.session: Session | None = None
         """None before the first start."""
-        self._post = post
-        self._named = ""
+        self.named = ""
         """The model as its user named it."""
+        self._post = post
         self._told: Launch | None = None
 
     async def start(self, wish: Wish) -> None:
@@ -43,17 +43,14 @@ class Service:
         from launcher.engine.launch import ServeOptions
         from launcher.engine.settings import remembered, with_settings
 
-        session = self.session
-        if session is None:
-            session = app.Session(on_event=self._hear, on_sample=self._post, on_health=self._hear_health)
-            self.session = session
+        session = self.opened()
         options, chosen = wish.options, None
         if options is None:
             options = app.options_for(wish.model, lambda path: ServeOptions(model=path), draft=wish.draft)
             asked = {} if wish.draft is None else {"draft": wish.draft}
             chosen = remembered(options.model) | asked
             options = with_settings(options, chosen)
-        before, self._named = self._told, wish.model
+        before, self.named = self._told, wish.model
         if session.rests:
             await session.share(False)  # each time anew
         await session.start(options, chosen=chosen, named=wish.model)
@@ -61,6 +58,14 @@ class Service:
         if self._told is before:  # it ran already
             self._tell_launched(session)
         await asyncio.to_thread(keep_last, wish.model)
+
+    def opened(self) -> "Session":
+        """Return the session, begun where there was none."""
+        from launcher import app
+
+        if self.session is None:
+            self.session = app.Session(on_event=self._hear, on_sample=self._post, on_health=self._hear_health)
+        return self.session
 
     async def stop(self) -> bool:
         """Stop, and return whether nothing runs and nothing is about to."""
@@ -141,6 +146,6 @@ class Service:
             else tr("{context} context · MTP off", context=context)
         )
         said += tr(" · shared with the network") if session.shared else ""
-        note = demo_preset().speed_note if self._named == DEMO else ""
+        note = demo_preset().speed_note if self.named == DEMO else ""
         address = session.supervisor.endpoint.url.removeprefix("http://")
         self._post(Launched(launch, launch.header.name, said, address, note, session.shared))

@@ -89,6 +89,7 @@ class Verdict:
             "sentence": self.sentence,
             "because": self.because,
             "gain": self.gain.ratio.as_json() if self.gain else None,
+            "shown": dict(self.shown),
             "forecasts": [{"draft": f.draft, "value": f.value, "low": f.low, "high": f.high} for f in self.forecasts],
             "unit": self.unit,
         }

@@ -1,14 +1,17 @@
-"""The Tune page: it pretends nothing, and its widgets show what a measurement will give them."""
+"""The Tune page: before a measurement it pretends nothing, and its widgets show what they are told."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QFontMetrics, QGuiApplication, QHelpEvent, QImage
+from PySide6.QtGui import QFontMetrics, QHelpEvent, QImage
 from PySide6.QtWidgets import QApplication, QToolTip
 from pytestqt.qtbot import QtBot
 
+from launcher.base.errors import BadOption
 from launcher.gui import theme
+from launcher.gui.tune import card_words
 from launcher.gui.tune.draft_plot import DraftPlot, says
 from launcher.gui.tune.page import TunePage
 from launcher.gui.tune.step_card import StepCard
@@ -67,6 +70,10 @@ def fill(page: TunePage) -> None:
     page.workloads.show_amounts({"code": "6 prompts", "mine": "none yet"})
 
 
+def buttons() -> list[tuple[str, Callable[[], object]]]:
+    return [("Pause", lambda: None), ("Give up", lambda: None)]
+
+
 def painted(widget: DraftPlot, place: QPoint) -> str:
     image: QImage = widget.grab().toImage()
     return image.pixelColor(place).name().upper()
@@ -79,23 +86,24 @@ def test_before_a_measurement_it_says_what_will_be_here(page: TunePage) -> None:
     assert page.to_come.isVisible()
     assert page.plot.curves == ()
     assert page.step.bars == []
-    assert not any(button.amount for button in page.workloads.buttons.values())
+    assert not page.export.isEnabled()
+    assert page.measure.isEnabled()
+    assert not page.history.isVisible()
 
 
-def test_the_button_says_in_place_what_measures_today(page: TunePage) -> None:
-    page.measure.click()
-    assert "next version" in page.verdict.sentence.text()
-    assert "`mtp-launcher attach URL --bench`" in page.verdict.detail.text()
-    page.verdict.buttons[0].click()
-    assert QGuiApplication.clipboard().text() == "mtp-launcher attach URL --bench"
-
-
-def test_the_command_names_the_server_that_runs(demo: Window, qtbot: QtBot) -> None:
-    qtbot.waitUntil(lambda: bool(demo.controller.view.address))
-    demo.show_page("tune")
-    page: TunePage = demo.page("tune")
-    page.measure.click()
-    assert f"attach http://{demo.controller.view.address} --bench" in page.verdict.detail.text()
+def test_a_measurement_is_planned_before_it_is_begun(page: TunePage, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(page.tuning.planned, timeout=60_000) as told:
+        pass
+    assert told.args is not None
+    plan = told.args[0].plan
+    assert page.budget.slider.accessibleDescription().count("demo: about ") == 1
+    assert f"{plan.starts} starts" in page.budget.slider.accessibleDescription()
+    assert page.workloads.buttons["published"].amount == "1 prompt"
+    assert page.workloads.buttons["mine"].amount == "none yet"
+    with qtbot.waitSignal(page.tuning.planned, timeout=60_000) as again:
+        page.goal.setCurrentIndex(1)
+    assert again.args is not None
+    assert again.args[0].goal.aim == "answer"
 
 
 def test_workloads_are_chosen_by_mouse_and_arrows(page: TunePage, qtbot: QtBot) -> None:
@@ -249,7 +257,8 @@ def test_no_text_is_clipped_with_figures(percent: int, qtbot: QtBot, qapp: QAppl
         with qtbot.waitSignal(window.page_shown, timeout=10_000):
             window.show()
         page: TunePage = window.page("tune")
-        for show in (page._measure, lambda: fill(page)):
+        steps = (card_words.beginning(buttons()), card_words.failed(BadOption("It cannot be.", "Do else.")))
+        for show in (*(partial(page.verdict.show_verdict, told) for told in steps), lambda: fill(page)):
             show()
             qtbot.wait(50)
             assert [*clipped(page), *hidden_by_parents(page)] == []

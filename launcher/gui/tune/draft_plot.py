@@ -163,6 +163,7 @@ class DraftPlot(QWidget):
             right -= width + theme.px(4)
             if glyph:
                 place = QRectF(right - side, (metrics.height() - side) / 2, side, side)
+                painter.setBrush(Qt.BrushStyle.NoBrush)
                 paint_glyph(painter, glyph, place, theme.colour("secondary"))
                 right -= side
             right -= theme.px(theme.GAP_M)

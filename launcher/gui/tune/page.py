@@ -1,77 +1,276 @@
 """The Tune page: what to optimise, how long to measure, and what came of it."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QGuiApplication, QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QComboBox, QFileDialog, QScrollArea, QVBoxLayout, QWidget
 
+from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Label
+from launcher.gui.labels import Label, set_tip
+from launcher.gui.tune import card_words
 from launcher.gui.tune.draft_plot import DraftPlot
+from launcher.gui.tune.history_card import HistoryCard
 from launcher.gui.tune.step_card import StepCard
 from launcher.gui.tune.table import TrialTable
-from launcher.gui.tune.told import Told, TrialRow
+from launcher.gui.tune.told import TrialRow, Wanted
+from launcher.gui.tune.tuning import Tuning
 from launcher.gui.tune.verdict import VerdictCard
 from launcher.gui.tune.workloads import BUDGETS_MIN, USUAL_BUDGET_MIN, WorkloadList
 from launcher.gui.widgets import Card, PageHead, SliderField
 from launcher.gui.words import ntr, tr
 
+if TYPE_CHECKING:
+    from launcher.gui.tune.shown import TuneShown
+    from launcher.tuner_kept import KeptTune
+    from launcher.tuner_space import Prepared
+    from launcher.tuning.history_records import Session
+    from launcher.tuning.tuner_events import TrialPlanned
+
+_PLAN_MS = 300
+"""What is wanted is planned when nothing was changed for so long."""
+_LETTERS = 10
 _ASIDE, _STEP, _NARROW, _CRAMPED = 300, 220, 860, 620
 
 
 class TunePage(QWidget):
-    """The frame. Measuring is not in this version, and the button says so."""
+    """A tune is planned as it is wanted, begun, and shown while it is made; the last one is shown again."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
+        self.tuning = Tuning(controller, self)
         self.workloads = WorkloadList()
+        self.goal = QComboBox()
+        self.goal.setAccessibleName(tr("Goal"))
+        self.goal.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.goal.setMinimumContentsLength(_LETTERS)
+        for aim, title, tip in _goals():
+            self.goal.addItem(title, aim)
+            self.goal.setItemData(self.goal.count() - 1, tip, Qt.ItemDataRole.ToolTipRole)
+        set_tip(self.goal, tr("What is to be best: speed, the time to the answer, or energy"))
         self.budget = SliderField(
             tr("Budget"), BUDGETS_MIN, words=_minutes, tip=tr("A measurement ends when this time is over, or before.")
         )
         self.budget.set_value(USUAL_BUDGET_MIN)
-        self.budget.show_hint(tr("the longest that a measurement takes"))
+        self.during = Label()
         self.verdict = VerdictCard()
         self.plot = DraftPlot()
         self.step = StepCard()
         self.table = TrialTable()
+        self.history = HistoryCard(controller)
+        self._file = ""
+        self._shown: TuneShown | None = None
+        self._session = ""
+        self._planned = 0
         head = PageHead(tr("Tune"), tr("Which settings win on this machine, measured."))
+        self.export = head.add_button(tr("Export"), lambda: self.history.export(self._session))
+        set_tip(self.export, tr("Write the measurement that is shown into a file: Markdown, CSV or JSON"))
+        self.export.setEnabled(False)
         self.measure = head.add_button(tr("Measure"), self._measure, primary=True)
-        self.measure.setToolTip(tr("Ask the prompts with each setting in turn, and compare"))
+        set_tip(self.measure, tr("Ask the prompts with each setting in turn, and compare"))
         self._lay_out(head)
+        self._later = QTimer(self)
+        self._later.setSingleShot(True)
+        self._later.setInterval(_PLAN_MS)
+        self._later.timeout.connect(self._plan)
+        self.workloads.chosen.connect(self._workload_chosen)
+        self.goal.currentIndexChanged.connect(lambda _: self._later.start())
+        self.budget.value_changed.connect(lambda _: self._later.start())
+        self.tuning.planned.connect(self._show_plan)
+        self.tuning.changed.connect(self.show_tune)
+        self.tuning.step.connect(self._show_step)
+        self.tuning.paused.connect(self._show_paused)
+        self.tuning.ended.connect(self._show_ended)
+        self.tuning.failed.connect(self._show_failed)
+        self.tuning.applied.connect(self._show_applied)
+        self.tuning.found.connect(self._show_found)
+        self.history.chosen.connect(self._show_session)
+
+    def shown(self) -> None:
+        """Look at what there is: the last tune, those before, and how long one would take now."""
+        if not self.tuning.running:
+            if self._shown is None:
+                self.tuning.look()
+            self._later.start()
+        self.history.look()
 
     @property
-    def command(self) -> str:
-        """The command that measures the server that runs, or shows how one is measured."""
-        address = self._controller.view.address
-        return f"mtp-launcher attach {f'http://{address}' if address else 'URL'} --bench"
+    def wanted(self) -> Wanted:
+        """What is chosen."""
+        return Wanted(self.workloads.value, self._file, str(self.goal.currentData()), float(str(self.budget.value)))
 
     def show_rows(self, rows: Sequence[TrialRow]) -> None:
         """Show the settings that were tried so far."""
         self.table.show_rows(rows)
         self.to_come.setVisible(not rows)
 
-    def _measure(self) -> None:
-        self.verdict.show_verdict(
-            Told(
-                tr("Measuring comes with the next version."),
-                detail=tr("`{command}` measures a server today.", command=self.command),
-                meaning="information",
-                buttons=[(tr("Copy command"), self._copy)],
-            )
-        )
-        self._area.ensureWidgetVisible(self.verdict)
+    def show_tune(self, told: "TuneShown") -> None:
+        """Show what is known of a tune."""
+        from launcher.gui.tune import shown
 
-    def _copy(self) -> None:
-        QGuiApplication.clipboard().setText(self.command)
+        self._shown = told
+        self.show_rows(shown.rows(told))
+        self.plot.show_curves(shown.curves(told))
+        self.step.show_parts(*shown.parts(told))
+        said = shown.during(told)
+        self.during.setText(said)
+        self._during_title.setVisible(bool(said))
+        self.during.setVisible(bool(said))
+
+    def _measure(self) -> None:
+        self._begin(self.wanted)
+
+    def _begin(self, wanted: Wanted | None) -> None:
+        """Begin a tune, or with None go on with the last."""
+        self.measure.setEnabled(False)
+        self.export.setEnabled(False)
+        self.verdict.show_verdict(card_words.beginning([(tr("Pause"), self._pause), (tr("Give up"), self._give_up)]))
+        self._area.ensureWidgetVisible(self.verdict)
+        self.verdict.buttons[0].setFocus()
+        self.tuning.begin(wanted)
+
+    def _pause(self) -> None:
+        self._wind_down()
+        self.tuning.pause()
+
+    def _give_up(self) -> None:
+        self._wind_down()
+        self.tuning.give_up()
+
+    def _wind_down(self) -> None:
+        self.verdict.say(*card_words.pausing())
+        for button in self.verdict.buttons:
+            button.setEnabled(False)
+
+    def _plan(self) -> None:
+        if not self.tuning.running:
+            self.tuning.plan(self.wanted)
+
+    def _workload_chosen(self, name: str) -> None:
+        if name == "mine":
+            kinds = tr("Prompts (*.toml *.txt *.md);;All files (*)")
+            self._file, _ = QFileDialog.getOpenFileName(self, tr("A file of prompts"), "", kinds)
+            if not self._file:
+                self.workloads.choose("code")
+        else:
+            self._file = ""
+        self._show_amounts()
+        self._later.start()
+
+    def _show_amounts(self) -> None:
+        """Say how many prompts each workload has; the core knows once a plan was made."""
+        from launcher.tuning.workloads import workloads
+
+        amounts = {each.name: ntr("1 prompt", "{n} prompts", len(each.prompts)) for each in workloads()}
+        mine = self._file.replace("\\", "/").rsplit("/", 1)[-1]
+        self.workloads.show_amounts({**amounts, "mine": mine or tr("none yet")})
+
+    def _show_plan(self, prepared: "Prepared") -> None:
+        self._planned = prepared.plan.starts
+        self.budget.show_hint(card_words.plan_words(prepared))
+        self._show_amounts()
+
+    def _show_step(self, step: "TrialPlanned") -> None:
+        from launcher.gui.tune.shown import setting_words
+
+        if self._shown is not None and self.verdict.buttons and self.verdict.buttons[0].isEnabled():
+            words = setting_words(step.settings, self._shown.home)
+            self.verdict.say(*card_words.measuring(step, words, max(self._planned, step.number + 1)))
+
+    def _show_paused(self, why: LauncherError | None) -> None:
+        self._rest()
+        if self._shown is None or not self._shown.trials:
+            self.verdict.show_verdict(None if why is None else card_words.failed(why))
+            return
+        buttons = [(tr("Continue"), lambda: self._begin(None)), (tr("Give up"), self.tuning.give_up)]
+        self.verdict.show_verdict(card_words.paused(self._shown, why, buttons))
+
+    def _show_ended(self) -> None:
+        self._rest()
+        if self._shown is not None and self._shown.verdict is not None:
+            self._show_verdict(self._shown)
+            self._controller.notify(tr("Measured"), self.verdict.sentence.text())
+        self.tuning.look()
+
+    def _show_verdict(self, told: "TuneShown", *, kept: bool = False, may_keep: bool = True) -> None:
+        decided = told.verdict is not None and (told.verdict["mtp"] != "undecided" or told.verdict["gain"])
+        keep = [(card_words.keep_words(told), self._keep)] if decided and may_keep and not kept else []
+        self.verdict.show_verdict(card_words.verdict(told, keep, kept=kept))
+
+    def _show_failed(self, error: LauncherError) -> None:
+        self._rest()
+        self.verdict.show_verdict(card_words.failed(error))
+
+    def _rest(self) -> None:
+        self.measure.setEnabled(True)
+        self.history.look()
+        self._later.start()
+
+    def _keep(self) -> None:
+        for button in self.verdict.buttons:
+            button.setEnabled(False)
+        self.tuning.apply()
+
+    def _show_applied(self, error: LauncherError | None) -> None:
+        if error is not None:
+            self.verdict.show_verdict(card_words.failed(error))
+        elif self._shown is not None:
+            self._show_verdict(self._shown, kept=True)
+
+    def _show_found(self, kept: "KeptTune | None") -> None:
+        """Show the tune that was begun last, unless its verdict stands there already."""
+        self._session = kept.session if kept else ""
+        self.export.setEnabled(bool(self._session))
+        if kept is None:
+            self._shown = None
+            self.measure.setEnabled(True)
+            self.show_rows(())
+            self.plot.show_curves(())
+            self.step.show_parts(())
+            self.verdict.show_verdict(None)
+            return
+        told = self.tuning.last
+        if told is not None and (self._shown is None or not self._shown.trials):
+            self.show_tune(told)
+            if told.verdict is None:
+                self._show_paused(None)
+            else:
+                self._show_verdict(told)
+
+    def _show_session(self, session: "Session") -> None:
+        """Show a tune of the history; while one is made, that stays."""
+        if self.tuning.running:
+            return
+        from launcher.gui.tune.tuning import shown_of_session
+
+        told = shown_of_session(session)
+        self._session = session.id
+        self.export.setEnabled(True)
+        self.show_tune(told)
+        if told.verdict is not None:
+            self._show_verdict(told, may_keep=False)
+        else:
+            why = str(session.result.get("error") or tr("It has no verdict: it was paused, or cut off."))
+            self.verdict.show_verdict(card_words.unfinished(told, why))
+        self._area.ensureWidgetVisible(self.verdict)
 
     def _lay_out(self, head: PageHead) -> None:
         aside = Card(tr("What to optimise"))
         aside.body.addWidget(self.workloads)
+        aside.body.addWidget(self.goal)
         aside.body.addSpacing(theme.px(theme.GAP))
         aside.body.addWidget(self.budget)
+        self._during_title = Label(tr("During the run"))
+        self._during_title.setFont(theme.font(theme.SECTION_PX, bold=True))
+        self.during.setWordWrap(True)
+        self.during.setObjectName("secondary")
+        for label in (self._during_title, self.during):
+            label.hide()
+            aside.body.addWidget(label)
         aside.body.addStretch()
         self._aside = aside
         title = Label(tr("Tokens per second by draft length"))
@@ -99,6 +298,7 @@ class TunePage(QWidget):
         right.addWidget(self.verdict)
         right.addLayout(self._middle, 1)
         right.addWidget(table)
+        right.addWidget(self.history)
         self._columns = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._columns.setContentsMargins(0, 0, 0, 0)
         self._columns.setSpacing(theme.px(theme.GAP_L))
@@ -136,6 +336,14 @@ class TunePage(QWidget):
         self.verdict.stack(down if cramped else across)
         self.step.setMaximumWidth(theme.px(_STEP) if width >= theme.px(_NARROW) else wide)
         self.step.setMinimumWidth(theme.px(_STEP) if width >= theme.px(_NARROW) else 0)
+
+
+def _goals() -> list[tuple[str, str, str]]:
+    return [
+        ("speed", tr("Tokens a second"), tr("As many tokens a second as can be while the reply is written")),
+        ("answer", tr("Time to the answer"), tr("The whole answer as soon as can be: reading the prompt counts, too")),
+        ("energy", tr("Tokens per joule"), tr("As many tokens as can be for a joule; the GPU must tell its power")),
+    ]
 
 
 def _minutes(value: object) -> str:

@@ -53,7 +53,9 @@ class StepCard(Card):
             self._grid.addWidget(bar, 3 * at + 1, 0, 1, 2)
             self._grid.setRowMinimumHeight(3 * at + 2, theme.px(6))
         if not parts:
-            about = tr("Will show how the milliseconds of one step divide: drafting, verifying, sampling and the rest.")
+            about = tr(
+                "Will show how the milliseconds of one step divide: a token, the MTP head, and what drafted tokens add."
+            )
         self.about.setText(about)
         self.about.setVisible(bool(about))
         self.note.setText(note)

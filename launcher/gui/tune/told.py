@@ -17,6 +17,16 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user wants measured: a workload by name or a file of prompts, a goal by Aim's name, minutes at most."""
+
+    workload: str = "code"
+    file: str = ""
+    aim: str = "speed"
+    minutes: float = 10
+
+
+@dataclass(frozen=True, slots=True)
 class TrialRow:
     """A setting that was tried. `rate` and `spread` (half the 95 % interval) are tokens a second, `accepted` a share of
     0 to 1, `tokens_per_step` tokens, `against_off` a factor. `how` says whether it was measured; `best` marks a row."""

@@ -40,15 +40,17 @@ class VerdictCard(QFrame):
         """Put the buttons beside or under each other."""
         self._row.setDirection(direction)
 
+    def say(self, kicker: str, sentence: str, detail: str) -> None:
+        """Show other words over the same buttons: what has the focus keeps it."""
+        for label, text in ((self.kicker, kicker), (self.sentence, sentence), (self.detail, detail)):
+            label.setText(text)
+            label.setVisible(bool(text))
+        self.setAccessibleName(sentence)
+
     def show_verdict(self, told: Told | None) -> None:
         """Show a verdict; None is that nothing was measured yet."""
         told = told or _nothing_yet()
-        self.kicker.setText(told.kicker)
-        self.kicker.setVisible(bool(told.kicker))
-        self.sentence.setText(told.sentence)
-        self.detail.setText(told.detail)
-        self.detail.setVisible(bool(told.detail))
-        self.setAccessibleName(told.sentence)
+        self.say(told.kicker, told.sentence, told.detail)
         for button in self.buttons:
             self._row.removeWidget(button)
             button.deleteLater()

@@ -30,6 +30,11 @@ WORKLOADS = (
     Workload("code", mark("Code"), mark("Writing and changing programs: long replies, much of them easy to foresee.")),
     Workload("prose", mark("Prose"), mark("Essays and explanations: fewer drafts are accepted than in code.")),
     Workload("reasoning", mark("Reasoning"), mark("Problems that are thought through before the reply.")),
+    Workload(
+        "extraction", mark("Extraction"), mark("Facts taken from a text, as JSON: short replies, easy to foresee.")
+    ),
+    Workload("long", mark("Long prompt"), mark("Much to read and little to write: what counts is reading.")),
+    Workload("turns", mark("Conversation"), mark("A conversation of several turns.")),
     Workload("mine", mark("My prompts"), mark("Prompts of your own, from a file.")),
     Workload("published", mark("Published run"), mark("The prompt of a published result, to compare with it.")),
 )
@@ -101,6 +106,10 @@ class WorkloadList(QWidget):
     def value(self) -> str:
         """The name of the chosen workload."""
         return next(name for name, button in self.buttons.items() if button.isChecked())
+
+    def choose(self, name: str) -> None:
+        """Choose without telling."""
+        self.buttons[name].setChecked(True)
 
     def show_amounts(self, amounts: Mapping[str, str]) -> None:
         """Say beside each how much of it there is, such as "6 prompts"; nothing where that is not known."""

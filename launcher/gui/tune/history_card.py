@@ -1,0 +1,152 @@
+"""What was tuned before on this computer: chosen, it is shown again; the one that is shown can be exported."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, Qt, Signal
+from PySide6.QtWidgets import QFileDialog, QHeaderView, QWidget
+
+from launcher.gui import theme
+from launcher.gui.labels import Label
+from launcher.gui.sentences import say
+from launcher.gui.widgets import Card
+from launcher.gui.widgets.row_table import RowTable
+from launcher.gui.words import tr
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.gui.controller import Controller
+    from launcher.tuning.history_records import Session, Summary
+
+_MOST, _SENTENCE = 20, 3
+_Index = QModelIndex | QPersistentModelIndex
+
+
+class _Model(QAbstractTableModel):
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.rows: tuple[Summary, ...] = ()
+
+    def show(self, rows: Sequence[Summary]) -> None:
+        self.beginResetModel()
+        self.rows = tuple(rows)
+        self.endResetModel()
+
+    def rowCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008 -- Qt's
+        return len(self.rows)
+
+    def columnCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008
+        return _SENTENCE + 1
+
+    def headerData(  # noqa: N802
+        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
+    ) -> Any:  # noqa: ANN401
+        if orientation != Qt.Orientation.Horizontal:
+            return None
+        if role == Qt.ItemDataRole.TextAlignmentRole:
+            return Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+        heads = (tr("When"), tr("Model"), tr("Prompts"), tr("Verdict"))
+        return heads[section] if role == Qt.ItemDataRole.DisplayRole else None
+
+    def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
+        text = _cells(self.rows[index.row()])[index.column()]
+        if role == Qt.ItemDataRole.DisplayRole or (role == Qt.ItemDataRole.ToolTipRole and index.column() == _SENTENCE):
+            return text
+        return None
+
+
+def _cells(row: Summary) -> tuple[str, ...]:
+    began = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.began_s))
+    said = say(row.sentence) if row.sentence else tr("Not ended")
+    return began, f"{row.model} {row.quant}" if row.quant else row.model, row.workload, said
+
+
+class HistoryCard(Card):
+    """Hidden while there is nothing to list."""
+
+    chosen = Signal(object)
+    """Session: with all its runs"""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__(tr("Measured before"))
+        self._controller = controller
+        self.table = RowTable(tr("Measured before"))
+        self._model = _Model(self.table)
+        self.table.setModel(self._model)
+        self.table.horizontalHeader().setSectionResizeMode(_SENTENCE, QHeaderView.ResizeMode.Stretch)
+        self.table.horizontalHeader().setSectionsClickable(False)
+        self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.table.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.table.clicked.connect(lambda index: self._choose(index.row()))
+        self.table.activated.connect(lambda index: self._choose(index.row()))
+        self.note = Label(tr("A row shows its figures above. `mtp-launcher compare` puts two beside each other."))
+        self.note.setObjectName("secondary")
+        self.note.setFont(theme.font(theme.CAPTION_PX))
+        self.note.setWordWrap(True)
+        self.hang(self.table, 0)
+        self.body.addWidget(self.note)
+        self.hide()
+
+    @property
+    def rows(self) -> tuple[Summary, ...]:
+        """What is listed, the newest first."""
+        return self._model.rows
+
+    def look(self) -> None:
+        """List what there is now."""
+        self._controller.bridge.run(
+            lambda _tell: asyncio.to_thread(_listed), done=self._show, failed=lambda _: self._show(())
+        )
+
+    def export(self, session: str) -> None:
+        """Let the user choose a file, and write a measurement there."""
+        kinds = tr("Markdown (*.md);;CSV (*.csv);;JSON (*.json)")
+        name, kind = QFileDialog.getSaveFileName(self, tr("Export"), "tune.md", kinds)
+        if name:
+            path = Path(name)
+            if not path.suffix:
+                path = path.with_suffix(kind[kind.rfind(".") : -1])
+            self._controller.bridge.run(lambda _tell: asyncio.to_thread(_export, session, path))
+
+    def _show(self, rows: Sequence[Summary]) -> None:
+        self._model.show(rows)
+        height = self.table.row_height * (len(rows) + 1) + 2 * self.table.frameWidth()
+        self.table.setFixedHeight(height)
+        self.setVisible(bool(rows))
+
+    def _choose(self, row: int) -> None:
+        if 0 <= row < len(self.rows):
+            session = self.rows[row].id
+            self._controller.bridge.run(lambda _tell: asyncio.to_thread(_load, session), done=self.chosen.emit)
+
+
+def _listed() -> tuple[Summary, ...]:
+    from launcher.tuning.history import History, history_file
+
+    if not history_file().exists():
+        return ()
+    with History() as history:
+        return history.find(kind="tune", most=_MOST)
+
+
+def _load(session: str) -> Session:
+    from launcher.tuning.history import History
+
+    with History() as history:
+        return history.load(session)
+
+
+def _export(session: str, path: Path) -> None:
+    from launcher.base.paths import refusal
+    from launcher.tuning.report_export import writer_for
+
+    text = writer_for(path)(_load(session))
+    try:
+        path.write_bytes(text.encode())
+    except OSError as error:
+        raise refusal(error) from error

@@ -1,0 +1,167 @@
+"""Tunes from the window, on the real engine: measured, kept, paused, continued, given up, taken over, left."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication, QFileDialog
+from pytestqt.qtbot import QtBot
+
+from launcher.engine.settings import remembered
+from launcher.engine.state import State
+from launcher.gui import theme
+from launcher.gui.tune.page import TunePage
+from launcher.gui.tune.told import Wanted
+from launcher.gui.window import Window
+from launcher.tuner_kept import kept_tune
+from tests.cli.test_tune import WORKLOAD
+
+LONG_MS = 240_000
+
+
+@pytest.fixture(autouse=True)
+def themed(qapp: QApplication) -> None:
+    theme.apply(qapp, theme.current())
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A workload of one short reply."""
+    path = tmp_path / "boats.toml"
+    path.write_text(WORKLOAD)
+    return path
+
+
+@pytest.fixture
+def page(window: Window, qtbot: QtBot) -> TunePage:
+    with qtbot.waitSignal(window.page_shown, timeout=20_000):
+        window.show_page("tune")
+    found: TunePage = window.page("tune")
+    return found
+
+
+def measured(page: TunePage, qtbot: QtBot, trials: int) -> None:
+    qtbot.waitUntil(lambda: page.tuning.last is not None and len(page.tuning.last.trials) >= trials, timeout=LONG_MS)
+
+
+def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
+    window: Window, page: TunePage, work: Path, qtbot: QtBot, wait_for: Callable[..., None]
+) -> None:
+    window.start_demo()
+    wait_for(State.READY)
+    page.tuning.failed.connect(lambda error: pytest.fail(str(error)))
+    with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
+        page._begin(Wanted(file=str(work), minutes=0.2))
+        assert not page.measure.isEnabled()
+    assert page.measure.isEnabled()
+    assert page.verdict.kicker.text().startswith("Verdict · demo · Boats")
+    assert "MTP" in page.verdict.sentence.text() or "Undecided" in page.verdict.sentence.text()
+    assert page.table.rows[0].setting == "off"
+    assert [curve.name for curve in page.plot.curves] == ["Boats"]
+    wait_for(State.READY)
+    launch = window.controller.launch
+    assert launch is not None
+    assert launch.options.draft == 2
+    qtbot.waitUntil(lambda: len(page.history.rows) == 1 and page.export.isEnabled(), timeout=20_000)
+    assert page.history.rows[0].sentence == page.verdict.sentence.text()
+    rows = page.table.rows
+    with qtbot.waitSignal(page.history.chosen, timeout=20_000):
+        page.history._choose(0)
+    assert [(row.setting, row.rate) for row in page.table.rows] == [(row.setting, row.rate) for row in rows]
+
+
+def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
+    page._begin(Wanted(file=str(work), minutes=30))
+    measured(page, qtbot, 2)
+    with qtbot.waitSignal(page.tuning.paused, timeout=60_000) as told:
+        page.verdict.buttons[0].click()
+        assert page.verdict.sentence.text().startswith("What ran before")
+    assert told.args == [None]
+    assert not page.tuning.running
+    assert window.controller.view.resting  # nothing ran before
+    assert page.verdict.sentence.text() == "The measurement is paused."
+    kept = kept_tune()
+    assert kept is not None
+    done = len(kept.state.trials)
+    page.verdict.buttons[0].click()
+    measured(page, qtbot, done + 1)
+    assert page.tuning.last is not None
+    assert page.tuning.last.trials[:done] == kept.state.trials
+    with qtbot.waitSignal(page.tuning.found, timeout=60_000):
+        page.verdict.buttons[1].click()
+    assert kept_tune() is None
+    assert page.table.rows == ()
+    assert page.measure.isEnabled()
+
+
+def test_a_server_that_is_stopped_meanwhile_pauses_it(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
+    page._begin(Wanted(file=str(work), minutes=30))
+    measured(page, qtbot, 1)
+    with qtbot.waitSignal(page.tuning.paused, timeout=60_000) as told:
+        window.controller.stop()
+    assert told.args is not None
+    assert told.args[0] is not None
+    assert "while it was measured" in page.verdict.detail.text() or "newer request" in page.verdict.detail.text()
+    assert [button.text() for button in page.verdict.buttons] == ["Continue", "Give up"]
+    qtbot.waitUntil(lambda: window.controller.view.resting, timeout=20_000)
+
+
+def test_a_window_that_closes_meanwhile_leaves_nothing_and_the_next_one_offers_to_continue(
+    page: TunePage, window: Window, work: Path, qtbot: QtBot
+) -> None:
+    page._begin(Wanted(file=str(work), minutes=30))
+    measured(page, qtbot, 2)
+    with qtbot.waitSignal(window.gone, timeout=60_000):
+        window.quit()
+    again = Window(remember=False, page="tune")
+    try:
+        with qtbot.waitSignal(again.page_shown, timeout=20_000):
+            again.show()
+        other: TunePage = again.page("tune")
+        qtbot.waitUntil(lambda: bool(other.verdict.buttons), timeout=20_000)
+        assert other.verdict.sentence.text() == "The measurement is paused."
+        assert len(other.table.rows) >= 2
+        with qtbot.waitSignal(again.gone, timeout=60_000):
+            again.quit()
+        assert again.controller.bridge.close()
+    finally:
+        again.deleteLater()
+
+
+def test_the_winner_is_kept(
+    window: Window, page: TunePage, work: Path, qtbot: QtBot, demo_model: Path, wait_for: Callable[..., None]
+) -> None:
+    with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
+        page._begin(Wanted(file=str(work), minutes=0.05))
+    kept = kept_tune()
+    assert kept is not None
+    assert remembered(kept.options.model) == {}
+    with qtbot.waitSignal(page.tuning.applied, timeout=60_000) as told:
+        page._keep()
+    assert told.args == [None]
+    wait_for(State.READY)
+    assert remembered(kept.options.model) == {"draft": 0} | remembered(kept.options.model)
+    assert page.verdict.kicker.text().startswith("Kept for this machine")
+
+
+def test_a_measurement_is_exported(
+    page: TunePage, work: Path, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
+        page._begin(Wanted(file=str(work), minutes=0.02))
+    qtbot.waitUntil(page.export.isEnabled, timeout=20_000)
+    for name, kind in (("told.md", ""), ("told", "CSV (*.csv)"), ("told.json", "")):
+        path = tmp_path / name
+        monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_, path=path, kind=kind: (str(path), kind))
+        page.export.click()
+        path = path if path.suffix else path.with_suffix(".csv")
+        qtbot.waitUntil(lambda path=path: path.exists() and path.stat().st_size > 0, timeout=20_000)
+        assert "draft" in path.read_text("utf-8")
+
+
+def test_what_cannot_be_measured_is_said(page: TunePage, tmp_path: Path, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(page.tuning.failed, timeout=60_000):
+        page._begin(Wanted(file=str(tmp_path / "none.toml")))
+    assert page.verdict.kicker.text() == "Not measured"
+    assert "none.toml cannot be read" in page.verdict.sentence.text()
+    assert page.measure.isEnabled()

@@ -1,0 +1,119 @@
+"""From trials to rows, curves and the parts of a step."""
+
+import pytest
+
+from launcher.gui.tune.card_words import time_words, verdict
+from launcher.gui.tune.shown import (
+    TuneShown,
+    curves,
+    during,
+    forecasts_of,
+    parts,
+    rows,
+    setting_words,
+    trials_of,
+)
+from launcher.monitor.meter import Acceptance
+from launcher.tuning.goal import Aim, Goal
+from launcher.tuning.records import Run, Settings
+from launcher.tuning.tuner_state import Fault, Stage, Trial
+from launcher.tuning.verdict import Forecast
+
+HOME = {"n_cpu_moe": 22}
+OFF = {**HOME, "draft": 0}
+
+
+def with_draft(draft: int) -> dict[str, int]:
+    return {**HOME, "draft": draft}
+
+
+def run(settings: Settings, step_ms: float, kept: float = 1.0, **more: object) -> Run:
+    """A reply of 100 steps that yield `kept` tokens each."""
+    tokens = round(100 * kept)
+    draft = int(settings["draft"] or 0)
+    accepted = tokens - 100
+    drafts = Acceptance(100 * draft, accepted, (100,) * draft, (accepted, *(0,) * (draft - 1))) if draft else None
+    return Run("p", settings, 0.0, 1.0, 10, 0, tokens, 500.0, 1_000 * kept / step_ms, 0.1, drafts, **more)  # type: ignore[arg-type]
+
+
+def trial(number: int, settings: Settings, step_ms: float, kept: float = 1.0, **more: object) -> Trial:
+    return Trial(number, Stage.VERIFY, settings, 0.0, 10.0, 2.0, (run(settings, step_ms, kept, **more),))
+
+
+def tuned(verdict: dict[str, object] | None = None, *, aim: Aim = Aim.SPEED) -> TuneShown:
+    made = [
+        (OFF, 10.0, 1.0), (with_draft(1), 12.0, 1.8), (with_draft(3), 14.0, 2.4), (OFF, 10.0, 1.0),
+        (with_draft(3), 14.0, 2.4), (OFF, 10.2, 1.0), ({**HOME, "draft": 3, "n_cpu_moe": 20}, 13.0, 2.4),
+    ]  # fmt: skip
+    trials = tuple(trial(number, *each) for number, each in enumerate(made))
+    forecasts = (Forecast(0, 100.0, 99.0, 101.0), Forecast(2, 165.0, 160.0, 170.0), Forecast(3, 170.0, 165.0, 176.0))
+    return TuneShown("m/qwen.gguf", "Code", Goal(aim), HOME, trials, forecasts, HOME, verdict)
+
+
+def test_a_row_for_each_setting_and_for_what_is_only_predicted() -> None:
+    told = rows(tuned({"settings": with_draft(3)}))
+    assert [row.setting for row in told] == ["off", "draft 1", "draft 2", "draft 3", "draft 3 · n-cpu-moe 20"]
+    off, one, two, three, moved = told
+    assert off.rate == pytest.approx(99.3, abs=0.1)
+    assert off.spread is not None  # three starts
+    assert one.spread is None
+    assert (off.against_off, off.accepted, off.tokens_per_step) == (1.0, None, None)
+    assert (one.accepted, one.tokens_per_step) == (0.8, 1.8)
+    assert (two.rate, two.spread, two.predicted, two.how) == (165.0, 5.0, True, "predicted")
+    assert three.how == "measured, 2 starts"
+    assert [row.best for row in told] == [False, False, False, True, False]
+    assert moved.against_off == pytest.approx(2.4 / 13 * 10 * 1.007, rel=0.01)
+
+
+def test_what_failed_says_why() -> None:
+    failed = Trial(9, Stage.PROBE, with_draft(6), 0.0, 3.0, 3.0, (), "Out of memory.", Fault.MEMORY)
+    (row,) = rows(TuneShown("m", "Code", Goal(), HOME, (failed,)))
+    assert (row.setting, row.rate, row.how, row.against_off) == ("draft 6", None, "Out of memory.", None)
+    assert curves(TuneShown("m", "Code", Goal(), HOME, (failed,))) == ()
+    assert rows(TuneShown("m", "Code", Goal(), HOME)) == []
+
+
+def test_a_curve_is_measured_where_it_was() -> None:
+    (curve,) = curves(tuned())
+    assert [(point.setting, point.measured) for point in curve.points] == [
+        ("off", True),
+        ("draft 1", True),
+        ("draft 2", False),
+        ("draft 3", True),
+    ]
+    (curve,) = curves(tuned(aim=Aim.ANSWER))  # what is foreseen then are seconds
+    assert [point.setting for point in curve.points] == ["off", "draft 1", "draft 3"]
+
+
+def test_a_step_is_divided_by_the_line_through_the_draft_lengths() -> None:
+    divided, about, note = parts(tuned({"settings": with_draft(3)}))
+    assert [part.ms for part in divided] == pytest.approx([10.07, 0.93, 3.0], abs=0.01)
+    assert about == "draft 3, Code, 14.0 ms per step"
+    assert note == "2.40 tokens kept per step. A drafted token adds 1.00 ms. Without MTP a token takes 10.07 ms."
+    few = TuneShown("m", "Code", Goal(), HOME, (trial(0, OFF, 10.0), trial(1, with_draft(1), 12.0, 1.8)))
+    assert parts(few) == ((), "", "")
+
+
+def test_what_the_machine_did_meanwhile() -> None:
+    assert during(tuned()) == ""
+    hot = trial(0, OFF, 10.0, temperature_c=68.0, clock_mhz=2_640.0)
+    spoilt = trial(1, OFF, 10.0, temperature_c=73.0, clock_mhz=2_600.0, spoilt="Another program came.")
+    said = during(TuneShown("m", "Code", Goal(), HOME, (hot, spoilt)))
+    assert said == "68 to 73 °C · clock 2,600 to 2,640 MHz · 1 reply was asked again: Another program came."
+
+
+def test_runs_of_the_history_are_trials_again() -> None:
+    shown = tuned()
+    again = trials_of(shown.runs)
+    assert [trial.runs for trial in again] == [trial.runs for trial in shown.trials]
+    assert rows(TuneShown("m", "Code", Goal(), HOME, again, shown.forecasts, HOME)) == rows(shown)
+
+
+def test_words() -> None:
+    assert setting_words(OFF, HOME) == "off"
+    assert [time_words(seconds) for seconds in (4.4, 60, 552)] == ["4 s", "1 min", "9 min 12 s"]
+    assert forecasts_of({}) == ()
+    told: dict[str, object] = {"mtp": "off", "sentence": "Leave MTP off.", "because": "it is slower", "settings": OFF}
+    card = verdict(tuned(told), [])
+    assert card.kicker == "Verdict · qwen.gguf · Code · 1 min 10 s · 7 replies"
+    assert (card.sentence, card.detail, card.meaning) == ("Leave MTP off.", "Why: it is slower.", "good")
