@@ -13,7 +13,7 @@ from typing import Any
 from launcher.attach import Offer, address_of, attached
 from launcher.attach_bench import AttachedBench, attached_bench
 from launcher.base.errors import BadOption, LauncherError, NothingMeasured, Refused
-from launcher.bench import SessionBench
+from launcher.bench import SessionBench, options_with
 from launcher.engine import registry
 from launcher.engine.endpoint import Endpoint
 from launcher.engine.launch import ServeOptions
@@ -106,16 +106,20 @@ class Target:
     here: bool = True
 
 
-async def serve_target(session: Session, options: ServeOptions, named: str) -> Target:
-    """Serve a model on a session, to be measured; stopping that is the caller's. Raises what a start raises."""
-    launch = await launch_plan(options, Endpoint(0, ""))
+async def serve_target(session: Session, options: ServeOptions, named: str, settings: Settings | None = None) -> Target:
+    """Serve a model on a session, to be measured; stopping that is the caller's. Raises what a start raises.
+
+    `settings` are further ones, which need not be options of `serve`: see bench.options_with.
+    """
+    launch = await launch_plan(options_with(options, settings or {}), Endpoint(0, ""))
     options = replace(options, context=launch.context)
-    settings = _chosen(options)
+    chosen = {**_chosen(options), **(settings or {})}
     bench = SessionBench(session, options, named=named)
-    await bench.become(settings)
+    await bench.become(chosen)
     supervisor = session.supervisor
     environment = await asyncio.to_thread(Environment.of_this_machine, launch)
-    return Target(bench, supervisor.client, environment, settings, supervisor.endpoint.url)
+    own: dict[str, Value] = {"extra": shlex.join(options.extra)} if options.extra else {}
+    return Target(bench, supervisor.client, environment, {**chosen, **own}, supervisor.endpoint.url)
 
 
 @asynccontextmanager

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
 from launcher.cli.key_options import add_key_options, key_or_ours
+from launcher.cli.layout import filled
 from launcher.cli.output import finite, print_json
 from launcher.cli.round_line import round_line, runs
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from launcher.app import Session
     from launcher.benchmark import Target, Wanted
     from launcher.engine.registry import Entry
+    from launcher.engine.settings import Value as Setting
+    from launcher.tuning.records import Value
     from launcher.tuning.workloads import Workload
 
 _WITHIN, _BUDGET_MIN = 3.0, 5.0
@@ -51,11 +54,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_pair,
         metavar="KEY=VALUE",
         dest="changes",
-        help="serve it with this setting: ctx, draft, slots, threads, kv, ubatch, n-cpu-moe or extra; may be given"
-        " more than once",
+        help="serve it with this setting: ctx, draft, slots, threads, kv, ubatch, n-cpu-moe, p-min, draft-sampling,"
+        " ngram or extra; may be given more than once",
     )
     parser.add_argument(
         "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
+    )
+    parser.add_argument(
+        "--no-preset", action="store_true", help="do not take the settings that a tune of this machine found best"
     )
     parser.add_argument("--url", help="which server, when more than one runs")
     parser.add_argument(
@@ -67,8 +73,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_key_options(parser)
     parser.epilog = (
-        "When a server of this program runs, that is asked as it is. Else the model is served with the settings that it"
-        " had the last time, measured, and stopped. The result goes into the history."
+        "When a server of this program runs, that is asked as it is. Else the model is served as `serve` does it,"
+        " measured, and stopped. The result goes into the history."
     )
 
 
@@ -211,18 +217,40 @@ def _name(options: argparse.Namespace) -> str:
 
 
 async def _served(session: Session, options: argparse.Namespace) -> Target:
-    """Serve the model, with the settings of the last time and over them those that are given."""
+    """Serve the model as `serve` would, with those settings over that which are given."""
     from launcher import app
     from launcher.benchmark import serve_target
     from launcher.engine.build import BUILT_IN
     from launcher.engine.last import last
     from launcher.engine.launch import ServeOptions
-    from launcher.engine.settings import parse_settings, remembered, with_settings
+    from launcher.engine.settings import remembered, with_settings
+    from launcher.machine_presets import find_preset, settings_kept, settings_used
 
     model = options.model or await asyncio.to_thread(last)
     built_in = str(options.engine) == BUILT_IN
     engine = None if built_in else options.engine
-    changes = parse_settings(dict(options.changes))
+    asked, further = _split(options.changes)
     found = app.options_for(model, lambda path: ServeOptions(model=path, engine=engine, built_in=built_in), draft=None)
-    found = with_settings(found, await asyncio.to_thread(remembered, found.model))
-    return await serve_target(session, with_settings(found, changes), model)
+    kept = await asyncio.to_thread(remembered, found.model)
+    preset = None if options.no_preset else await find_preset(found)
+    if preset is not None and not options.json:
+        print(filled(preset.line, "Preset: "), file=sys.stderr, flush=True)
+    found = with_settings(with_settings(found, settings_kept(preset, asked, kept)), asked)
+    return await serve_target(session, found, model, {**settings_used(preset, asked, kept), **further})
+
+
+def _split(changes: Sequence[tuple[str, str]]) -> tuple[dict[str, Setting], dict[str, Value]]:
+    """Return settings that are options of `serve`, and those that are further arguments of the engine."""
+    from launcher.bench import ARGUMENTS, NGRAM
+    from launcher.engine.settings import parse_settings
+
+    written = {name.strip().lower().lstrip("-").replace("-", "_"): text for name, text in changes}
+    further = {name: written.pop(name) for name in (*ARGUMENTS, NGRAM) if name in written}
+    return parse_settings(written), {name: _number(text) for name, text in further.items()}
+
+
+def _number(text: str) -> float | str:
+    try:
+        return finite(text)
+    except argparse.ArgumentTypeError:
+        return text

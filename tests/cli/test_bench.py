@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
+from launcher.engine.launch import DEFAULT_DRAFT
 from launcher.tuning.history import History
 from launcher.tuning.workloads import workload, workloads
+from tests.test_machine_presets import SETTINGS as PRESET
+from tests.test_machine_presets import here, tuned
 
 COMMAND = [sys.executable, "-m", "launcher"]
 SHORT = 'name = "short"\ntitle = "Short"\nversion = 3\nsource = "this test"\ntokens = 60\nsampling = {{ {} }}\n'
@@ -182,3 +185,19 @@ def test_the_workloads_are_listed() -> None:
 )
 def test_options_that_mean_nothing(arguments: list[str]) -> None:
     assert run("bench", *arguments).returncode == 2
+
+
+async def test_the_model_is_served_as_serve_does_with_the_machines_preset(demo_model: Path, short: Path) -> None:
+    tuned(await here(demo_model), demo_model)
+    command = ["bench", str(demo_model), "--workload", str(short), "--runs", "1"]
+    told = answer(*command)
+    assert {name: told["settings"][name] for name in PRESET} == PRESET
+    assert answer(*command, "--no-preset")["settings"]["draft"] == DEFAULT_DRAFT
+    over = answer(*command, "--set", "draft=3", "--set", "p-min=0.75", "--set", "extra=--no-warmup")
+    assert over["settings"]["draft"] == 3
+    assert over["settings"]["p_min"] == 0.75
+    assert over["settings"]["ubatch"] == PRESET["ubatch"]
+    assert over["settings"]["extra"] == "--no-warmup"
+    with History() as history:
+        newest = history.load(history.find(kind="bench")[0].id)
+    assert newest.runs[0].settings["p_min"] == 0.75
