@@ -8,19 +8,21 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.cli.key_options import add_key_options, key_or_ours
 from launcher.cli.layout import filled
 from launcher.cli.output import finite, print_json
 from launcher.cli.round_line import round_line, runs
+from launcher.cli.subject_options import add_price_options, cost_words, prices_of
 
 if TYPE_CHECKING:
     from launcher.app import Session
     from launcher.benchmark import Target, Wanted
     from launcher.engine.registry import Entry
     from launcher.engine.settings import Value as Setting
+    from launcher.tuning.measure import Measured
     from launcher.tuning.records import Value
     from launcher.tuning.workloads import Workload
 
@@ -72,6 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="ask this server (Ollama, vLLM, another llama-server) the same in turns; may be given more than once",
     )
     add_key_options(parser)
+    add_price_options(parser)
     parser.epilog = (
         "When a server of this program runs, that is asked as it is. Else the model is served as `serve` does it,"
         " measured, and stopped. The result goes into the history."
@@ -111,6 +114,7 @@ async def run(options: argparse.Namespace) -> int:
     if options.list:
         print_workloads(workloads(), as_json=options.json)
         return 0
+    prices_of(options)  # what is no price is told before anything is measured
     work = await asyncio.to_thread(workload, options.workload or USUAL)
     entry = await _running(options)
     if entry is not None:
@@ -139,10 +143,11 @@ async def _measured(target: Target, work: Workload, options: argparse.Namespace)
         wanted = _wanted(options, work)
         with round_line(wanted.runs, quiet=options.json) as show:
             told = await benchmark(target, wanted, show)
+        cost, said = _cost(told.measured, options)
         if options.json:
-            print_json(benchmark_json(told))
+            print_json({**benchmark_json(told), **cost})
         else:
-            print_benchmark(told)
+            print_benchmark(told, said)
         return 1 if told.measured.ended is Ended.FAILED else 0
     rounds = options.runs or ROUNDS
     async with AsyncExitStack() as stack:
@@ -150,13 +155,26 @@ async def _measured(target: Target, work: Workload, options: argparse.Namespace)
         targets = [target, *[await stack.enter_async_context(other) for other in others]]
         with round_line(rounds, quiet=options.json) as show:
             found = await compare(targets, work, rounds, lambda _, run, number: show(run, number))
+    costs = [_cost(each.measured, options) for each in found]
     if options.json:
-        both = zip(found, targets, strict=True)
-        about = {"workload": {"name": work.name, "version": work.version}, "rounds": rounds}
-        print_json({**about, "servers": [standing_json(each, of) for each, of in both]})
+        all_of_it = zip(found, targets, costs, strict=True)
+        lines = [{**standing_json(each, of), **cost} for each, of, (cost, _) in all_of_it]
+        print_json({"workload": {"name": work.name, "version": work.version}, "rounds": rounds, "servers": lines})
     else:
         print_standings(found, targets, work)
+        for each, (_, said) in zip(found, costs, strict=True):
+            if said:
+                print(filled(f"{each.name}: {said}"))
     return 1 if any(each.error for each in found) else 0
+
+
+def _cost(found: Measured | None, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Return what replies cost, as JSON and in words; nothing where no price is given."""
+    prices = prices_of(options)
+    if prices is None:
+        return {}, ""
+    cost, said = cost_words([((run,), run.wall_s) for run in found.answered] if found else [], prices)
+    return {"cost": cost.as_json() if cost else None, "cost_said": said}, said
 
 
 def _wanted(options: argparse.Namespace, work: Workload) -> Wanted:

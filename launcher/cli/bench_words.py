@@ -44,7 +44,7 @@ def print_workloads(found: Sequence[Workload], *, as_json: bool) -> None:
     print_table([("WORKLOAD", "PROMPTS", "TOKENS A ROUND", "WHAT"), *rows], right=(1, 2))
 
 
-def print_benchmark(told: Benchmark) -> None:
+def print_benchmark(told: Benchmark, cost: str = "") -> None:
     """Print what was measured of one server."""
     found, work = told.measured, told.workload
     settings = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in told.settings.items())
@@ -58,6 +58,7 @@ def print_benchmark(told: Benchmark) -> None:
         "first token": f"{found.first_token.mean:.3f} s" if found.first_token else _UNKNOWN,
         "drafts": _drafts(found),
         "power": _power(found),
+        "cost": cost,
         "left out": _left_out(found),
     }
     for name, text in lines.items():

@@ -201,3 +201,17 @@ async def test_the_model_is_served_as_serve_does_with_the_machines_preset(demo_m
     with History() as history:
         newest = history.load(history.find(kind="bench")[0].id)
     assert newest.runs[0].settings["p_min"] == 0.75
+
+
+def test_what_a_million_tokens_cost(short: Path) -> None:
+    command = ["bench", "demo", "--workload", str(short), "--runs", "1", "--price-kwh", "0.30", "--cloud-price", "0.60"]
+    told = answer(*command, "--watts", "200")
+    assert told["cost"]["power"] == "given"
+    assert told["cost"]["joules_per_token"] > 200 / max(each["tokens_per_second"] for each in told["runs"])
+    assert told["cost"]["per_million_tokens"] == pytest.approx(0.30 * told["cost"]["kwh_per_million_tokens"])
+    words = " ".join(run(*command, "--watts", "200").stdout.split())
+    assert "cost A million tokens take" in words
+    assert "against 0.6 elsewhere" in words
+    alone = run("bench", "demo", "--watts", "200")
+    assert alone.returncode == 1
+    assert "Add --price-kwh" in alone.stderr
