@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
@@ -44,6 +44,8 @@ class Runtime:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._loop.set_task_factory(self._make_task)
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._submitted: WeakSet[Coroutine[Any, Any, Any]] = WeakSet()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="launcher-core", daemon=True)
@@ -62,6 +64,18 @@ class Runtime:
                 asyncio.run_coroutine_threadsafe(self._wind_up(), self._loop)
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def _make_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Coroutine[Any, Any, _T] | Generator[Any, None, _T],
+        **given: Any,  # noqa: ANN401 -- what asyncio has for its tasks
+    ) -> "asyncio.Task[_T]":
+        """Hold a task until it is done: what waits for a pipe is held by nobody else, and would be collected."""
+        task = asyncio.Task(work, loop=loop, **given)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _wind_up(self) -> None:
         work = [task for task in asyncio.all_tasks() if task.get_coro() in self._submitted]

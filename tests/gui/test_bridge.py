@@ -1,6 +1,8 @@
 """The bridge between the threads."""
 
 import asyncio
+import gc
+import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -80,6 +82,28 @@ def test_cancelled_work_cleans_up_and_is_no_error(bridge: Bridge, qtbot: QtBot) 
     handle.cancel()
     qtbot.waitUntil(lambda: events == [Ended("long", None)], timeout=2_000)
     assert cleaned.wait(2)
+
+
+def test_work_that_nobody_holds_is_not_lost_while_it_waits_for_another_program(bridge: Bridge, qtbot: QtBot) -> None:
+    ours, theirs = socket.socketpair()
+    begun, lines = threading.Event(), list[bytes]()
+
+    async def work(_tell: object) -> bytes:
+        reader, writer = await asyncio.open_connection(sock=ours)  # only who waits for the reader holds it
+        begun.set()
+        try:
+            return await asyncio.shield(asyncio.ensure_future(reader.readline()))
+        finally:
+            writer.close()
+
+    bridge.run(work, done=lines.append)
+    assert begun.wait(20)
+    with qtbot.waitSignal(bridge.drained, timeout=20_000):
+        bridge.submit("later", lambda: asyncio.sleep(0))  # it waits by then
+    gc.collect()
+    with theirs:
+        theirs.sendall(b"here\n")
+        qtbot.waitUntil(lambda: lines == [b"here\n"], timeout=20_000)
 
 
 def test_closing_waits_for_what_must_be_cleaned_up() -> None:
@@ -216,3 +240,19 @@ def test_the_loop_has_a_thread_with_a_name() -> None:
     handle = runtime.submit(name())
     assert handle._future.result(timeout=2) == "launcher-core"
     assert runtime.close()
+
+
+def test_what_one_answer_raises_keeps_no_other_from_coming(bridge: Bridge, qtbot: QtBot) -> None:
+    told: list[int] = []
+
+    async def work(_tell: object) -> int:
+        return 3
+
+    def fails(_result: int) -> None:
+        raise ValueError("a page is broken")
+
+    with qtbot.captureExceptions() as raised:
+        bridge.run(work, done=fails)
+        bridge.run(work, done=told.append)
+        qtbot.waitUntil(lambda: told == [3], timeout=20_000)
+    assert [kind for kind, *_ in raised] == [ValueError]
