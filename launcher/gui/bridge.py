@@ -51,6 +51,7 @@ class Bridge(QObject):
         self._runtime: Runtime | None = None
         self._closed = False
         self._events: deque[object] = deque()
+        self._calls: deque[_Call] = deque()
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(_PERIOD_MS)
@@ -123,16 +124,22 @@ class Bridge(QObject):
     @Slot()
     def _drain(self) -> None:
         self._waiting = False
-        batch = []
+        events: list[object] = []
         while self._events:
-            batch.append(self._events.popleft())
-        events = [event for event in batch if not isinstance(event, _Call)]
+            event = self._events.popleft()
+            if isinstance(event, _Call):
+                self._calls.append(event)
+            else:
+                events.append(event)
         if events:
             self.drained.emit(events)
-        if len(events) < len(batch) and not self._closed:
-            for call in batch:
-                if isinstance(call, _Call):
-                    call.what(call.value)
+        try:
+            while self._calls and not self._closed:
+                call = self._calls.popleft()
+                call.what(call.value)
+        finally:
+            if self._calls:  # one has failed: the others are no part of that
+                self._timer.start()
 
 
 def _never() -> Handle[Any]:

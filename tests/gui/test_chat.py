@@ -405,3 +405,15 @@ def test_the_last_reply_is_copied_by_its_key(pane: ChatPane, qtbot: QtBot, qapp:
     both = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier
     qtbot.keyClick(pane, Qt.Key.Key_C, both)
     assert qapp.clipboard().text() == "second"
+
+
+def test_a_question_without_a_reply_is_seen_and_not_asked_again_with_the_next(pane: ChatPane, qtbot: QtBot) -> None:
+    say(pane, "What is MTP?", "A head.")
+    opened = in_file(pane, qtbot, lambda kept: kept.get(pane.talk.id or ""))
+    in_file(pane, qtbot, lambda kept: kept.ask(opened.id, opened.messages[-1].id, "Lost?"))
+    pane.clear()
+    pane.open(opened.id)
+    qtbot.waitUntil(lambda: len(pane.column.turns) == 2, timeout=20_000)
+    assert [each["content"] for each in pane.talk.request()] == ["What is MTP?", "A head."]
+    say(pane, "Another?", "Yes.")
+    assert [each["role"] for each in pane.talk.request()] == ["user", "assistant"] * 2

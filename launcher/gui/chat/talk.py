@@ -38,6 +38,8 @@ class Talk:
             self.messages.append({"role": message.role.value, "content": message.text})
             self.ids.append(message.id)
             self._versions[message.parent, message.role] = list(message.versions)
+        if self.messages and self.messages[-1]["role"] == Role.USER.value:
+            self.cut(len(self.messages) - 1)
 
     def request(self, *, alone: bool = False) -> list[dict[str, str]]:
         """Return what is sent: the system prompt and the messages, or `alone` only the last of them."""

@@ -83,11 +83,14 @@ class AdvancedFields(QWidget):
         build = self._asked = launch.build
         if not self._flags:
             self._count.setText(tr("Asking {engine} for its flags ...", engine=build.name))
-        self._controller.bridge.run(lambda _tell: _flags_of(build), done=self._take_flags, failed=self._fail)
+        self._controller.bridge.run(
+            lambda _tell: _flags_of(build), done=lambda flags: self._take_flags(build, flags), failed=self._fail
+        )
 
-    def _take_flags(self, flags: "tuple[Flag, ...]") -> None:
-        self._flags = flags
-        self._fill()
+    def _take_flags(self, build: "Build", flags: "tuple[Flag, ...]") -> None:
+        if build is self._asked:
+            self._flags = flags
+            self._fill()
 
     def _fail(self, error: LauncherError) -> None:
         self._asked = None
