@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from launcher.base.errors import BadOption, LauncherError, ServerNotFound, Superseded
+from launcher.engine.client import Delta
 from launcher.engine.launch import ServeOptions
 from launcher.engine.settings import OPTIONS, with_settings
 from launcher.engine.state import SERVING
@@ -21,6 +22,9 @@ ARGUMENTS: Mapping[str, str] = {"p_min": "--spec-draft-p-min", "draft_sampling":
 only, as does NGRAM, the kind of n-gram drafting beside the model's own."""
 
 
+_CHAT = "The server was asked something else meanwhile."
+
+
 class SessionBench:
     """A Bench on a session. What `options` says and a measurement's settings do not name stays as it is.
 
@@ -33,6 +37,7 @@ class SessionBench:
         self._base, self._named = options, named
         self._settings: Settings = {}
         self._served: ServeOptions | None = None
+        self._running = 0
         self._beside = Beside(session.monitor, self._engine_pid)
 
     def now_s(self) -> float:
@@ -58,18 +63,27 @@ class SessionBench:
 
         Raises Superseded when somebody else has stopped the server, or given it other settings.
         """
-        began_s = self.now_s()
-        before = self._beside.look()
+        began_s, before, disturbed = self.now_s(), self._beside.look(), False
+        watch = self.session.monitor.watch
+
+        def look(_delta: Delta) -> None:
+            nonlocal disturbed
+            disturbed |= watch.replies > self._running
+
+        self._running += 1
         try:
             if self._served is None:
                 raise ServerNotFound("The bench serves nothing.", "Give it settings first.")
-            reply = await self.session.ask(request_of(prompt, seed=seed))
+            reply = await self.session.ask(request_of(prompt, seed=seed), look)
         except LauncherError as error:
             if self._served is not None:
                 self._check_ours()
             return Run(prompt.name, self._settings, began_s, self.now_s() - began_s, error=error.title)
+        finally:
+            self._running -= 1
         wall_s = self.now_s() - began_s
-        return self._beside.told(run_of(prompt, self._settings, reply, began_s=began_s, wall_s=wall_s), before)
+        run = self._beside.told(run_of(prompt, self._settings, reply, began_s=began_s, wall_s=wall_s), before)
+        return replace(run, spoilt=_CHAT) if disturbed and run.spoilt is None else run
 
     async def close(self) -> None:
         """Stop the server."""

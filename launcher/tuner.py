@@ -50,15 +50,12 @@ async def tune_on(
     on_event: OnEvent,
     *,
     resume: KeptTune | None = None,
-    apply: bool = False,
 ) -> Verdict:
     """Tune a model on a session's server; what that served before is served again at the end, and after a cancel.
 
-    With `apply` the recommended settings are served in its place, and kept for the model's next start, unless the tune
-    came to no decision. Cancelling
-    pauses: what was measured is kept after each trial, and `resume` goes on with it. Everything goes into the history.
-    Raises what `tuning.tuner.tune` raises; after Superseded the server is left to who took it. Raises TuneUnderWay
-    when another program tunes.
+    Cancelling pauses: what was measured is kept after each trial, and `resume` goes on with it. Everything goes into
+    the history. Raises what `tuning.tuner.tune` raises; after Superseded the server is left to who took it. Raises
+    TuneUnderWay when another program tunes.
     """
     with only_tune():
         before = None if session.rests else session.supervisor.options
@@ -71,10 +68,7 @@ async def tune_on(
         except BaseException:
             await _serve_again(session, before)
             raise
-        if apply and is_decided(verdict.as_json()):
-            await serve_winner(session, prepared.model, prepared.options, verdict.settings)
-        else:
-            await _serve_again(session, before)
+        await _serve_again(session, before)
         return verdict
 
 

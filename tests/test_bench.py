@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead, Superseded
 from launcher.bench import SessionBench, options_with, serving_bench
 from launcher.engine import registry
+from launcher.engine.client import ChatRequest
 from launcher.engine.launch import ServeOptions
 from launcher.engine.state import State
 from launcher.monitor.meter import total
@@ -107,6 +109,25 @@ async def test_an_engine_that_dies_is_told_in_the_run(bench: SessionBench) -> No
     assert not run.counts
     assert await bench.become({"draft": 0}) >= 0
     assert (await bench.run(PROMPT, seed=1)).counts
+
+
+async def test_a_chat_meanwhile_spoils_a_run_and_several_runs_at_once_do_not(options: ServeOptions) -> None:
+    async with serving_bench(replace(options, slots=2)) as bench:
+        await bench.become({"draft": 0})
+        over = asyncio.Event()
+
+        async def chat() -> None:
+            while not over.is_set():
+                await bench.session.ask(ChatRequest([{"role": "user", "content": "Hello"}], 900))
+
+        chatting = asyncio.create_task(chat())
+        await bench.session.supervisor.wait_for(State.BUSY)
+        run = await bench.run(PROMPT, seed=1)
+        over.set()
+        await chatting
+        assert run.spoilt == "The server was asked something else meanwhile."
+        both = await asyncio.gather(bench.run(PROMPT, seed=1), bench.run(PROMPT, seed=2))
+        assert [run.spoilt for run in both] == [None, None]
 
 
 @pytest.mark.parametrize("how", ["stopped", "changed"])
