@@ -32,13 +32,13 @@ def cautions_for(
     evidence: Sequence[Measurement],
     measure: Measure,
 ) -> tuple[str, ...]:
-    """Return what a plan costs or risks: quality, host memory, MTP where it may be slower, memory that is missing."""
+    """Return what a plan costs or risks: first memory that is missing and slowness, then quality, MTP and the rest."""
     setting = fitted.setting
-    found = [f"{note.text} Source: {note.source}." for note in entry.quality_notes(file.quant, setting.kv)]
-    if fitted.needed_mib > situation.free_mib:
-        found.insert(0, _too_big(situation))
+    found = [_too_big(situation)] if fitted.needed_mib > situation.free_mib else []
     if situation.backend == "cpu":
         found.append("Without a GPU tokens come slowly, and nobody measured whether MTP helps then: try --no-mtp.")
+    found += _host_cautions(fitted, situation)
+    found += [f"{note.text} Source: {note.source}." for note in entry.quality_notes(file.quant, setting.kv)]
     if longer := beyond_training(entry.native_context, setting.context):
         found.append(longer)
     if setting.kv in _SLOW_ON_CUDA and setting.backend in ("cuda", "rocm"):
@@ -46,7 +46,6 @@ def cautions_for(
             f"Default builds of llama.cpp have no fast attention for a KV cache of {setting.kv}: it is converted to f16"
             " for each token, which is slow. Take q8_0 or q4_0, or a build with GGML_CUDA_FA_QUANTS."
         )
-    found += _host_cautions(fitted, situation)
     if setting.n_cpu_moe:
         found += _offload_cautions(weights, fitted, situation, measure)
     if situation.gpus > 1:

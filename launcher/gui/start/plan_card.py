@@ -130,7 +130,7 @@ class PlanCard(Card):
         total, others = said.memory_of(found)
         self.bar.show_parts(said.parts_of(plan), total, others, plan.margin_mib * _MIB)
         self.bar.show()
-        lines = [say(each) for each in (*plan.reasons[:1], *plan.reasons[2:3], *plan.cautions[:1])] or [""]
+        lines = [say(each) for each in (*plan.reasons[:1], *plan.cautions[:2], *plan.reasons[2:3])][:3] or [""]
         for label, line in zip(self._reasons, [*lines, "", ""], strict=False):
             label.setText(line)
             label.setVisible(bool(line))
