@@ -58,6 +58,7 @@ LANGUAGE, THEME, TEXT_SCALE = "window.language", "window.theme", "window.text_sc
 MOTION, CLOSE = "window.motion", "window.close"
 NOTIFICATIONS, LIMIT, CONNECTIONS = "window.notifications", "downloads.limit", "downloads.connections"
 MODELS_FOLDER, AT_LOGIN, APPLY = "models.folder", "server.at_login", "server.apply"
+ADVICE = "server.advice"
 TEMPERATURE, TOP_K, TOP_P, MIN_P = "chat.temperature", "chat.top_k", "chat.top_p", "chat.min_p"
 MAX_TOKENS, THINKING, SYSTEM_PROMPT = "chat.max_tokens", "chat.thinking", "chat.system_prompt"
 KEEP = "chat.keep"
@@ -183,6 +184,17 @@ SETTINGS = (
         FINISH,
         "now",
         ((FINISH, mark("Finish replies first")), (CANCEL, mark("Cancel replies"))),
+    ),
+    Setting(
+        ADVICE,
+        mark("Server"),
+        mark("Advice from use"),
+        mark(
+            "Counts tokens and accepted drafts while you use a server, and says when another draft length would have "
+            "been faster. Only these counts are kept, on this computer."
+        ),
+        "switch",
+        True,
     ),
     Setting(
         TEMPERATURE,

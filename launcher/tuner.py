@@ -57,7 +57,7 @@ async def tune_on(
     the history. Raises what `tuning.tuner.tune` raises; after Superseded the server is left to who took it. Raises
     TuneUnderWay when another program tunes.
     """
-    with only_tune():
+    with only_tune(), session.monitor.uncounted():
         before = None if session.rests else session.supervisor.options
         try:
             verdict = await _tuned(

@@ -48,7 +48,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         actions.choices[name].add_argument("id", metavar="ID", help=_WHAT)
     for name in ("export", "share"):
         actions.choices[name].add_argument("--to", required=True, type=Path, metavar="FILE", help="must not exist yet")
-    actions.choices["delete"].add_argument("ids", nargs="+", metavar="ID", help='as `history` shows them, or "all"')
+    actions.choices["delete"].add_argument(
+        "ids", nargs="+", metavar="ID", help='as `history` shows them, or "all", with all counts of use'
+    )
     parser.set_defaults(action="list")
 
 
@@ -180,6 +182,8 @@ def _delete(history: History, options: argparse.Namespace) -> int:
     everything = options.ids == ["all"]
     ids = [each.id for each in history.find()] if everything else [history.id_of(id_) for id_ in options.ids]
     deleted = history.delete(list(dict.fromkeys(ids)))
+    if everything:
+        history.forget_use()
     if options.json:
         print_json({"deleted": deleted})
     else:

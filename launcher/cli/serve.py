@@ -94,6 +94,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.engine.state import Event
     from launcher.machine_presets import find_preset, settings_kept, settings_used
     from launcher.monitor.health_event import HealthEvent
+    from launcher.use_counting import UseCounting
 
     states = StateLine()
 
@@ -118,6 +119,7 @@ async def run(options: argparse.Namespace) -> int:
     preset = {} if options.no_preset else settings_used(found, asked, kept)
     serve_options = options_with(with_settings(serve_options, last_time), preset)
     session = app.Session(port=options.port, shared=options.lan, on_event=show, on_health=show_health)
+    counting = UseCounting(session)
     try:
         start = partial(session.start, serve_options, chosen=kept | asked, named=model)
         line = "" if found is None or options.no_preset else found.line
@@ -133,6 +135,7 @@ async def run(options: argparse.Namespace) -> int:
         return 1
     finally:
         await session.stop()
+        await counting.close()
     return 0
 
 
@@ -155,6 +158,7 @@ async def _serve(
             await asyncio.to_thread(keep_last, model)
             _announce(session, taken, as_json=options.json)
             try:
+                await _advise(session, as_json=options.json)
                 error = await session.wait_until_ended()
             except asyncio.CancelledError:
                 return  # SIGINT and SIGTERM are the ordinary end
@@ -211,6 +215,17 @@ def _announce(server: Session, taken: _Taken, *, as_json: bool) -> None:
         + "\nCtrl-C stops it.",
         flush=True,
     )
+
+
+async def _advise(session: Session, *, as_json: bool) -> None:
+    """Say what earlier use with these settings tells about them, if it tells anything."""
+    from launcher.use_counting import advice_for
+
+    launch = session.supervisor.launch
+    advice = await asyncio.to_thread(advice_for, launch) if launch is not None and not as_json else None
+    if advice is not None:
+        retry = f"`mtp-launcher restart --set draft={advice.better}` tries it, `mtp-launcher tune` measures."
+        print(f"Advice: {advice.sentence} {retry}", file=sys.stderr, flush=True)
 
 
 def _words(settings: Mapping[str, object]) -> str:

@@ -58,11 +58,13 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.base.errors import LauncherError
     from launcher.engine.last import keep_last
     from launcher.first_start import first_start, serve_by
+    from launcher.use_counting import UseCounting
 
     show: _Lines | _JsonLines = _JsonLines() if options.json else _Lines()
     aim, plan = await _aim(options)
     show.begin(aim, plan)
     session = app.Session(port=options.port)
+    counting = UseCounting(session)
     ready = False
     try:
         reply = await first_start(aim, serve_by(session, aim), show.step)
@@ -88,6 +90,7 @@ async def run(options: argparse.Namespace) -> int:
     finally:
         show.close()
         await session.stop()
+        await counting.close()
 
 
 async def _aim(options: argparse.Namespace) -> tuple[Aim, Plan | None]:

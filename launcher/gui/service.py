@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from launcher.engine.settings import Value
     from launcher.engine.state import Event
     from launcher.monitor.health_event import HealthEvent
+    from launcher.use_counting import UseCounting
 
 DEMO = "demo"
 _REQUEST = ("max_tokens", "temperature", "seed", "thinking")
@@ -35,6 +36,7 @@ class Service:
         """The model as its user named it."""
         self._post = post
         self._told: Launch | None = None
+        self._counting: UseCounting | None = None
 
     async def start(self, wish: Wish) -> None:
         """Serve as the command line does: what was chosen for this model the last time holds again."""
@@ -62,9 +64,11 @@ class Service:
     def opened(self) -> "Session":
         """Return the session, begun where there was none."""
         from launcher import app
+        from launcher.use_counting import UseCounting
 
         if self.session is None:
             self.session = app.Session(on_event=self._hear, on_sample=self._post, on_health=self._hear_health)
+            self._counting = UseCounting(self.session)
         return self.session
 
     async def stop(self) -> bool:
@@ -73,6 +77,8 @@ class Service:
             return True
         await self.session.stop()
         await self.session.share(False)
+        if self._counting is not None:
+            await self._counting.keep()
         return self.session.rests
 
     async def apply(self, changes: "Mapping[str, Value]", drain_s: float, extra: Sequence[str] | None) -> None:

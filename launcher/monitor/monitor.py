@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -62,6 +62,9 @@ class Monitor:
         self.watch = HealthWatch(on_health)
         self.series: dict[str, Series] = {}
         self.samples = 0
+        self.on_traffic: Callable[[Traffic], None] | None = None
+        """Told of what requests did, our own and others', but not of what is measured (`uncounted`)."""
+        self._uncounted = 0
         self.traffic: Traffic | None = None
         self._traffic_s = 0.0
         self._listener = listener
@@ -73,6 +76,15 @@ class Monitor:
         self._counters_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Tell nobody of traffic for as long as the block lasts: it is measuring, and no use."""
+        self._uncounted += 1
+        try:
+            yield
+        finally:
+            self._uncounted -= 1
 
     def begin(self, supervisor: Watched) -> None:
         """Start sampling `supervisor` and the machine, unless that is being done."""
@@ -204,6 +216,8 @@ class Monitor:
             traffic = between(self._counters, counters)
             if traffic is not None:
                 self.traffic, self._traffic_s = traffic, self._clock()
+                if self.on_traffic is not None and not self._uncounted:
+                    self.on_traffic(traffic)
         self._counters = counters
 
 

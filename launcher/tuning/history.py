@@ -17,6 +17,7 @@ from launcher.base.paths import data_dir
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import RUN_COLUMNS, Row, Session, Summary, new_id, packed, run_of, run_row
 from launcher.tuning.records import Run, Settings
+from launcher.tuning.use_counts import DAY_S, TABLE, UseCounts, add, read
 
 _TABLES = """
 CREATE TABLE sessions (
@@ -36,7 +37,7 @@ CREATE TABLE runs (
 );
 CREATE INDEX runs_of_session ON runs (session)
 """
-_MIGRATIONS = (_TABLES,)
+_MIGRATIONS = (_TABLES, TABLE)
 _COUNTS = "r.spoilt IS NULL AND r.error IS NULL AND r.decode_rate IS NOT NULL"
 _SUMMARY = f"""
 SELECT s.id, s.kind, s.workload, s.began_s, s.ended_s, s.model, s.quant,
@@ -176,6 +177,21 @@ class History:
             with self._told():
                 self._db.execute("VACUUM")
         return gone
+
+    def add_use(self, place: str, counts: Sequence[UseCounts]) -> None:
+        """Add counters of real use to those of today."""
+        with self._change() as db:
+            add(db, int(self._clock() // DAY_S), place, counts)
+
+    def use(self, place: str, days: int = 30) -> tuple[UseCounts, ...]:
+        """Return the counters of real use at a place over so many days, by settings."""
+        with self._told():
+            return tuple(read(self._db, place, int(self._clock() // DAY_S) - days).values())
+
+    def forget_use(self) -> None:
+        """Delete all counters of real use."""
+        with self._change() as db:
+            db.execute("DELETE FROM use_counts")
 
     def _loaded(self, session: str, shared: dict[str, Settings]) -> Session:
         found = self._rows(

@@ -12,6 +12,7 @@ import pytest
 from launcher.cli.main import main
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import GpuFacts, ModelFacts
+from launcher.tuning.use_counts import UseCounts
 from tests.tuning.measured import ENVIRONMENT, OFF, ON
 from tests.tuning.measured import run as measured
 
@@ -135,10 +136,16 @@ def test_one_is_shared_and_can_be_compared_with(two: tuple[str, str], tmp_path: 
 
 
 def test_they_are_deleted(two: tuple[str, str]) -> None:
+    with History() as history:
+        history.add_use("place", [UseCounts({"draft": 2}, 100, 2.0, 40, (35, 25))])
     assert answer("history", "delete", "aaa")["deleted"] == 1
     assert run("history", "delete", "zzz").returncode == 1
+    with History() as history:
+        assert history.use("place")
     assert run("history", "delete", "all").stdout == "Deleted 1 measurement.\n"
     assert answer("history")["measurements"] == []
+    with History() as history:
+        assert history.use("place") == ()
 
 
 def test_two_are_compared_with_what_differs(two: tuple[str, str]) -> None:

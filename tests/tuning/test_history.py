@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import HistoryUnusable, LauncherError, ResultMissing, WrittenByNewer
-from launcher.tuning.history import History, history_file
+from launcher.tuning.history import _TABLES, History, history_file
 from launcher.tuning.history_environment import Environment, ModelFacts
+from launcher.tuning.history_records import packed
 from launcher.tuning.history_writer import HistoryWriter
 from tests.tuning.measured import DRAFTS, ENVIRONMENT, OFF, ON, run
 
@@ -246,3 +247,21 @@ def test_the_writer_tells_once_what_cannot_be_kept(home: Path) -> None:
     (error,) = told
     assert isinstance(error, HistoryUnusable)
     assert str(history_file()) in error.title
+
+
+def test_a_file_of_the_first_version_is_brought_up_to_date(home: Path) -> None:
+    history_file().parent.mkdir(parents=True)
+    with sqlite3.connect(history_file()) as db:
+        db.executescript(_TABLES)
+        db.execute("PRAGMA user_version = 1")
+        row = ("old0000001", "bench", "", 1.0, "m", packed(ENVIRONMENT.as_json()), "{}")
+        db.execute(
+            "INSERT INTO sessions (id, kind, workload, began_s, model, environment, settings) VALUES (?,?,?,?,?,?,?)",
+            row,
+        )
+    db.close()
+    with History() as history:
+        history.add_run("old0000001", RUNS[0])
+        history.add_use("place", [])
+        assert history.load("old0000001").environment == ENVIRONMENT
+        assert history.use("place") == ()

@@ -1,0 +1,158 @@
+"""Passive advice against answers that are known: a model of drafting with rates and step times of our own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from launcher.monitor.meter import Acceptance
+from launcher.monitor.traffic import Traffic
+from launcher.tuning.advice import FEWEST_STEPS, Advice, advise
+from launcher.tuning.history import History
+from launcher.tuning.predict import tokens_per_step
+from launcher.tuning.records import Run, Settings
+from launcher.tuning.use_counts import KEPT_DAYS, UseCounts, place_of
+from tests.tuning.measured import ENVIRONMENT
+
+RATES = (0.8, 0.75, 0.7, 0.65)
+TIMES = {0: 0.020, 1: 0.026, 2: 0.028, 3: 0.030, 4: 0.032}
+NOISE = (1.0, 1.01, 0.99, 1.005, 0.995)
+
+
+def accepted(steps: int, draft: int, rates: Sequence[float] = RATES) -> tuple[int, ...]:
+    counts, left = [], float(steps)
+    for rate in rates[:draft]:
+        left *= rate
+        counts.append(round(left))
+    return tuple(counts)
+
+
+def used(draft: int, *, steps: int = 20_000, rates: Sequence[float] = RATES, **settings: object) -> UseCounts:
+    by_position = accepted(steps, draft, rates)
+    tokens = steps + sum(by_position)
+    return UseCounts({"draft": draft, "kv": "q8_0", **settings}, tokens, steps * TIMES[draft], steps, by_position)  # type: ignore[dict-item]
+
+
+def measured(drafts: Sequence[int], *, times: Mapping[int, float] = TIMES, **settings: object) -> list[Run]:
+    """Runs at these draft lengths, whose step times have a spread of 1 %."""
+    runs = []
+    for draft in drafts:
+        taken = accepted(1_000, draft)
+        tokens = 1_000 + sum(taken)
+        drafts_made = Acceptance(1_000 * draft, sum(taken), (1_000, *taken)[:draft], taken) if draft else None
+        own: Settings = {"draft": draft, "kv": "q8_0", **settings}  # type: ignore[dict-item]
+        for noise in NOISE:
+            rate = tokens / (1_000 * times[draft] * noise)
+            runs.append(Run("code", own, 0.0, 30.0, reply_tokens=tokens, decode_rate=rate, acceptance=drafts_made))
+    return runs
+
+
+def truth(better: int, now: int, rates: Sequence[float] = RATES) -> float:
+    return (tokens_per_step(rates, better) / TIMES[better]) / (tokens_per_step(rates, now) / TIMES[now])
+
+
+def test_a_longer_draft_is_advised_by_its_true_gain() -> None:
+    told = advise(used(1), measured((0, 1, 2, 3, 4)))
+    assert told is not None
+    assert told.better == max(TIMES, key=lambda draft: truth(draft, 1))
+    assert told.ratio.estimate == pytest.approx(truth(told.better, 1), rel=0.005)
+    assert told.ratio.low < truth(told.better, 1) < told.ratio.high
+    assert told.tokens == 36_000
+
+
+def test_a_shorter_draft_and_none_are_advised_for_text_that_drafts_badly() -> None:
+    bad = (0.5, 0.2, 0.1)
+    told = advise(used(3, rates=bad), measured((1, 2, 3)))
+    assert told is not None
+    assert told.better == 1
+    assert told.ratio.estimate == pytest.approx(truth(1, 3, bad), rel=0.005)
+    told = advise(used(3, rates=(0.2, 0.1, 0.1)), measured((0, 1, 2, 3)))
+    assert told is not None
+    assert told.better == 0
+    assert told.sentence.startswith("No MTP would have been about ")
+    assert told.sentence.endswith(" than draft 3 over your last 24,000 tokens.")
+
+
+def test_further_positions_are_lowered_where_real_use_accepts_less() -> None:
+    told = advise(used(2, rates=(0.6, 0.45, 0.9, 0.9)), measured((2, 3, 4)))
+    assert told is None  # at the workload's own rates draft 4 would be faster
+    assert truth(4, 2) > 1.05
+
+
+def test_the_best_length_is_left_alone() -> None:
+    best = max(TIMES, key=lambda draft: truth(draft, 1))
+    assert advise(used(best), measured(tuple(TIMES))) is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "runs"),
+    [
+        (used(0), measured((0, 1, 2))),  # nothing was drafted
+        (used(1, steps=FEWEST_STEPS - 1), measured((1, 4))),
+        (used(1), []),
+        (used(1), measured((4,))),  # the present length was not measured
+        (used(1), measured((1,))),
+        (used(1), measured((1, 4), kv="f16")),
+        (used(1), measured((1, 4), p_min=0.5)),
+        (used(1), measured((1, 4), draft_sampling="probabilistic")),
+        (used(1, extra="--spec-draft-p-min 0.5"), measured((1, 4))),
+        (used(1), measured((1, 4))[::3]),  # too few runs
+        (used(1), measured((1, 4), times={1: 0.060, 4: 0.070})),  # a step of real use is another thing
+        (replace(used(1), accepted=()), measured((1, 4))),
+        (used(1), [replace(run, spoilt="Too hot.") for run in measured((1, 4))]),
+    ],
+)
+def test_nothing_is_said_where_it_is_not_known(counts: UseCounts, runs: Sequence[Run]) -> None:
+    assert advise(used(1), measured((1, 4))) is not None
+    assert advise(counts, runs) is None
+
+
+def test_a_gain_within_the_noise_is_not_told() -> None:
+    wild = [
+        replace(run, decode_rate=(run.decode_rate or 0) * factor)
+        for run, factor in zip(measured((1, 4)), (1.0, 1.6, 0.6, 1.3, 0.8) * 2, strict=True)
+    ]
+    assert advise(used(1), wild) is None
+
+
+def test_traffic_is_counted_by_position() -> None:
+    traffic = Traffic(100, 50.0, Acceptance(80, 60, (40, 40), (35, 25)))
+    counts = UseCounts.of({"draft": 2}, traffic)
+    assert counts == UseCounts({"draft": 2}, 100, 2.0, 40, (35, 25))
+    assert counts.step_s == pytest.approx(0.05)
+    more = counts.plus(UseCounts({"draft": 2}, 10, 0.5, 8, (1, 1, 0)))
+    assert more == UseCounts({"draft": 2}, 110, 2.5, 48, (36, 26, 0))
+    assert UseCounts.of({}, replace(traffic, tokens_per_second=None)) is None
+
+
+def test_counts_of_a_day_are_added_up_and_old_ones_forgotten() -> None:
+    now_s = 1_793_534_400.0
+    place = place_of(ENVIRONMENT)
+    with History(clock=lambda: now_s) as history:
+        history.add_use(place, [used(1), used(1), used(2)])
+        now_s += 86_400
+        history.add_use(place, [used(1)])
+        history.add_use("elsewhere", [used(1)])
+        one, two = history.use(place)
+        assert (one.tokens, one.accepted) == (3 * used(1).tokens, (48_000,))
+        assert two == used(2)
+        now_s += 40 * 86_400
+        assert history.use(place) == ()
+        assert len(history.use(place, days=60)) == 2
+        now_s += KEPT_DAYS * 86_400
+        history.add_use(place, [used(3)])
+        assert [each.settings["draft"] for each in history.use(place, days=1_000)] == [3]
+        history.forget_use()
+        assert history.use(place) == ()
+
+
+def test_another_build_is_another_place() -> None:
+    assert place_of(ENVIRONMENT) != place_of(replace(ENVIRONMENT, engine_version="2"))
+    assert place_of(ENVIRONMENT) == place_of(replace(ENVIRONMENT, memory_bytes=1))
+
+
+def test_the_sentence_has_two_digits() -> None:
+    told = advise(used(1, steps=6_789), measured((1, 4)))
+    assert isinstance(told, Advice)
+    assert told.sentence.startswith(f"Draft 4 would have been about {100 * (truth(4, 1) - 1):.0f} % faster (")
+    assert told.sentence.endswith(" than draft 1 over your last 12,000 tokens.")
