@@ -307,7 +307,8 @@ class Window(QMainWindow):
     @Slot(object)
     def _show_launch(self, launch: "Launch | None") -> None:
         if launch is not None:
-            name = tr("{engine} engine", engine=launch.build.name)
+            ours = launch.build.name == "built-in"
+            name = tr("built-in engine") if ours else tr("{engine} engine", engine=launch.build.name)
             self.rail.show_engine(name, launch.build.version)
 
     @Slot()

@@ -14,6 +14,7 @@ from launcher.gui.chat.look import dense, sheet
 from launcher.gui.chat.prompt import Prompt
 from launcher.gui.labels import Elided
 from launcher.gui.widgets import Banner
+from launcher.gui.widgets.flow import Flow
 from launcher.gui.words import tr
 
 _NARROWEST = 280
@@ -86,7 +87,9 @@ class ChatFrame(QFrame):
             column.addWidget(bar)
         self.send_button = QPushButton(tr("Send"))
         self.send_button.setObjectName("primary")
-        below = _row(self.prompt)
+        below = QHBoxLayout()
+        below.setSpacing(theme.px(theme.GAP))
+        below.addWidget(self.prompt)
         below.addWidget(self.send_button, alignment=Qt.AlignmentFlag.AlignBottom)
         column.addLayout(below)
         self._stack = QStackedWidget()
@@ -97,22 +100,13 @@ class ChatFrame(QFrame):
         layout.setContentsMargins(gap, theme.px(theme.GAP_M), gap, gap)
         layout.setSpacing(theme.px(theme.GAP))
         layout.addWidget(self._title)
-        layout.addLayout(_row(self.chats, self.new_button, self.compare_button, None, self.more_button))
+        ways = Flow(gap=theme.px(theme.GAP))
+        for button in (self.chats, self.new_button, self.compare_button, self.more_button):
+            ways.add(button)
+        layout.addLayout(ways)
         layout.addWidget(self.banner)
         layout.addWidget(self._stack, 1)
         self.chats.toggled.connect(self._show_drawer)
         self.compare_button.toggled.connect(self.compare_bar.setVisible)
         self.compare_button.toggled.connect(self.compare_bar.unfold)
         self.show_title("")
-
-
-def _row(*widgets: QWidget | None) -> QHBoxLayout:
-    """Return widgets beside each other; None is what stretches."""
-    row = QHBoxLayout()
-    row.setSpacing(theme.px(theme.GAP))
-    for widget in widgets:
-        if widget is None:
-            row.addStretch()
-        else:
-            row.addWidget(widget)
-    return row

@@ -20,8 +20,8 @@ from launcher.gui.viewmodel import View
 from launcher.gui.widgets import EmptyState, PageHead
 from launcher.gui.words import tr
 
-_WORDS_WIDTH = 260
-"""What the title and the line beside it need beside the buttons, in pixels."""
+_CRAMPED, _WORDS_WIDTH = 360, 260
+"""In pixels: a page with narrow edges is narrower; what the title and the line beside it need beside the buttons."""
 
 
 class CockpitPage(QWidget):
@@ -43,16 +43,14 @@ class CockpitPage(QWidget):
         self.panes = Panes(
             {
                 "sliders": (self.controls, 272, 272),
-                "plots": (self._middle, 320, 540),
-                "chat": (self.chat, 312, 400),
+                "plots": (self._middle, 288, 540),
+                "chat": (self.chat, 288, 400),
             },
             wanted=("chat", "plots", "sliders"),
         )
         for place, stretch in enumerate((0, 3, 2)):
             self.panes.setStretchFactor(place, stretch)
-        layout = QVBoxLayout(self)
-        side, end = theme.px(theme.GAP_XL), theme.px(theme.GAP_L)
-        layout.setContentsMargins(side, end, side, end)
+        layout = self._layout = QVBoxLayout(self)
         layout.setSpacing(theme.px(theme.GAP_M))
         layout.addWidget(self._make_head())
         self._below = QHBoxLayout()
@@ -71,15 +69,19 @@ class CockpitPage(QWidget):
         self.state.refresh()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Put the switches under the head where it has no room for them."""
+        """Put the switches under the head where it has no room for them; where text is large the edges give way."""
         super().resizeEvent(event)
+        cramped = self.width() < theme.px(_CRAMPED)
+        side, end = theme.px(theme.GAP if cramped else theme.GAP_XL), theme.px(theme.GAP_L)
+        self._layout.setContentsMargins(side, end, side, end)
         buttons = (self._switches, self._restart, self._stop, self._copy)
         needed = sum(each.sizeHint().width() + theme.px(theme.GAP_M) for each in buttons) + theme.px(_WORDS_WIDTH)
-        below = needed > self.width() - 2 * theme.px(theme.GAP_XL)
+        below = needed > self.width() - 2 * side
         if below and self._below.count() == 1:
             self._below.addWidget(self._switches)
         elif not below and self._below.count() > 1:
             self._beside.addWidget(self._switches)
+        self._place.setHidden(below)
 
     @Slot(object)
     def show_view(self, view: View) -> None:
@@ -108,11 +110,11 @@ class CockpitPage(QWidget):
     def _make_head(self) -> PageHead:
         self.head = PageHead(tr("Cockpit"), beside=True)
         self._switches = PaneSwitches(self.panes, {"sliders": tr("Sliders"), "plots": tr("Plots"), "chat": tr("Chat")})
-        place = QWidget()
-        self._beside = QHBoxLayout(place)
+        self._place = QWidget()
+        self._beside = QHBoxLayout(self._place)
         self._beside.setContentsMargins(0, 0, 0, 0)
         self._beside.addWidget(self._switches)
-        self.head.add_widget(place)
+        self.head.add_widget(self._place)
         self._restart = self.head.add_button(tr("Restart"), self._restart_now)
         self._restart.setToolTip(
             tr("Stop the engine and start it with the same settings. Replies that run end first, if so chosen")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from launcher.models.library import LocalModel, Verified
     from launcher.runtime import Handle
 
-_SIDE_WIDTH, _NARROW = 396, 940
+_SIDE_WIDTH, _NARROW = 388, 940
 _FILES, _OFFERS, _FOLDERS = range(3)
 _TELL_S = 0.1
 

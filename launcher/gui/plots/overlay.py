@@ -88,7 +88,10 @@ class Overlay(QWidget):
         painter.setFont(theme.font(_UNIT_PX))
         left, gutter = self.area.left(), self.area.top()
         painter.drawText(QRectF(0, -1, left - 6, gutter), int(Qt.AlignmentFlag.AlignRight), self.unit)
-        painter.drawText(QRectF(left, -1, self.area.width(), gutter), int(Qt.AlignmentFlag.AlignLeft), self.top)
+        begins = self.area.right() - painter.fontMetrics().horizontalAdvance(self.top) - GLYPH_PX
+        if all(self._x(share) < begins for share, _ in self.marks[-1:]):  # the glyph of the newest goes before
+            words = QRectF(left, -1, self.area.width(), gutter)
+            painter.drawText(words, int(Qt.AlignmentFlag.AlignRight), self.top)
         painter.setFont(self._font)
         self._paint_marks(painter, colours)
         self._paint_levels(painter, colours)

@@ -128,6 +128,7 @@ class SettingsPage(QWidget):
         for standing in found.standings:
             self._show_standing(standing)
         self._path.setText(str(found.path))
+        self._where.show()
         if found.notices:
             self.banner.tell("\n".join(found.notices), "attention")
 
@@ -170,11 +171,15 @@ class SettingsPage(QWidget):
         self._path.setTextInteractionFlags(theme.SELECTABLE)
         kept = Label(tr("Kept in"))
         kept.setObjectName("secondary")
-        where = QHBoxLayout()
+        self._where = QWidget()
+        self._where.setObjectName("plain")
+        self._where.hide()
+        where = QHBoxLayout(self._where)
+        where.setContentsMargins(0, 0, 0, 0)
         where.setSpacing(theme.px(6))
         where.addWidget(kept)
         where.addWidget(self._path, 1)
-        column.addLayout(where)
+        column.addWidget(self._where)
         column.addStretch()
         inner = QWidget()
         inner.setObjectName("plain")

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
 
 Button = tuple[str, Callable[[], object]]
+_WORDS_WIDTH = 200
+"""What a page's title and the line at it have beside buttons at least, in pixels."""
 
 
 class Card(QFrame):
@@ -59,12 +62,30 @@ class PageHead(QWidget):
         words.addWidget(self.subtitle, 1 if beside else 0)
         self._buttons = QHBoxLayout()
         self._buttons.setSpacing(theme.px(theme.GAP_M))
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(theme.px(theme.GAP_M))
-        layout.addLayout(words, 1)
-        layout.addLayout(self._buttons)
+        self._layout = QBoxLayout(QBoxLayout.Direction.LeftToRight, self)
+        self._layout.setContentsMargins(0, 0, 0, 0)
+        self._layout.setSpacing(theme.px(theme.GAP_M))
+        self._layout.addLayout(words, 1)
+        self._layout.addLayout(self._buttons)
         self.show_subtitle(subtitle)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Put the buttons beside the words or, where those would be squeezed, under them."""
+        super().resizeEvent(event)
+        room = self.width() - self._buttons.sizeHint().width()
+        narrow = room < theme.px(_WORDS_WIDTH) and self._buttons.count() > 0
+        across, down = QBoxLayout.Direction.LeftToRight, QBoxLayout.Direction.TopToBottom
+        self._layout.setDirection(down if narrow else across)
+        self._layout.setAlignment(self._buttons, Qt.AlignmentFlag.AlignLeft if narrow else Qt.AlignmentFlag.AlignRight)
+        self.updateGeometry()
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Be as narrow as the buttons or the title, and as high as the words need."""
+        width = max(self._buttons.minimumSize().width(), self.title.minimumSizeHint().width())
+        height = super().minimumSizeHint().height()
+        if self._layout.hasHeightForWidth():
+            height = max(height, self._layout.minimumHeightForWidth(max(self.width(), width)))
+        return QSize(width, height)
 
     def show_subtitle(self, text: str) -> None:
         """Show another line under the title; none when it is empty."""
