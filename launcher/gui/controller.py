@@ -48,6 +48,8 @@ class Controller(QObject):
     """Launch | None: what runs now"""
     health_changed = Signal(object)
     """tuple[Finding, ...]: what stands"""
+    refused = Signal(object)
+    """LauncherError: what was asked of the server last cannot be"""
     applied = Signal(object)
     """LauncherError | None: `apply` has ended; after an error the settings before run again, if they can"""
     page_asked = Signal(str)
@@ -207,6 +209,10 @@ class Controller(QObject):
             self.sampling = others if meant is None else others | {field: meant}
         self.setting_changed.emit(name, value)
 
+    def ask_api_key(self, done: Callable[[str], object]) -> None:
+        """Ask for the key of what runs."""
+        self.bridge.run(lambda _tell: self._service.api_key(), done=done)
+
     def show_page(self, name: str) -> None:
         """Show another page of the window."""
         self.page_asked.emit(name)
@@ -322,6 +328,7 @@ class Controller(QObject):
             self._model.update(status=Status(State.FAILED, error=error))
         elif self.inputs.status.error is not error:
             self._model.update(problem=error)
+        self.refused.emit(error)
 
     def _finish_reply(self, number: int, reply: "Reply | None", footer: str) -> None:
         """End reply `number`; its work ends once more after it was whole, and then this has been done."""

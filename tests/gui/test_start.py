@@ -11,6 +11,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
+from launcher.base.errors import LauncherError
 from launcher.first_steps import Stage, Step
 from launcher.gui import theme
 from launcher.gui.labels import Label
@@ -257,3 +258,12 @@ def test_once_it_is_stopped_it_is_offered_again(looked: StartPage, window: Windo
     window.controller.stop()
     qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo", timeout=20_000)
     assert not looked.banner.isVisible()
+
+
+def test_a_problem_of_something_else_does_not_end_a_first_start(
+    looked: StartPage, window: Window, qtbot: QtBot
+) -> None:
+    click(looked, qtbot, "Start the demo")
+    qtbot.waitUntil(lambda: window.controller.view.word != "Stopped", timeout=20_000)
+    window.controller.show_problem(LauncherError("A setting could not be kept."))
+    qtbot.waitUntil(lambda: done(looked), timeout=30_000)

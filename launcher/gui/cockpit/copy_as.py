@@ -110,10 +110,7 @@ class CopyPanel(Card):
 
     def copy_key(self) -> None:
         """Copy the API key; it is not shown."""
-        self._controller.bridge.run(
-            lambda _tell: _key(self._controller),
-            done=lambda key: self._to_clipboard(key, tr("The API key is copied.")),
-        )
+        self._controller.ask_api_key(lambda key: self._to_clipboard(key, tr("The API key is copied.")))
 
     def _url(self) -> str | None:
         address = self._controller.view.address
@@ -144,8 +141,3 @@ async def _text_of(kind: "Kind", with_key: bool, url: str | None) -> str:
 
     recipe = (await recipes.of_running(url, backend=None)).recipe
     return render(kind, recipe if with_key else replace(recipe, api_key=None))
-
-
-async def _key(controller: Controller) -> str:
-    session = controller.session
-    return session.supervisor.endpoint.api_key if session is not None else ""

@@ -155,7 +155,7 @@ class SharingCard(Card):
 
     def _copy_key(self) -> None:
         said = tr("The API key is copied.")
-        self._controller.bridge.run(lambda _tell: _key(self._controller), done=lambda key: self._copy(key, said))
+        self._controller.ask_api_key(lambda key: self._copy(key, said))
 
     def _copy(self, text: str, said: str) -> None:
         QGuiApplication.clipboard().setText(text)
@@ -193,11 +193,6 @@ async def _look(port: int) -> "Sharing":
     from launcher.sharing import sharing
 
     return await asyncio.to_thread(sharing, port)
-
-
-async def _key(controller: Controller) -> str:
-    session = controller.session
-    return session.supervisor.endpoint.api_key if session is not None else ""
 
 
 def _secondary(text: str) -> Label:

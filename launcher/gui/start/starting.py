@@ -84,6 +84,7 @@ class Server(QObject):
         self._last: Status | None = None
         controller.view_changed.connect(self._follow)
         controller.launched.connect(self._launched)
+        controller.refused.connect(self._refused)
 
     def serve(self, asked: ServeAsked) -> None:
         """Begin to serve."""
@@ -109,9 +110,13 @@ class Server(QObject):
                 self.stopped.emit()
                 return
             asked.hear(status)
-        error = inputs.problem or (status.error if status.state is State.FAILED else None)
-        if error is not None:
-            self._asked = None
+        if status.state is State.FAILED and status.error is not None:
+            self._refused(status.error)
+
+    @Slot(object)
+    def _refused(self, error: LauncherError) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None:
             asked.failed(error)
 
     @Slot(object)
