@@ -131,6 +131,11 @@ def parse(declared: Setting, text: str) -> Value:
     return value
 
 
+def damage() -> tuple[str, ...]:
+    """Return what is to be said of damaged files that this process has set aside."""
+    return tuple(settings_file.damage)
+
+
 def look() -> Look:
     """Return how all settings stand. A damaged file is set aside, and is a notice. Raises OSError of the system's."""
     kept = settings_file.read()

@@ -16,6 +16,8 @@ Value = bool | int | float | str
 _BEGIN = "# Settings of MTP Launcher. `mtp-launcher settings` lists them all; what is not named here is as usual.\n"
 _LOCK_S = 5.0
 _MOST_BYTES = 2**20
+damage: list[str] = []
+"""What was said of files that this process has set aside, for a window that opens after the first look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,9 @@ def read() -> Kept:
     except ValueError as error:
         bad = set_aside(file, "The file of settings", "all are as usual")
         where = f"It is kept as {bad}." if bad else f"It is left as {file}."
-        return Kept({}, (f"The file of settings was damaged ({error}), so all are as usual. {where}",))
+        notice = f"The file of settings was damaged ({error}), so all are as usual. {where}"
+        damage.append(notice)
+        return Kept({}, (notice,))
 
 
 def write(name: str, value: Value | None) -> None:

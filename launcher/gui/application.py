@@ -109,6 +109,8 @@ def _translate_qt(application: QApplication) -> None:
 
 def _painted(window: Window, options: argparse.Namespace, file: Path | None, picture: Path | None) -> None:
     painted_s = process_age_s()
+    if damage := settings.damage():
+        window.notice.tell("\n".join(damage), "attention")
     if options.demo:
         window.start_demo()
     elif file is not None:

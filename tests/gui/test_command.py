@@ -169,3 +169,25 @@ def test_what_a_slot_raises_is_shown_and_kept(home: Path) -> None:
     )
     assert "a slot broke" in told.stdout
     assert "Traceback" in (home / "state" / "logs" / "window.log").read_text()
+
+
+def test_a_damaged_file_of_settings_is_said_in_the_window(home: Path) -> None:
+    code = (
+        "import sys\n"
+        "from launcher.gui import application\n"
+        "painted = application._painted\n"
+        "def then(window, *rest):\n"
+        "    painted(window, *rest)\n"
+        "    print(window.notice.isVisible(), window.notice.text.text())\n"
+        "    window.quit()\n"
+        "application._painted = then\n"
+        "from launcher.cli.main import main\n"
+        "sys.exit(main(['gui'], application.run_window))\n"
+    )
+    file = home / "config" / "settings.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("[window\n")
+    environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert told.stdout.startswith("True The file of settings was damaged")
+    assert file.with_name("settings.toml.bad").is_file()
