@@ -1,6 +1,9 @@
 """Workloads: those that ship are whole, and a file that is none is told in a sentence."""
 
+import hashlib
+import json
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,20 @@ from launcher.base.paths import shipped
 from launcher.engine.launch import ServeOptions
 from launcher.tuning.asking import request_of
 from launcher.tuning.fill import sized
+from launcher.tuning.fill_text import entries
 from launcher.tuning.workloads import USUAL, WorkloadUnusable, of_file, workload, workloads
 
+KNOWN = {
+    ("code", 1): "e4e3ab7cb258",
+    ("prose", 1): "665b6c823982",
+    ("reasoning", 1): "011284e2cef7",
+    ("extraction", 1): "ddee0f5c8e98",
+    ("long", 1): "564d2e33210b",
+    ("turns", 1): "336266f28cf7",
+    ("mixed", 1): "3dbc413dd5dc",
+    ("published", 1): "8e71a8f6d5a8",
+}
+"""Workloads by name and version, and the beginning of their prompts' SHA-256."""
 SMALLEST = 'name = "x"\ntitle = "X"\nversion = 1\nsource = "me"\nprompts = [{ name = "a", text = "Say something." }]\n'
 
 
@@ -29,6 +44,16 @@ def test_those_that_ship_are_whole() -> None:
     assert all(prompt.thinking for prompt in workload("reasoning").prompts)
     assert len(workload("turns").prompts[0].messages) > 3
     assert workload("long").sized_tokens == 8_000
+
+
+def test_prompts_change_only_with_their_version() -> None:
+    journal = "".join(islice(entries(), 200))
+    found = {}
+    for each in workloads():
+        asked = json.dumps([[p.messages, p.tokens, dict(p.sampling), p.thinking, p.size] for p in each.prompts])
+        text = asked + (journal if each.sized_tokens else "")
+        found[each.name, each.version] = hashlib.sha256(text.encode()).hexdigest()[:12]
+    assert found == KNOWN, "figures of other prompts are not comparable: raise the version of what was changed"
 
 
 def test_the_published_run_has_the_published_figures() -> None:
