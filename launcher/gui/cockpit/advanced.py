@@ -11,6 +11,7 @@ from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, as_tip, set_tip
 from launcher.gui.sentences import say_error
+from launcher.gui.widgets import ComboBox
 from launcher.gui.words import ntr, tr
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class AdvancedFields(QWidget):
         self.list.currentItemChanged.connect(self._choose)
         self._description = _caption()
         self._description.setTextInteractionFlags(theme.SELECTABLE)
-        self.choice, self.text = QComboBox(), QLineEdit()
+        self.choice, self.text = ComboBox(), QLineEdit()
         self.choice.activated.connect(lambda _at: self._set(self.choice.currentData()))
         self.text.editingFinished.connect(lambda: self._set(self.text.text().strip()))
         self._refused = _caption("problem-text")

@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Slot
-from PySide6.QtWidgets import QComboBox, QFrame, QHBoxLayout, QPushButton, QVBoxLayout
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QVBoxLayout
 
 from launcher import settings
 from launcher.gui import theme
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
+from launcher.gui.widgets import ComboBox
 from launcher.gui.words import ntr, tr
 from launcher.settings import DRAIN_S
 from launcher.settings_declared import APPLY, CANCEL, FINISH
@@ -36,7 +37,7 @@ class ChangesBox(QFrame):
         self._costs.setWordWrap(True)
         self._problem = Label()
         self._problem.setWordWrap(True)
-        self.drain = QComboBox()
+        self.drain = ComboBox()
         self.drain.setAccessibleName(tr("Replies that run"))
         self.drain.addItem(tr("finish replies first"), FINISH)
         self.drain.addItem(tr("cancel replies"), CANCEL)

@@ -9,7 +9,7 @@ from launcher.gui import theme
 from launcher.gui.labels import Label, as_tip
 from launcher.gui.logs.lines import Wanted
 from launcher.gui.logs.sources import OURS, Kind, Source
-from launcher.gui.widgets import Segmented
+from launcher.gui.widgets import ComboBox, Segmented
 from launcher.gui.widgets.flow import Flow
 from launcher.gui.widgets.segmented import keep_room
 from launcher.gui.words import tr
@@ -27,7 +27,7 @@ class LogBar(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sources = QComboBox()
+        self.sources = ComboBox()
         self.sources.setAccessibleName(tr("Whose log"))
         self.sources.setToolTip(tr("This window's server, those of other programs of yours, and earlier log files"))
         self.sources.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)

@@ -13,7 +13,7 @@ from launcher.gui.models import words
 from launcher.gui.models.columns import offer_columns
 from launcher.gui.models.shelf import Offer, Offers
 from launcher.gui.models.table import Table
-from launcher.gui.widgets import Card
+from launcher.gui.widgets import Card, ComboBox
 from launcher.gui.widgets.blocks import make_button
 from launcher.gui.widgets.flow import Flow
 from launcher.gui.words import tr
@@ -28,7 +28,7 @@ class OffersPanel(Card):
         super().__init__()
         self._download = download
         self._offers: tuple[Offer, ...] = ()
-        self.family = QComboBox()
+        self.family = ComboBox()
         self.family.setAccessibleName(tr("Model"))
         self.family.setToolTip(tr("Show one model of the catalogue only"))
         self.family.addItem(tr("All models"), None)

@@ -2,12 +2,13 @@
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QMenu, QPushButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QWidget
 
 from launcher.gui import theme
 from launcher.gui.labels import set_tip
 from launcher.gui.plots.readout import Elided
 from launcher.gui.plots.span import Span
+from launcher.gui.widgets import ComboBox
 from launcher.gui.words import tr
 
 _LENGTHS_S = (60.0, 120.0, 300.0, 900.0, 3_600.0)
@@ -27,7 +28,7 @@ class Head(QWidget):
         self._live = True
         self._words = Elided()
         self._words.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
-        self._length = QComboBox()
+        self._length = ComboBox()
         self._length.setAccessibleName(tr("Stretch of time"))
         self._length.setToolTip(tr("How much time the plots show. The wheel zooms, dragging goes back in time."))
         for length_s in _LENGTHS_S:

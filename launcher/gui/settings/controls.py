@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
 from launcher.gui import theme
 from launcher.gui.labels import Label, set_tip
 from launcher.gui.settings.path_line import PathLine
+from launcher.gui.widgets.combo_box import ComboBox
 from launcher.gui.widgets.slider import Slider
 from launcher.gui.words import tr
 from launcher.settings_declared import Setting
@@ -57,12 +58,11 @@ class Choice(Control):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self.box = QComboBox()
+        self.box = ComboBox()
         for value, words in setting.choices:
             self.box.addItem(tr(words), value)
         self.box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.box.setMinimumWidth(theme.px(140))
-        self.box.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.box.activated.connect(lambda at: self.chosen.emit(self.box.itemData(at)))
         self.name(self.box)
         self.row.addWidget(self.box, 1)

@@ -21,7 +21,7 @@ from launcher.gui.start.machine_card import MachineCard
 from launcher.gui.start.plan_card import PlanCard, goal_name
 from launcher.gui.start.plans_table import PlansTable
 from launcher.gui.start.steps_card import StepsCard
-from launcher.gui.widgets import Banner, Card, PageHead
+from launcher.gui.widgets import Banner, Card, ComboBox, PageHead
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class StartPage(QWidget):
         self.card = PlanCard(self.go, self.flow.pause, self._ask, self._take_demo)
         self.steps = StepsCard()
         self.table = PlansTable()
-        self.family = QComboBox()
-        self.goal = QComboBox()
+        self.family = ComboBox()
+        self.goal = ComboBox()
         self._lay_out()
         self._connect()
         self._show_buttons()

@@ -20,7 +20,7 @@ from launcher.gui.tune.told import TrialRow, Wanted
 from launcher.gui.tune.tuning import Tuning
 from launcher.gui.tune.verdict import VerdictCard
 from launcher.gui.tune.workloads import BUDGETS_MIN, USUAL_BUDGET_MIN, WorkloadList
-from launcher.gui.widgets import Card, PageHead, SliderField
+from launcher.gui.widgets import Card, ComboBox, PageHead, SliderField
 from launcher.gui.words import ntr, tr
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class TunePage(QWidget):
         self._controller = controller
         self.tuning = Tuning(controller, self)
         self.workloads = WorkloadList()
-        self.goal = QComboBox()
+        self.goal = ComboBox()
         self.goal.setAccessibleName(tr("Goal"))
         self.goal.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.goal.setMinimumContentsLength(_LETTERS)
