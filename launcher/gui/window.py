@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QSettings, Qt, QTimer, QUrl, Signal, Slot
+from PySide6.QtCore import QEvent, QSettings, Qt, QTimer, QUrl, Signal, Slot
 from PySide6.QtGui import (
     QCloseEvent,
     QDesktopServices,
@@ -15,6 +15,7 @@ from PySide6.QtGui import (
     QPaintEvent,
     QShortcut,
     QShowEvent,
+    QWindowStateChangeEvent,
 )
 from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton, QScrollArea, QStackedWidget, QWidget
 
@@ -167,6 +168,14 @@ class Window(QMainWindow):
         """Tell the page that nobody sees it."""
         super().hideEvent(event)
         self._tell_page("hidden")
+
+    def changeEvent(self, event: QEvent) -> None:  # noqa: N802
+        """Tell the page that the window was minimised, or is back."""
+        super().changeEvent(event)
+        if isinstance(event, QWindowStateChangeEvent) and self.isVisible():
+            was, is_now = bool(event.oldState() & Qt.WindowState.WindowMinimized), self.isMinimized()
+            if was != is_now:
+                self._tell_page("hidden" if is_now else "shown")
 
     def _tell_page(self, what: str) -> None:
         if page := self._pages.get(self._page):

@@ -283,3 +283,20 @@ def test_focus_can_be_seen_on_every_button(demo: Window, qtbot: QtBot) -> None:
 def test_enter_presses_the_button_that_has_the_focus(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
     qtbot.keyClick(button(window, "Start the demo"), Qt.Key.Key_Return)
     wait_for(State.READY)
+
+
+def test_minimised_nothing_is_drawn_and_back_again_all_that_came_is_there(demo: Window, qtbot: QtBot) -> None:
+    plots = demo.page("cockpit").plots
+    qtbot.waitUntil(lambda: plots.drawings > 1, timeout=20_000)
+    demo.showMinimized()
+    qtbot.waitUntil(demo.isMinimized, timeout=20_000)
+    drawn = plots.drawings
+    with qtbot.waitSignal(demo.controller.replied, timeout=20_000):
+        demo.controller.ask([{"role": "user", "content": "What is a draft?"}])
+    with qtbot.waitSignal(demo.controller.sampled, timeout=20_000):
+        pass
+    assert not plots._timer.isActive()
+    assert plots.drawings == drawn
+    with qtbot.waitSignal(demo.page_shown, timeout=20_000):
+        demo.showNormal()
+    qtbot.waitUntil(lambda: plots.drawings > drawn, timeout=20_000)

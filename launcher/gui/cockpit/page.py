@@ -65,8 +65,9 @@ class CockpitPage(QWidget):
         self.show_view(controller.view)
 
     def shown(self) -> None:
-        """Look at the machine's memory, now that somebody looks."""
+        """Look at the machine's memory, and draw what came, now that somebody looks."""
         self.state.refresh()
+        self.plots.redraw()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Put the switches under the head where it has no room for them; where text is large the edges give way."""

@@ -111,7 +111,7 @@ class PlotPanel(QWidget):
             self._waiting += batch
         else:
             self._keep(self.samples, batch)
-        if self.isVisible() and not self._timer.isActive():
+        if self._is_seen() and not self._timer.isActive():
             self._timer.start()
 
     def _keep(self, samples: Samples, batch: list[Sampled]) -> None:
@@ -132,13 +132,16 @@ class PlotPanel(QWidget):
     def redraw(self) -> None:
         """Draw soon: several changes within a moment are drawn once."""
         self._stale = True
-        if self.isVisible():
+        if self._is_seen():
             self._timer.start(0)
+
+    def _is_seen(self) -> bool:
+        return self.isVisible() and not self.window().isMinimized()
 
     def _tick(self) -> None:
         self._timer.setInterval(_TICK_MS)
         samples = self.samples
-        if samples is None or not self.isVisible():
+        if samples is None or not self._is_seen():
             return
         now_s = samples.newest_s
         if self._latest is not None and abs(now_s - self._said_s) >= _SAID_S:
