@@ -210,7 +210,13 @@ async def compare(targets: Sequence[Target], work: Workload, rounds: int, on_tur
             record.take(by_url[url], run, number)
             on_turn(url, run, number)
 
-        found = await versus({url: each.bench for url, each in by_url.items()}, prompts, rounds=rounds, on_turn=take)
+        benches = {url: each.bench for url, each in by_url.items()}
+        try:
+            found = await versus(benches, prompts, rounds=rounds, on_turn=take)
+        except NothingMeasured as error:
+            for target in targets:
+                record.finish(target, {"error": error.title, "sentence": error.title})
+            raise
         for each in found:
             record.finish(by_url[each.name], {"against": [url for url in by_url if url != each.name]})
     return found
