@@ -22,14 +22,16 @@ from launcher.models.gguf import read_model
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
 from launcher.tuning.history_records import Session
-from launcher.tuning.records import Run, Settings, Value
-from launcher.tuning.report import grouped, words
-from launcher.tuning.report_compare import speedup
+from launcher.tuning.records import Settings, Value
+from launcher.tuning.report import started, words
+from launcher.tuning.report_compare import Start, speedup_of_starts
 from launcher.tuning.share import without_person
-from launcher.tuning.space import DRAFT, draft_of
+from launcher.tuning.space import DRAFT, Key, draft_of, key
 from launcher.tuning.verdict import MARGIN
 
 _LOCK_S = 5.0
+_APART = 1_000_000
+"""Starts of different measurements are no neighbours."""
 _MOST, _MOST_BYTES = 500, 2**20
 
 
@@ -214,15 +216,19 @@ def confirmed_by(preset: MachinePreset, history: History, here: Environment) -> 
 
 def _confirm(preset: MachinePreset, sessions: Sequence[Session]) -> bool:
     together = len(sessions) == 1
-    groups = grouped([run for session in sessions for run in session.runs if run.counts])
-    mine = [run for runs in groups if _agrees(runs[0].settings, preset.settings) for run in runs]
+    by_settings: dict[Key, list[Start]] = {}
+    for number, session in enumerate(sessions):
+        for starts in started(run for run in session.runs if run.counts):
+            apart = [replace(start, number=start.number + number * _APART) for start in starts]
+            by_settings.setdefault(key(starts[0].runs[0].settings), []).extend(apart)
+    mine = [start for its, starts in by_settings.items() if _agrees(dict(its), preset.settings) for start in starts]
     if not mine:
         return False
     if draft_of(preset.settings):
-        others = [run for runs in groups if not draft_of(runs[0].settings) for run in runs]
-        return bool(others) and speedup(others, mine, together=together).ratio.low > 1
-    drafted: list[list[Run]] = [runs for runs in groups if draft_of(runs[0].settings)]
-    ratios = [speedup(mine, runs, together=together).ratio for runs in drafted]
+        others = [start for its, starts in by_settings.items() if not draft_of(dict(its)) for start in starts]
+        return bool(others) and speedup_of_starts(others, mine, together=together).ratio.low > 1
+    drafted = [starts for its, starts in by_settings.items() if draft_of(dict(its))]
+    ratios = [speedup_of_starts(mine, starts, together=together).ratio for starts in drafted]
     return bool(ratios) and all(ratio.high < 1 + MARGIN for ratio in ratios)
 
 

@@ -1,17 +1,19 @@
 """Runs as figures: one row for each setting that was measured, with means, spread, acceptance and speed-up.
 
-A mean's interval is Student's t over the runs, at 95 %; the speed-up is the ratio of typical speeds
-(`report_compare`). Only runs that count are in the figures; how many there were beside them is told.
+A mean's interval is Student's t at 95 %, over the runs; that of tokens/s over the starts of the server where there
+were several, as runs of one start are more alike. The speed-up is the ratio of typical speeds (`report_compare`). Only
+runs that count are in the figures; how many there were beside them is told.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from launcher.monitor.meter import Acceptance, total
 from launcher.tuning.records import Run, Settings, Value
-from launcher.tuning.report_compare import speedup
+from launcher.tuning.report_compare import Start, speedup_of_starts
 from launcher.tuning.space import DRAFT, draft_of, key
 from launcher.tuning.statistics import CONFIDENCE, Interval, t_quantile
 
@@ -92,10 +94,12 @@ def report(runs: Sequence[Run], baseline: Settings | None = None) -> Report:
 
     The baseline is the settings named, else the first without drafts; where there are none, nothing is compared.
     """
-    groups = grouped(runs)
+    groups = started(runs)
+    settings = [each[0].runs[0].settings for each in groups]
     if baseline is None:
-        baseline = next((each[0].settings for each in groups if not draft_of(each[0].settings)), None)
-    base = [] if baseline is None else next((each for each in groups if key(each[0].settings) == key(baseline)), [])
+        baseline = next((each for each in settings if not draft_of(each)), None)
+    wanted = None if baseline is None else key(baseline)
+    base = next((each for each, its in zip(groups, settings, strict=True) if key(its) == wanted), [])
     rows = tuple(_row(each, base if each is not base else []) for each in groups)
     first = next((row for row, each in zip(rows, groups, strict=True) if each is base), None)
     return Report(rows, first, common([row.settings for row in rows]))
@@ -103,13 +107,22 @@ def report(runs: Sequence[Run], baseline: Settings | None = None) -> Report:
 
 def grouped(runs: Iterable[Run]) -> list[list[Run]]:
     """Return the runs by their settings, in the order of the first of each."""
-    groups: dict[object, list[Run]] = {}
+    return [[run for start in starts for run in start.runs] for starts in started(runs)]
+
+
+def started(runs: Iterable[Run]) -> list[list[Start]]:
+    """Return the starts by their settings, in the order of the first of each."""
     known: dict[int, object] = {}  # many runs share one mapping of settings
-    for run in runs:
+
+    def settings_of(run: Run) -> object:
         found = known.get(id(run.settings))
         if found is None:
             found = known[id(run.settings)] = key(run.settings)
-        groups.setdefault(found, []).append(run)
+        return found
+
+    groups: dict[object, list[Start]] = {}
+    for number, (settings, same) in enumerate(groupby(runs, settings_of)):
+        groups.setdefault(settings, []).append(Start(number, tuple(same)))
     return list(groups.values())
 
 
@@ -146,25 +159,26 @@ def words(settings: Settings) -> str:
 
 def as_data(told: Report) -> list[dict[str, Any]]:
     """Return the rows for JSON."""
-    return [
-        {
-            "settings": dict(row.settings),
-            "runs": row.runs,
-            "failed": row.failed,
-            "why": row.why,
-            "tokens_per_second": figure_data(row.decode),
-            "prefill_tokens_per_second": figure_data(row.prefill),
-            "first_token_s": figure_data(row.first_token_s),
-            "acceptance": row.acceptance.rate if row.acceptance else None,
-            "acceptance_by_position": list(row.acceptance.rates_by_position) if row.acceptance else [],
-            "power_w": figure_data(row.power_w),
-            "energy_j_per_token": row.energy_j,
-            "temperature_c": row.temperature_c,
-            "speedup": row.speedup.as_json() if row.speedup else None,
-            "baseline": row is told.baseline,
-        }
-        for row in told.rows
-    ]
+    return [row_data(row) | {"baseline": row is told.baseline} for row in told.rows]
+
+
+def row_data(row: Row) -> dict[str, Any]:
+    """Return a row for JSON."""
+    return {
+        "settings": dict(row.settings),
+        "runs": row.runs,
+        "failed": row.failed,
+        "why": row.why,
+        "tokens_per_second": figure_data(row.decode),
+        "prefill_tokens_per_second": figure_data(row.prefill),
+        "first_token_s": figure_data(row.first_token_s),
+        "acceptance": row.acceptance.rate if row.acceptance else None,
+        "acceptance_by_position": list(row.acceptance.rates_by_position) if row.acceptance else [],
+        "power_w": figure_data(row.power_w),
+        "energy_j_per_token": row.energy_j,
+        "temperature_c": row.temperature_c,
+        "speedup": row.speedup.as_json() if row.speedup else None,
+    }
 
 
 def figure_data(figure: Figure | None) -> dict[str, float | int | None] | None:
@@ -174,7 +188,8 @@ def figure_data(figure: Figure | None) -> dict[str, float | int | None] | None:
     return {"mean": figure.mean, "stdev": figure.stdev, "low": figure.low, "high": figure.high, "n": figure.n}
 
 
-def _row(runs: Sequence[Run], base: Sequence[Run]) -> Row:
+def _row(starts: Sequence[Start], base: Sequence[Start]) -> Row:
+    runs = [run for start in starts for run in start.runs]
     counted = [run for run in runs if run.counts]
     others = [run.error or run.spoilt or "no rate was told" for run in runs if not run.counts]
     drafts = [run.acceptance for run in counted if run.acceptance is not None and run.acceptance.drafted]
@@ -189,7 +204,7 @@ def _row(runs: Sequence[Run], base: Sequence[Run]) -> Row:
         runs=len(counted),
         failed=len(others),
         why=others[-1] if others else None,
-        decode=figure(lambda run: run.decode_rate),
+        decode=_of_starts(figure(lambda run: run.decode_rate), [start.rate for start in starts]),
         prefill=figure(lambda run: run.prefill_rate),
         first_token_s=figure(lambda run: run.first_token_s),
         acceptance=total(drafts) if drafts else None,
@@ -198,5 +213,14 @@ def _row(runs: Sequence[Run], base: Sequence[Run]) -> Row:
         if measured
         else None,
         temperature_c=max(hot, default=None),
-        speedup=speedup(base, counted).ratio if counted and any(run.counts for run in base) else None,
+        speedup=speedup_of_starts(base, starts).ratio if counted and any(start.rate for start in base) else None,
     )
+
+
+def _of_starts(runs: Figure | None, rates: Sequence[float | None]) -> Figure | None:
+    """Return the figure of all runs with the interval of several starts' means around it."""
+    starts = Figure.of(rates)
+    if runs is None or starts is None or starts.high is None:
+        return runs
+    reach = starts.high - starts.mean
+    return replace(runs, low=runs.mean - reach, high=runs.mean + reach)

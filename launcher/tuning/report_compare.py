@@ -1,17 +1,22 @@
 """How many times as fast some runs are as others, and between which limits.
 
-Runs of the same prompts are compared in pairs, prompt by prompt, so that what the prompt does to both cancels; so are
-runs of one measurement, whose settings took turns. All else is compared by Welch's t test on the logarithms of the
-speeds, which asks for no equal spread (B. L. Welch, Biometrika 34, 1947).
+Runs of one start of a server are more alike than those of two, so where both sides were started several times it is
+starts that are compared, each by the typical speed of its runs: neighbours in pairs, so that what drifts cancels.
+Of single starts runs are compared: those of the same prompts in pairs, prompt by prompt, so that what the prompt does
+to both cancels; so are runs that took turns. All else is compared by Welch's t test on the logarithms of the speeds,
+which asks for no equal spread (B. L. Welch, Biometrika 34, 1947).
 """
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.tuning.records import Run
-from launcher.tuning.statistics import CONFIDENCE, Interval, exponential, paired_speedup, t_quantile
+from launcher.tuning.statistics import CONFIDENCE, Interval, Pair, exponential, paired_speedup, t_quantile
+
+_FEWEST_STARTS = 3
+"""Starts on each side from which these are compared, and not their runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,54 @@ class Speedup:
     def told_apart(self) -> bool:
         """Whether one is faster, at that confidence."""
         return not self.ratio.low <= 1 <= self.ratio.high
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Runs with the same settings one after the other: those of one start. `number` counts the starts."""
+
+    number: int
+    runs: tuple[Run, ...]
+
+    @property
+    def rate(self) -> float | None:
+        """The typical speed of those that count: their geometric mean."""
+        logs = [math.log(run.decode_rate) for run in self.runs if run.counts and run.decode_rate]
+        return math.exp(math.fsum(logs) / len(logs)) if logs else None
+
+
+def speedup_of_starts(
+    baseline: Sequence[Start], candidate: Sequence[Start], *, together: bool = True, confidence: float = CONFIDENCE
+) -> Speedup:
+    """Return how many times as fast the candidate's starts were; `together` means: of one measurement, taking turns.
+
+    Raises ValueError when one of them has no run that counts.
+    """
+    before = {start.number: rate for start in baseline if (rate := start.rate)}
+    after = {start.number: rate for start in candidate if (rate := start.rate)}
+    if min(len(before), len(after)) < _FEWEST_STARTS:
+        runs = [[run for start in each for run in start.runs] for each in (baseline, candidate)]
+        return speedup(*runs, together=together, confidence=confidence)
+    pairs = _neighbours(before, after) if together else []
+    if len(pairs) >= _FEWEST_STARTS and 2 * len(pairs) >= min(len(before), len(after)):
+        return Speedup(paired_speedup(pairs, confidence), paired=True)
+    return Speedup(welch(list(before.values()), list(after.values()), confidence), paired=False)
+
+
+def _neighbours(before: Mapping[int, float], after: Mapping[int, float]) -> list[Pair]:
+    """Return pairs of starts that follow one another, each start in one pair at most."""
+    order = sorted([*before, *after])
+    pairs: list[Pair] = []
+    at = 0
+    while at < len(order) - 1:
+        one, other = order[at], order[at + 1]
+        if (one in before) == (other in before):
+            at += 1
+            continue
+        first = one in before
+        pairs.append(Pair(before[one if first else other], after[other if first else one], first))
+        at += 2
+    return pairs
 
 
 def speedup(

@@ -6,10 +6,10 @@ from typing import Any
 
 from launcher.base.errors import BadOption
 from launcher.tuning.history_records import Session
-from launcher.tuning.records import Run, Settings
-from launcher.tuning.report import Row, as_data, grouped, report, words
-from launcher.tuning.report_compare import Speedup, percent_faster, speedup
-from launcher.tuning.space import DRAFT, key
+from launcher.tuning.records import Settings
+from launcher.tuning.report import Row, report, row_data, started, words
+from launcher.tuning.report_compare import Speedup, Start, percent_faster, speedup_of_starts
+from launcher.tuning.space import DRAFT, Key, key
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,11 @@ class Two:
         kinds = {row.speedup.paired for row in self.rows if row.speedup}
         notes = []
         if True in kinds:
-            notes.append("Compared in pairs of runs, so that what a prompt does to both cancels.")
+            notes.append(
+                "Compared in pairs, of neighbouring starts or of the same prompts, so that what both share cancels."
+            )
         if False in kinds:
-            notes.append("Compared as two groups of runs (Welch's t test on the logarithms).")
+            notes.append("Compared as two groups (Welch's t test on the logarithms of the speeds).")
         if self.first.id != self.second.id and kinds:
             notes.append("They were measured at different times: what had changed by then is in the difference.")
         return tuple(notes)
@@ -64,10 +66,8 @@ class Two:
             "differences": list(self.differences),
             "rows": [
                 {
-                    "first": as_data(report(self.first.runs, row.first.settings))[_index(self.first.runs, row.first)],
-                    "second": as_data(report(self.second.runs, row.second.settings))[
-                        _index(self.second.runs, row.second)
-                    ],
+                    "first": row_data(row.first),
+                    "second": row_data(row.second),
                     "ratio": row.speedup.ratio.as_json() if row.speedup else None,
                     "paired": row.speedup.paired if row.speedup else None,
                     "told_apart": row.speedup.told_apart if row.speedup else None,
@@ -91,50 +91,65 @@ def two(
     where that leaves nothing, or more than one on a side that the other has not.
     """
     ones, others = _chosen(first, first_is or {}), _chosen(second, second_is or {})
+    chosen = {_name(name) for name in (*(first_is or {}), *(second_is or {}))}
+    pairs = _same(ones, others, set()) or _same(ones, others, chosen)
     if len(ones) == len(others) == 1:
         pairs = [(ones[0], others[0])]
-    else:
-        by_settings = {key(runs[0].settings): runs for runs in others}
-        pairs = [(runs, same) for runs in ones if (same := by_settings.get(key(runs[0].settings))) is not None]
     if not pairs:
         raise BadOption(
             "The two have measured no settings in common.",
             "Choose one of each, as in `ID:draft=2`: "
-            + "; ".join(words(runs[0].settings) for runs in (*ones, *others)),
+            + "; ".join(words(group.row.settings) for group in (*ones, *others)),
         )
     together = first.id == second.id
     return Two(
         first,
         second,
         first.environment.differences(second.environment),
-        tuple(_beside(runs, same, together=together) for runs, same in pairs),
+        tuple(_beside(one, other, together=together) for one, other in pairs),
     )
 
 
-def _beside(runs: Sequence[Run], same: Sequence[Run], *, together: bool) -> Beside:
-    able = all(any(run.counts for run in each) for each in (runs, same))
-    (first,), (second,) = report(runs).rows, report(same).rows
-    return Beside(first, second, speedup(runs, same, together=together) if able else None)
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Settings of a measurement: their figures, and the starts that these are of."""
+
+    row: Row
+    starts: Sequence[Start]
 
 
-def _chosen(session: Session, wanted: Mapping[str, str]) -> list[list[Run]]:
-    groups = grouped(session.runs)
-    found = [runs for runs in groups if all(_is(runs[0].settings, name, text) for name, text in wanted.items())]
+def _beside(one: _Group, other: _Group, *, together: bool) -> Beside:
+    able = one.row.runs and other.row.runs
+    return Beside(one.row, other.row, speedup_of_starts(one.starts, other.starts, together=together) if able else None)
+
+
+def _same(ones: Sequence[_Group], others: Sequence[_Group], but_for: set[str]) -> list[tuple[_Group, _Group]]:
+    """Return those whose settings are the same but for some."""
+
+    def left(group: _Group) -> Key:
+        return key({name: value for name, value in group.row.settings.items() if name not in but_for})
+
+    by_settings = {left(group): group for group in others}
+    return [(group, same) for group in ones if (same := by_settings.get(left(group))) is not None]
+
+
+def _chosen(session: Session, wanted: Mapping[str, str]) -> list[_Group]:
+    groups = [_Group(*each) for each in zip(report(session.runs).rows, started(session.runs), strict=True)]
+    found = [group for group in groups if all(_is(group.row.settings, name, text) for name, text in wanted.items())]
     if not found:
         what = words(dict(wanted)) if wanted else "anything"
-        listed = "; ".join(words(runs[0].settings) or "as served" for runs in groups)
+        listed = "; ".join(words(group.row.settings) or "as served" for group in groups)
         raise BadOption(f"{session.id} has not measured {what}.", f"It has {listed}." if listed else "")
     return found
 
 
 def _is(settings: Settings, name: str, text: str) -> bool:
-    name = name.strip().lower().replace("-", "_")
-    value = settings.get(name, 0 if name == DRAFT else None)
+    value = settings.get(_name(name), 0 if _name(name) == DRAFT else None)
     return text.strip().lower() == ("default" if value is None else str(value).lower())
 
 
-def _index(runs: Sequence[Run], row: Row) -> int:
-    return [key(each[0].settings) for each in grouped(runs)].index(key(row.settings))
+def _name(text: str) -> str:
+    return text.strip().lower().replace("-", "_")
 
 
 def _about(session: Session) -> dict[str, Any]:

@@ -156,7 +156,7 @@ def test_two_are_compared_with_what_differs(two: tuple[str, str]) -> None:
     assert "different: the model was Qwen3.6-35B-A3B UD-Q3_K_XL and is demo" in told.stdout
     assert "MTP off" in told.stdout
     assert "% slower (" in told.stdout
-    assert "Compared as two groups of runs" in told.stdout
+    assert "Compared as two groups (Welch's t test" in told.stdout
     found = answer("compare", "aaa", "bbb")
     (row,) = found["rows"]  # the settings that both have measured
     assert row["ratio"]["estimate"] == pytest.approx(0.4007, abs=0.001)

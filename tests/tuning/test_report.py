@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -10,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from launcher.tuning.records import Run
+from launcher.tuning.records import Run, Settings
 from launcher.tuning.report import Figure, as_data, by_prompt, common, grouped, report, words
 from launcher.tuning.report_compare import percent_faster, speedup, welch
 from launcher.tuning.statistics import Interval
-from tests.tuning.measured import ON, run
+from tests.tuning.measured import OFF, ON, run
 
 BASE, FAST = (50.0, 52.0, 51.0, 49.5), (70.0, 69.0, 72.5, 71.0)
 
@@ -169,3 +170,41 @@ def test_nothing_is_compared_with_nothing() -> None:
 )
 def test_a_ratio_in_words(ratio: Interval, said: str) -> None:
     assert percent_faster(ratio) == said
+
+
+def tuned(rates: Sequence[tuple[Settings, float]]) -> list[Run]:
+    """Starts in turn, each with four runs that are as good as alike: what differs between starts is common to them."""
+    return [run(rate * wobble, settings) for settings, rate in rates for wobble in (0.999, 1.0, 1.0, 1.001)]
+
+
+def test_starts_are_counted_and_not_the_runs_of_each() -> None:
+    rates = [(OFF, 50.0), (OFF, 60.0), (ON, 62.0), (OFF, 40.0), (ON, 52.0), (OFF, 55.0), (ON, 45.0)]
+    off, on = report(tuned(rates)).rows
+    assert off.decode is not None
+    assert on.decode is not None
+    assert off.decode.n == 16
+    one = math.sqrt(50.0 * 60.0)  # with the same settings one after the other a server is not started anew
+    low, high = stats.t.interval(0.95, 2, 50.0, stats.sem([one, 40.0, 55.0]))
+    assert off.decode.high - off.decode.low == pytest.approx(high - low, rel=0.001)  # type: ignore[operator]
+    assert on.speedup is not None
+    assert on.speedup.low < 1 < on.speedup.high  # the runs alone would be sure of it
+
+
+def test_neighbouring_starts_are_compared_in_pairs_so_that_drift_cancels() -> None:
+    rates: list[tuple[Settings, float]] = []
+    for heat, noise in zip((1.0, 0.9, 0.8, 0.7, 0.6, 0.5), (1.01, 0.99) * 3, strict=True):
+        rates += [(OFF, 100.0 * heat), (ON, 110.0 * heat * noise)]
+    on = report(tuned(rates)).rows[1]
+    assert on.speedup is not None
+    assert on.speedup.estimate == pytest.approx(1.10, rel=0.01)
+    assert 1.05 < on.speedup.low < on.speedup.high < 1.15
+    unpaired = welch([rate for its, rate in rates if its is OFF], [rate for its, rate in rates if its is ON])
+    assert unpaired.low < 1
+
+
+def test_starts_that_never_counted_are_left_out() -> None:
+    runs = [*tuned([(OFF, 50.0), (ON, 60.0), (OFF, 51.0), (ON, 61.0)]), run(None, OFF, error="It ended.")]
+    off, on = report(runs).rows
+    assert off.failed == 1
+    assert on.speedup is not None
+    assert on.speedup.low > 1  # two starts each: the runs are compared
