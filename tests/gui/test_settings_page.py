@@ -25,6 +25,7 @@ from launcher.settings_declared import (
     TEMPERATURE,
     TEXT_SCALE,
     THEME,
+    TOP_P,
 )
 from tests.gui.walk import clipped, hidden_by_parents
 
@@ -167,6 +168,35 @@ def test_a_number_can_be_left_to_the_server(page: SettingsPage, qtbot: QtBot) ->
     tokens = control(page, MAX_TOKENS).box
     tokens.setValue(64)
     qtbot.waitUntil(lambda: kept(MAX_TOKENS) == 64)
+
+
+def test_a_number_is_typed_with_a_point_or_a_comma(page: SettingsPage, qtbot: QtBot) -> None:
+    box = control(page, TEMPERATURE).box
+    for typed, number in (("0,7", 0.7), ("1.25", 1.25), (",5", 0.5)):
+        box.setFocus()
+        box.selectAll()
+        qtbot.keyClicks(box, typed)
+        qtbot.keyClick(box, Qt.Key.Key_Tab)
+        qtbot.waitUntil(lambda number=number: kept(TEMPERATURE) == number, timeout=20_000)  # type: ignore[misc]
+        assert box.text() == f"{number:.2f}"
+
+
+def test_a_number_that_cannot_be_leaves_the_one_before(page: SettingsPage, qtbot: QtBot) -> None:
+    box, tokens = control(page, TOP_P).box, control(page, MAX_TOKENS).box
+    box.setValue(0.9)
+    qtbot.waitUntil(lambda: kept(TOP_P) == 0.9, timeout=20_000)
+    for typed in ("1,5", "1.5", "0,7,5", "7"):
+        box.setFocus()
+        box.selectAll()
+        qtbot.keyClicks(box, typed)
+        qtbot.keyClick(box, Qt.Key.Key_Tab)
+        assert box.text() == "0.90", typed
+    tokens.setFocus()
+    tokens.selectAll()
+    qtbot.keyClicks(tokens, "4,096")
+    qtbot.keyClick(tokens, Qt.Key.Key_Tab)
+    qtbot.waitUntil(lambda: kept(MAX_TOKENS) == 4096, timeout=20_000)
+    assert kept(TOP_P) == 0.9
 
 
 def test_lines_of_text_are_kept_when_they_are_left(page: SettingsPage, qtbot: QtBot) -> None:

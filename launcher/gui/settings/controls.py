@@ -1,9 +1,10 @@
 """A control for each kind of setting. It shows a value without telling, and tells what the user chose."""
 
+import re
 from collections.abc import Callable
 
-from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtGui import QFocusEvent, QFontMetrics, QWheelEvent
+from PySide6.QtCore import QLocale, Qt, QTimer, Signal
+from PySide6.QtGui import QFocusEvent, QFontMetrics, QValidator, QWheelEvent
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
@@ -27,6 +28,7 @@ from launcher.settings_file import Value
 _SETTLED_MS = 300
 """So long must what is moved or written rest before it is kept."""
 _DECIMALS, _WORDS_HEIGHT = 2, 84
+_NUMBER = re.compile(r"-?[\d,.]+")
 
 
 class Control(QWidget):
@@ -143,10 +145,25 @@ class Box(QDoubleSpinBox):
         self.setSingleStep(setting.step)
         self.setSpecialValueText(word)
         self.setSuffix(f" {setting.unit}" if setting.unit else "")
-        self.setGroupSeparatorShown(True)
+        self.setLocale(QLocale.c())
+        self.setGroupSeparatorShown(setting.whole)
         self.lineEdit().setTextMargins(theme.px(theme.GAP) - 2, 0, 0, 0)  # a style sheet's padding does not reach it
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setKeyboardTracking(False)
+
+    def validate(self, text: str, at: int) -> tuple[QValidator.State, str, int]:
+        """Take a comma for a point; a number that cannot be may be written, and leaves the one before."""
+        state, text, at = super().validate(self._plain(text), at)
+        if state == QValidator.State.Invalid and _NUMBER.fullmatch(text.removesuffix(self.suffix())):
+            state = QValidator.State.Intermediate
+        return state, text, at
+
+    def valueFromText(self, text: str) -> float:  # noqa: N802 -- Qt's name
+        """Return the number that is written."""
+        return super().valueFromText(self._plain(text))
+
+    def _plain(self, text: str) -> str:
+        return text.replace(",", ".") if self.decimals() and text != self.specialValueText() else text
 
     def wheelEvent(self, event: QWheelEvent) -> None:  # noqa: N802 -- Qt's name
         """Leave it to the page."""
