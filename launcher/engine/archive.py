@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
-from launcher.base.errors import ArchiveRefused
+from launcher.engine.install_errors import ArchiveRefused
 from launcher.fetch.names import is_local_name
 
 _COPY, _BLOCK = 2**20, 2**16

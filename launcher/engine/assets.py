@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from launcher.base.errors import EngineUnfit
+from launcher.engine.install_errors import EngineUnfit
 from launcher.machine.backend import cuda_obstacle
 from launcher.machine.gpu import Gpu, Vendor
 from launcher.machine.host import System

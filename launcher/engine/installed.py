@@ -18,10 +18,11 @@ import psutil
 from filelock import FileLock
 from pydantic import BaseModel, Field, ValidationError
 
-from launcher.base.errors import BadOption, EngineBusy, EngineKept, EngineMissing, WrittenByNewer
+from launcher.base.errors import BadOption, EngineBusy, EngineMissing, WrittenByNewer
 from launcher.base.files import set_aside, write_atomically
 from launcher.base.paths import expanded
 from launcher.engine import registry
+from launcher.engine.install_errors import EngineKept
 from launcher.engine.staging import discard, move, store_dir
 
 AUTOMATIC, BUILT_IN_NAME = "auto", "built-in"

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from launcher.base.errors import EngineUnfit, KnownBad, LauncherError, ReleaseMissing
+from launcher.base.errors import LauncherError
 from launcher.engine.assets import Choice, Target, choose, slowness
+from launcher.engine.install_errors import EngineUnfit, KnownBad, ReleaseMissing
 from launcher.engine.known_bad import Fault, fault_of
 from launcher.engine.releases import NIGHTLY, STABLE, Asset, Release, Releases
 

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.base.errors import BadProfile
 from launcher.base.paths import config_dir, shipped
+from launcher.engine.install_errors import BadProfile
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,11 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from launcher.base.errors import BadOption, RateLimited, Refused, ReleaseMissing, Unreachable
+from launcher.base.errors import BadOption, RateLimited, Refused, Unreachable
 from launcher.base.files import write_atomically
 from launcher.base.http import Head, Page, json_pages, refusal_of
 from launcher.base.paths import cache_dir
+from launcher.engine.install_errors import ReleaseMissing
 from launcher.fetch.transfer import Source, fetch
 
 API_VARIABLE = "MTP_LAUNCHER_GITHUB_API"

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.base.errors import ArchiveRefused
 from launcher.engine.archive import Limits, unpack
+from launcher.engine.install_errors import ArchiveRefused
 
 Entry = tuple[str, bytes | str | None]
 TEXT = b"content\n"

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from launcher.base.errors import EngineUnfit
 from launcher.engine.assets import BuildName, Target, choose
+from launcher.engine.install_errors import EngineUnfit
 from launcher.machine.gpu import Gpu
 
 TAG = "b11434"

@@ -9,20 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.base.errors import (
-    ArchiveRefused,
-    DraftsInert,
-    EngineFailed,
-    EngineUnfit,
-    EngineUnsuitable,
-    LauncherError,
-    LibraryMissing,
-    ReleaseMissing,
-    SelfTestFailed,
-)
+from launcher.base.errors import DraftsInert, EngineFailed, EngineUnsuitable, LauncherError, LibraryMissing
 from launcher.engine import installed
 from launcher.engine.assets import Target
 from launcher.engine.install import install
+from launcher.engine.install_errors import ArchiveRefused, EngineUnfit, ReleaseMissing, SelfTestFailed
 from launcher.engine.installed import Manifest, put_in_place, read_store
 from launcher.engine.releases import API_VARIABLE
 from launcher.engine.staging import installing, store_dir

@@ -11,9 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.base.errors import BadOption, EngineBusy, EngineKept, EngineMissing, WrittenByNewer
+from launcher.base.errors import BadOption, EngineBusy, EngineMissing, WrittenByNewer
 from launcher.base.identity import ProcessId
 from launcher.engine import installed, registry
+from launcher.engine.install_errors import EngineKept
 from launcher.engine.installed import PROGRAM, Manifest, put_in_place, read_store
 from launcher.engine.staging import discard, installing, store_dir
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.base.errors import BadProfile
 from launcher.engine.build import probe
 from launcher.engine.endpoint import Endpoint
+from launcher.engine.install_errors import BadProfile
 from launcher.engine.launch import ServeOptions, plan
 from launcher.engine.profile import profile_for
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.base.errors import BadOption, RateLimited, Refused, ReleaseMissing, Unreachable
+from launcher.base.errors import BadOption, RateLimited, Refused, Unreachable
+from launcher.engine.install_errors import ReleaseMissing
 from launcher.engine.releases import API_VARIABLE, Releases
 from tests.conftest import ReleaseServer
 
