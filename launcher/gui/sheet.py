@@ -83,6 +83,7 @@ def _buttons(t: Theme) -> str:
     QPushButton:disabled {{ color: {t.secondary}; background: transparent; }}
     QPushButton:focus {{ border: 2px solid {t.accent}; padding: 0 {px(14) - 1}px; }}
     QPushButton#dense {{ min-height: {px(DENSE_HEIGHT) - 2}px; padding: 0 {px(10)}px; }}
+    QPushButton#dense:checked {{ border-color: {t.accent}; }}
     QPushButton#dense:focus {{ padding: 0 {px(10) - 1}px; }}
     QPushButton#primary {{ background: {t.accent}; border-color: {t.accent}; color: {t.on_accent}; font-weight: 600; }}
     QPushButton#primary:disabled {{ background: {t.raised}; border-color: {t.border}; color: {t.secondary}; }}

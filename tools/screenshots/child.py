@@ -16,6 +16,7 @@ from PySide6.QtWidgets import QApplication
 
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.state import State
+from launcher.first_steps import Stage
 from launcher.gui import theme, words
 from launcher.gui.window import Window
 from tools.sparse_models.__main__ import main as sparse_models
@@ -23,6 +24,7 @@ from tools.sparse_models.__main__ import main as sparse_models
 SIZES = ((1_000, 640), (1_280, 800), (1_920, 1_080))
 CHOSEN = (1_280, 800)
 """The size of those in docs/screenshots."""
+_NOT_IN_DOCS = ("keys", "about")
 _QUESTIONS = ("What is MTP, and what does this demo show?", "When should MTP be switched off?", "What is a draft?")
 _MODELS = (
     "qwen35moe-35b-q3_k_xl",
@@ -61,10 +63,15 @@ def main() -> int:
         _settle()
         name = "" if for_docs else f"-{language}"
         sizes = (CHOSEN,) if for_docs else SIZES
+        start = window.page("start")
+        _until(lambda: any(told.stage is Stage.DONE for told in start.steps.told.values()))
         _take(window, folder, "start", f"{look}{name}", sizes)
         _serve_and_ask(window)
         for page in window.page_names:
-            if page != "start" and (not for_docs or page != "keys"):
+            if page == "cockpit":
+                window.page(page).chat.colour_button.setChecked(True)
+                window.page(page).state.wish("draft", 3)
+            if page != "start" and (not for_docs or page not in _NOT_IN_DOCS):
                 window.show_page(page)
                 ready = partial(_ask, window, _QUESTIONS[0]) if page == "cockpit" else None
                 _take(window, folder, page, f"{look}{name}", sizes, ready)

@@ -74,7 +74,7 @@ class LogBar(QWidget):
         second.add(self.search, wide=True)
         for widget in (self.regex, self.level, self.polling, self.follow, self.pause):
             second.add(widget)
-        self.search.setMinimumWidth(theme.px(180))
+        self.search.setMinimumWidth(theme.px(150))
         self.sources.setMinimumWidth(theme.px(220))
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _ASIDE_PX = 80
 _SPACE_PX = 76
 _MINUTE_S = 60.0
+_ALONE_PX, _READ_PX = 1.5, 3.5
+"""Radius of the dot of a sample with none beside it, and of one that is read."""
 _REFERENCE_ROOM = 2.5
 """A reference so many times above the highest value is named, but the axis does not reach up to it."""
 
@@ -171,9 +173,8 @@ class PlotCard(QFrame):
         colours = chart.colours
         for name, by in self._factors.items():
             for at in divided.alone(drawn[name]):
-                dots.append(
-                    Dot(span.share(float(divided.times[at])), float(drawn[name][at]) * by / self._top, colours[name])
-                )
+                share, y = span.share(float(divided.times[at])), float(drawn[name][at]) * by / self._top
+                dots.append(Dot(share, y, colours[name], radius=_ALONE_PX))
         chart.overlay.dots = dots
 
     def _level(self, reference: Reference) -> Level:
@@ -231,7 +232,7 @@ class PlotCard(QFrame):
                 continue
             colour = colour_of(curve).name()
             if value is not None and drawn and not curve.dashed:
-                dots.append(Dot(x, value * self._factors[curve.name] / self._top, colour))
+                dots.append(Dot(x, value * self._factors[curve.name] / self._top, colour, radius=_READ_PX))
             if value is not None and curve.step:
                 steps.append(curve.text(value))
             else:

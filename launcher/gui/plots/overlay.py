@@ -29,12 +29,13 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A value at its place: shares of the width and the height of the plot."""
+    """A value at its place, in shares of the width and the height of the plot; its radius is in pixels."""
 
     x: float
     y: float
     colour: str
     label: str = ""
+    radius: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Overlay(QWidget):
         self._paint_levels(painter, colours)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         for dot in self.dots:
-            self._paint_dot(painter, dot, 3.0)
+            self._paint_dot(painter, dot)
         if self.hover is not None and self.area.width() > 0:
             self._paint_hover(painter, self.hover, colours)
 
@@ -151,21 +152,21 @@ class Overlay(QWidget):
             painter.setPen(colour)
             painter.drawText(words, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), level.text)
 
-    def _paint_dot(self, painter: QPainter, dot: Dot, radius: float) -> None:
+    def _paint_dot(self, painter: QPainter, dot: Dot) -> None:
         centre = QPointF(self._x(dot.x), self._y(dot.y))
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(QColor(dot.colour))
-        painter.drawEllipse(centre, radius, radius)
+        painter.drawEllipse(centre, dot.radius, dot.radius)
         if dot.label:
             painter.setPen(QColor(theme.current().secondary))
-            painter.drawText(QPointF(centre.x() + radius + 3, centre.y() + 4), dot.label)
+            painter.drawText(QPointF(centre.x() + dot.radius + 3, centre.y() + 4), dot.label)
 
     def _paint_hover(self, painter: QPainter, hover: Hover, colours: theme.Theme) -> None:
         x = round(self._x(hover.x)) + 0.5
         painter.setPen(QPen(QColor(colours.text), 1))
         painter.drawLine(QPointF(x, self.area.top()), QPointF(x, self.area.bottom()))
         for dot in hover.dots:
-            self._paint_dot(painter, dot, 3.5)
+            self._paint_dot(painter, dot)
         metrics = QFontMetrics(self._font)
         wraps = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop | Qt.TextFlag.TextWordWrap)
         widest = min(_WIDEST, self.width() - 32)
