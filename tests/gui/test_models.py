@@ -18,7 +18,8 @@ from launcher.fetch import journal
 from launcher.fetch.journal import Identity, Stretch
 from launcher.fetch.part import journal_path, part_path
 from launcher.gui.models.page import ModelsPage
-from launcher.gui.models.table import Cell, Column, Table
+from launcher.gui.models.table import Table
+from launcher.gui.widgets.rows import Cell, Column
 from launcher.gui.window import Window
 from tests.conftest import Hub
 

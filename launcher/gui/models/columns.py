@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from launcher.gui.models import words
-from launcher.gui.models.table import Cell, Column
 from launcher.gui.widgets.number import UNKNOWN
+from launcher.gui.widgets.rows import Cell, Column
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:

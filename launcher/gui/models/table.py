@@ -1,19 +1,9 @@
 """Tables of models: sortable, with glyphs beside the words and badges in place of a status."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from PySide6.QtCore import (
-    QAbstractTableModel,
-    QModelIndex,
-    QPersistentModelIndex,
-    QRectF,
-    QSize,
-    QSortFilterProxyModel,
-    Qt,
-    Signal,
-)
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRectF, QSize, QSortFilterProxyModel, Qt, Signal
 from PySide6.QtGui import QFontMetrics, QKeyEvent, QPainter
 from PySide6.QtWidgets import (
     QAbstractItemView,
@@ -21,95 +11,18 @@ from PySide6.QtWidgets import (
     QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
-    QWidget,
 )
 
 from launcher.base.text import one_line
 from launcher.gui import theme
-from launcher.gui.labels import as_tip
 from launcher.gui.widgets import paint_badge, paint_glyph
 from launcher.gui.widgets.badge import badge_size
 from launcher.gui.widgets.row_table import RowTable
+from launcher.gui.widgets.rows import SORT, Cell, Column, Rows
 
 _T = TypeVar("_T")
 _Index = QModelIndex | QPersistentModelIndex
 _PADDING, _GLYPH = theme.CELL_PADDING, 13
-_SORT = Qt.ItemDataRole.UserRole
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """What a cell says: a word, a painted glyph before it, or a badge in its place. `order` is what it sorts by."""
-
-    text: str
-    order: Any = None
-    glyph: str = ""
-    role: str = "secondary"
-    badge: bool = False
-    tip: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Column(Generic[_T]):
-    """A column: its head, its tip, and what it says of a row."""
-
-    title: str
-    tip: str
-    cell: Callable[[_T], Cell]
-    right: bool = False
-    optional: bool = False
-    """Left out where there is little room."""
-
-
-class _Rows(QAbstractTableModel, Generic[_T]):
-    def __init__(self, columns: Sequence[Column[_T]], parent: QWidget) -> None:
-        super().__init__(parent)
-        self.columns = columns
-        self.rows: Sequence[_T] = ()
-
-    def show(self, rows: Sequence[_T]) -> None:
-        self.beginResetModel()
-        self.rows = rows
-        self.endResetModel()
-
-    def cell(self, index: _Index) -> Cell:
-        return self.columns[index.column()].cell(self.rows[index.row()])
-
-    def rowCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008 -- Qt's
-        return len(self.rows)
-
-    def columnCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008
-        return len(self.columns)
-
-    def headerData(  # noqa: N802
-        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
-    ) -> Any:  # noqa: ANN401
-        if orientation != Qt.Orientation.Horizontal:
-            return None
-        column = self.columns[section]
-        if role == Qt.ItemDataRole.DisplayRole:
-            return column.title
-        if role == Qt.ItemDataRole.ToolTipRole:
-            return column.tip
-        return _alignment(column) if role == Qt.ItemDataRole.TextAlignmentRole else None
-
-    def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
-        cell = self.cell(index)
-        if role == Qt.ItemDataRole.DisplayRole:
-            return one_line(cell.text, 300)
-        if role == Qt.ItemDataRole.AccessibleTextRole:
-            return f"{self.columns[index.column()].title}: {one_line(cell.text, 300)}"
-        if role == Qt.ItemDataRole.ToolTipRole:
-            return as_tip(one_line(cell.tip or cell.text, 1_000))
-        if role == Qt.ItemDataRole.TextAlignmentRole:
-            return _alignment(self.columns[index.column()])
-        if role == _SORT:
-            return cell.text.casefold() if cell.order is None else cell.order
-        return None
-
-
-def _alignment(column: Column[Any]) -> Qt.AlignmentFlag:
-    return (Qt.AlignmentFlag.AlignRight if column.right else Qt.AlignmentFlag.AlignLeft) | Qt.AlignmentFlag.AlignVCenter
 
 
 class _Cells(QStyledItemDelegate):
@@ -159,9 +72,9 @@ class Table(RowTable, Generic[_T]):
 
     def __init__(self, name: str, columns: Sequence[Column[_T]], *, stretch: int = 0) -> None:
         super().__init__(name)
-        self._rows = _Rows(columns, self)
+        self._rows = Rows(columns, self)
         self._sorted = QSortFilterProxyModel(self)
-        self._sorted.setSortRole(_SORT)
+        self._sorted.setSortRole(SORT)
         self._sorted.setSourceModel(self._rows)
         self.setModel(self._sorted)
         self.setItemDelegate(_Cells(self))

@@ -1,0 +1,105 @@
+"""The rows of a table, as its columns say them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, Qt
+from PySide6.QtWidgets import QWidget
+
+from launcher.base.text import one_line
+from launcher.gui import theme
+from launcher.gui.labels import as_tip
+
+_T = TypeVar("_T")
+_Index = QModelIndex | QPersistentModelIndex
+_LONGEST, _LONGEST_TIP = 300, 2_000
+SORT = Qt.ItemDataRole.UserRole
+"""The role of what a cell is sorted by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a cell says: a word, a painted glyph before it, or a badge in its place. `order` is what it sorts by."""
+
+    text: str
+    order: Any = None
+    glyph: str = ""
+    role: str = "secondary"
+    badge: bool = False
+    tip: str = ""
+    dim: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[_T]):
+    """A column: its head, its tip, and what it says of a row."""
+
+    title: str
+    tip: str
+    cell: Callable[[_T], Cell]
+    right: bool = False
+    optional: bool = False
+    """Left out where there is little room."""
+
+
+class Rows(QAbstractTableModel, Generic[_T]):
+    """The model of a table."""
+
+    def __init__(self, columns: Sequence[Column[_T]], parent: QWidget) -> None:
+        super().__init__(parent)
+        self.columns = columns
+        self.rows: Sequence[_T] = ()
+
+    def show(self, rows: Sequence[_T]) -> None:
+        """Show other rows."""
+        self.beginResetModel()
+        self.rows = rows
+        self.endResetModel()
+
+    def cell(self, index: _Index) -> Cell:
+        """Return what a cell says."""
+        return self.columns[index.column()].cell(self.rows[index.row()])
+
+    def rowCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008 -- Qt's
+        """Return how many rows there are."""
+        return len(self.rows)
+
+    def columnCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008
+        """Return how many columns there are."""
+        return len(self.columns)
+
+    def headerData(  # noqa: N802
+        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
+    ) -> Any:  # noqa: ANN401
+        """Return what a column is called."""
+        if orientation != Qt.Orientation.Horizontal:
+            return None
+        column = self.columns[section]
+        if role == Qt.ItemDataRole.DisplayRole:
+            return column.title
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return column.tip
+        return _alignment(column) if role == Qt.ItemDataRole.TextAlignmentRole else None
+
+    def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
+        """Return what a cell says, for the eye, for a screen reader, or to be sorted by."""
+        cell = self.cell(index)
+        match role:
+            case Qt.ItemDataRole.DisplayRole:
+                return one_line(cell.text, _LONGEST)
+            case Qt.ItemDataRole.AccessibleTextRole:
+                return f"{self.columns[index.column()].title}: {one_line(cell.text, _LONGEST)}"
+            case Qt.ItemDataRole.ToolTipRole:
+                return as_tip((cell.tip or cell.text)[:_LONGEST_TIP])
+            case Qt.ItemDataRole.TextAlignmentRole:
+                return _alignment(self.columns[index.column()])
+            case Qt.ItemDataRole.ForegroundRole if cell.dim:
+                return theme.colour("secondary")
+            case _ if role == SORT:
+                return cell.text.casefold() if cell.order is None else cell.order
+        return None
+
+
+def _alignment(column: Column[Any]) -> Qt.AlignmentFlag:
+    return (Qt.AlignmentFlag.AlignRight if column.right else Qt.AlignmentFlag.AlignLeft) | Qt.AlignmentFlag.AlignVCenter
