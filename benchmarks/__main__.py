@@ -24,6 +24,7 @@ from benchmarks import (
     small_work,
     streams,
     transfer,
+    tuner,
     version,
     window,
 )
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "monitoring": monitoring.run,
     "health": health.run,
     "history": history.run,
+    "tuner": tuner.run,
     "streams": streams.run,
     "demo-speed": demo_speed.run,
 }

@@ -12,7 +12,8 @@ FEWEST_PAIRS = 4
 MOST_PAIRS = 24
 """Of one round of a confirmation, so that a wrong guess of the noise does not take the whole budget."""
 WARM_UP_TOKENS = 24
-_MOST_PASSES = 3
+MOST_PASSES = 2
+"""How often each prompt is asked on one start at most."""
 COMPARED = 2
 """What is compared at most: the best with MTP and the best without, beside the baseline."""
 
@@ -54,7 +55,7 @@ def passes(start_s: float, run_s: float, noise: float, start_noise: float, promp
     section 10.6, two-stage sampling).
     """
     best = math.sqrt(start_s / max(run_s, 1e-9)) * noise / max(start_noise, 1e-9)
-    return min(max(round(best / prompts), 1), _MOST_PASSES)
+    return min(max(round(best / prompts), 1), MOST_PASSES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from launcher.tuning.goal import Goal
-from launcher.tuning.plan_of_trials import passes
+from launcher.tuning.plan_of_trials import MOST_PASSES, passes
 from launcher.tuning.records import Bench, Prompt, Settings
 from launcher.tuning.search import Search
 from launcher.tuning.space import Key, Space, key
@@ -105,7 +105,7 @@ class Course:
                 number=number,
                 stage=stage,
                 passes=self._passes,
-                seed=self.state.seed * 1_000 + (number if seed is None else seed),
+                seed=(self.state.seed * 1_000 + (number if seed is None else seed)) * MOST_PASSES,
             )
         self.state = self.state.with_trial(trial)
         self.search.add(trial)

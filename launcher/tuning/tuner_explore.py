@@ -11,13 +11,15 @@ from launcher.tuning.tuner_course import Course
 from launcher.tuning.tuner_events import Predicted
 from launcher.tuning.tuner_state import Fault, Stage
 
-_ENOUGH_REGRET = 0.015
+_ENOUGH_REGRET = 0.012
 """How much better the best may still be expected to be, as a logarithm, when exploring ends."""
 _ENOUGH_PRECISION = 0.021
 """Standard deviation of the logarithm of every forecast by draft length at which exploring ends."""
-_MOST_OF_BUDGET = 0.4
+_MOST_OF_BUDGET = 0.5
 """Exploring takes no more: on a noisy machine the rest tells more in direct comparisons."""
 _SPARE = 2
+_MOST_FAILURES, _PATIENCE_S = 3, 180.0
+"""How often the baseline may fail to start, and how long what spoils its replies is waited for, in seconds."""
 _EXPLORED = 12
 """Trials that there should be time for before prompts are asked more than once on a start."""
 
@@ -56,10 +58,12 @@ async def explore(course: Course) -> None:
 
 
 async def _measure_baseline(course: Course) -> None:
-    for _ in range(3):
+    failures = 0
+    while failures < _MOST_FAILURES and course.state.used_s < _PATIENCE_S:
         trial = await course.visit(course.space.off(), Stage.PROBE)
-        if any(course.goal.value(run) is not None for run in trial.runs):
+        if trial.fault is Fault.NONE and any(course.goal.value(run) is not None for run in trial.runs):
             return
+        failures += trial.fault is not Fault.SPOILT
     why = trial.error or next((run.spoilt for run in trial.runs if run.spoilt), None)
     why = why or f"Its replies do not tell {course.goal.unit}."
     raise NothingMeasured(f"The settings without MTP cannot be measured. {why}", "Serve them first, then tune.")

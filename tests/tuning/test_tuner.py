@@ -246,6 +246,67 @@ async def test_what_was_spoilt_is_measured_again() -> None:
         assert {run.prompt for run in trial.runs if run.counts} == {prompt.name for prompt in WORK.prompts}
 
 
+class Throttles(SimulatedBench):
+    """A bench whose first minute and a half are spoilt."""
+
+    async def run(self, prompt: Prompt, *, seed: int) -> Run:
+        run = await super().run(prompt, seed=seed)
+        return replace(run, spoilt="The GPU throttled." if self.now_s() < 90 else None)
+
+
+async def test_what_spoils_the_beginning_is_waited_for() -> None:
+    machine = draw(MTP_WINS)
+    verdict = await tune(Throttles(machine, 1), machine.space(), WORK, Goal(), HOUR_S, seed=1)
+    assert verdict.mtp == "on"
+    spoilt = [trial for trial in verdict.trials if trial.fault is Fault.SPOILT]
+    assert spoilt == list(verdict.trials[: len(spoilt)])
+    assert len(spoilt) > 3
+    assert all(len(trial.runs) <= 3 for trial in spoilt)  # it ends when it is lost
+
+
+async def test_a_spoilt_visit_of_a_pair_is_made_again() -> None:
+    machine = draw(MTP_WINS)
+
+    class SpoilsAPair(SimulatedBench):
+        async def run(self, prompt: Prompt, *, seed: int) -> Run:
+            run = await super().run(prompt, seed=seed)
+            return replace(run, spoilt="The GPU throttled." if comparing and len(comparing) == 2 else None)
+
+    comparing: list[TrialPlanned] = []
+
+    def listen(event: TuneEvent) -> None:
+        if isinstance(event, TrialPlanned) and event.stage is Stage.VERIFY:
+            comparing.append(event)
+
+    verdict = await tune(SpoilsAPair(machine, 1), machine.space(), WORK, Goal(), HOUR_S, on_event=listen, seed=1)
+    lost, again = [trial for trial in verdict.trials if trial.stage is Stage.VERIFY][1:3]
+    assert lost.fault is Fault.SPOILT
+    assert again.fault is Fault.NONE
+    assert key(lost.settings) == key(again.settings)
+    assert verdict.gain is not None
+    assert verdict.gain.ratio.n == 4  # no pair is missing
+
+
+async def test_no_two_trials_of_different_rounds_share_a_text() -> None:
+    seeds: dict[int, list[int]] = {}
+
+    class Listens(SimulatedBench):
+        async def run(self, prompt: Prompt, *, seed: int) -> Run:
+            if prompt.tokens > 24:
+                seeds.setdefault(self.starts, []).append(seed)
+            return await super().run(prompt, seed=seed)
+
+    machine = draw(MTP_WINS)
+    bench = Listens(machine, seed=1)
+    verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, seed=1)
+    texts = [frozenset(each) for each in seeds.values()]
+    assert max(map(len, texts)) > 1  # prompts are asked twice on a start
+    assert all(one == other or not one & other for one in texts for other in texts)
+    rounds = [frozenset(seeds[start]) for start in list(seeds)[-4:]]
+    assert rounds[0] == rounds[1] != rounds[2] == rounds[3]
+    assert verdict.mtp == "on"
+
+
 async def paused(number: int, after: int, budget_s: float) -> tuple[SimulatedBench, TuneState]:
     """Cancel a tune once so many trials are done, and return the bench and the state as it comes from a file."""
     machine = draw(number)

@@ -2,14 +2,10 @@
 
 import asyncio
 import math
-import os
 import statistics
 import time
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import get_context
 
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt
@@ -19,7 +15,7 @@ from launcher.tuning.verdict import Verdict
 from tools.tuner_simulation.bench import PROMPT_TOKENS, SimulatedBench, prompts
 from tools.tuner_simulation.machine import Machine, draw, truth
 
-_PACE_S = 0.01
+PACE_S = 0.01
 """A step's time that a budget is meant for (100 tokens/s); slower machines get in proportion more."""
 
 
@@ -40,7 +36,8 @@ class Outcome:
 
     `to_best` and `to_baseline` are the true benefit of the recommended settings over that of the best and of the
     baseline, `speedup` that of the best with MTP over the best without. `covered` says whether the interval of the
-    gain holds the true gain, None where none is claimed. Errors of forecasts are by draft length, as shares.
+    gain holds the true gain, None where none is claimed. Errors of forecasts are by draft length, as shares. `starts`
+    and `replies` are what was measured, `grid` the settings that can be served, `own_s` the tuner's own time.
     """
 
     kind: str
@@ -52,6 +49,7 @@ class Outcome:
     covered: bool | None
     errors: dict[int, float]
     starts: int
+    replies: int
     grid: int
     seconds: float
     own_s: float
@@ -61,10 +59,10 @@ def simulate(number: int, goal: Goal, budget_s: float, *, tied: bool = False, sm
     """Tune machine `number`, and compare the verdict with the truth. See `draw` for `tied` and `small`."""
     machine = draw(number, tied=tied, small=small)
     bench = SimulatedBench(machine, seed=number)
-    began_s = time.perf_counter()
-    budget_s *= max(1.0, machine.step_s / _PACE_S)
+    began_s = time.process_time()
+    budget_s *= max(1.0, machine.step_s / PACE_S)
     verdict = asyncio.run(tune(bench, machine.space(), WORK, goal, budget_s, seed=number))
-    return judge(machine, goal, verdict, bench, time.perf_counter() - began_s)
+    return judge(machine, goal, verdict, bench, time.process_time() - began_s)
 
 
 def judge(machine: Machine, goal: Goal, verdict: Verdict, bench: SimulatedBench, own_s: float) -> Outcome:
@@ -82,6 +80,7 @@ def judge(machine: Machine, goal: Goal, verdict: Verdict, bench: SimulatedBench,
         covered=gain.low <= math.exp(found - baseline) <= gain.high if gain else None,
         errors=_errors(machine, goal, verdict, scores, bench),
         starts=len(verdict.trials),
+        replies=sum(len(trial.runs) for trial in verdict.trials),
         grid=len(scores),
         seconds=bench.now_s(),
         own_s=own_s,
@@ -126,6 +125,7 @@ def exhaust(number: int, goal: Goal, visits: int) -> Outcome:
         covered=None,
         errors={},
         starts=visits * len(scores),
+        replies=visits * len(scores) * len(WORK.prompts),
         grid=len(scores),
         seconds=bench.now_s(),
         own_s=0.0,
@@ -145,18 +145,10 @@ async def _best_of_all(bench: SimulatedBench, grid: list[Key], goal: Goal, visit
 def tunes(
     numbers: Iterable[int], goal: Goal, budget_s: float, *, tied: bool = False, small: bool = False
 ) -> list[Outcome]:
-    """Simulate several machines on all cores."""
-    one = partial(simulate, goal=goal, budget_s=budget_s, tied=tied, small=small)
-    with _pool() as pool:
-        return list(pool.map(one, numbers, chunksize=5))
+    """Simulate several machines."""
+    return [simulate(number, goal, budget_s, tied=tied, small=small) for number in numbers]
 
 
 def exhaustives(numbers: Iterable[int], goal: Goal, visits: int) -> list[Outcome]:
-    """Search several machines' grids through on all cores."""
-    with _pool() as pool:
-        return list(pool.map(partial(exhaust, goal=goal, visits=visits), numbers, chunksize=5))
-
-
-def _pool() -> ProcessPoolExecutor:
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when numpy is imported, so by new processes only
-    return ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"))
+    """Search several machines' grids through."""
+    return [exhaust(number, goal, visits) for number in numbers]

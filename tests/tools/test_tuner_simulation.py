@@ -1,0 +1,65 @@
+"""A small, fixed part of the simulation behind docs/tuning.md, and the tables that it is told in."""
+
+import statistics
+
+import pytest
+
+from launcher.tuning.goal import Goal
+from tools.tuner_simulation.report import grid_table, kept_table, kinds_table, lengths_table, promises, results_table
+from tools.tuner_simulation.run import Outcome, exhaustives, tunes
+
+HOUR_S, TEN_MINUTES_S = 3_600.0, 600.0
+
+
+@pytest.fixture(scope="module")
+def an_hour() -> list[Outcome]:
+    return tunes(range(8), Goal(), HOUR_S)
+
+
+def near(some: list[Outcome]) -> int:
+    return sum(outcome.to_best >= 0.98 for outcome in some)
+
+
+def test_an_hour_finds_the_best_by_a_part_of_the_measurements(an_hour: list[Outcome]) -> None:
+    assert near(an_hour) >= 7
+    assert min(outcome.to_best for outcome in an_hour) > 0.94
+    assert min(outcome.to_baseline for outcome in an_hour) >= 1 - 1e-9
+    assert sum(o.starts for o in an_hour) < 0.4 * sum(o.grid for o in an_hour)
+
+
+def test_every_draft_length_is_foreseen(an_hour: list[Outcome]) -> None:
+    errors = [abs(error) for outcome in an_hour for error in outcome.errors.values()]
+    assert len(errors) > 40
+    assert statistics.fmean(error < 0.05 for error in errors) > 0.95
+    assert statistics.fmean(errors) < 0.02
+
+
+def test_ten_minutes_are_enough_for_the_small_grid_most_of_the_time() -> None:
+    found = tunes(range(24), Goal(), TEN_MINUTES_S, small=True)
+    assert near(found) >= 18
+    assert min(outcome.to_baseline for outcome in found) >= 1 - 1e-9
+
+
+def test_where_nothing_matters_little_is_claimed() -> None:
+    found = tunes(range(24), Goal(), TEN_MINUTES_S, tied=True)
+    assert sum(outcome.answer == "on" or outcome.covered is not None for outcome in found) <= 3
+
+
+def test_measuring_everything_is_counted_whole() -> None:
+    for visits in (1, 2):
+        searched = exhaustives(range(4), Goal(), visits)
+        assert near(searched) >= 2
+        assert all(outcome.starts == visits * outcome.grid for outcome in searched)
+        assert all(outcome.replies == 4 * outcome.starts for outcome in searched)
+
+
+def test_the_tables_say_what_was_missed(an_hour: list[Outcome]) -> None:
+    kept = promises(an_hour, an_hour[:4])  # these four are far from claiming nothing
+    table = kept_table(kept)
+    assert [each.kept for each in kept if "nothing" in each.what or "no setting matters" in each.what] == [False]
+    assert "| MISSED |" in table
+    assert table.count("\n") == 2 + len(kept)
+    assert "| all | 8 |" in kinds_table(an_hour)
+    assert lengths_table(an_hour).count("\n") == 2 + 7
+    assert "| draft length | 0 (MTP off), 1, 2, 3, 4, 5, 6 | all |" in grid_table()
+    assert results_table([("these", an_hour)]).splitlines()[-1].startswith("| these | 8 |")

@@ -1,0 +1,84 @@
+"""What pairs answer, and which questions are still worth an answer."""
+
+import math
+
+import pytest
+
+from launcher.tuning.records import Settings
+from launcher.tuning.statistics import Pair
+from launcher.tuning.tuner_questions import Measured, Question, Questions
+
+BASELINE: Settings = {"draft": 0, "kv": "q8_0"}
+ON: Settings = {"draft": 3, "kv": "q8_0"}
+OFF: Settings = {"draft": 0, "kv": "f16"}
+WOBBLE = (0.01, -0.01, 0.005, -0.005)
+
+
+def pairs(ratio: float, spread: float = 1.0) -> list[Pair]:
+    """Four pairs, two of each order, in which the later of two settings is so many times as good."""
+    return [Pair(1.0, ratio * math.exp(spread * each), number % 2 == 0) for number, each in enumerate(WOBBLE)]
+
+
+def measured(on: float, off: float = 1.0, spread: float = 1.0) -> Measured:
+    found = Measured()
+    sides = {(0, 1): pairs(off, spread), (0, 2): pairs(on, spread), (1, 2): pairs(on / off, spread)}
+    found.add([BASELINE, OFF, ON], sides)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "answer"),
+    [(1.4, 1.0, True), (0.8, 1.0, False), (1.0, 0.5, False), (1.0, 10.0, None), (1.05, 10.0, None)],
+)
+def test_better_no_better_or_open(ratio: float, spread: float, answer: bool | None) -> None:
+    question = Question(ON, BASELINE)
+    question.look(measured(ratio, spread=spread), 0.95)
+    assert question.answer is answer
+    assert question.found is not None
+    assert question.found.ratio.estimate == pytest.approx(ratio)
+
+
+def test_a_comparison_reads_the_same_from_either_side() -> None:
+    both = measured(1.3, 1.1)
+    there, back = both.compare(ON, OFF, 0.95), both.compare(OFF, ON, 0.95)
+    assert there is not None
+    assert back is not None
+    assert there.ratio.estimate == pytest.approx(1.3 / 1.1)
+    assert (back.ratio.low, back.ratio.high) == pytest.approx((1 / there.ratio.high, 1 / there.ratio.low))
+
+
+def test_later_rounds_add_to_the_pairs_whatever_their_order_was() -> None:
+    both = Measured()
+    both.add([BASELINE, ON], {(0, 1): pairs(1.2)})
+    both.add([ON, BASELINE], {(0, 1): pairs(1 / 1.2)})
+    found = both.compare(ON, BASELINE, 0.95)
+    assert found is not None
+    assert found.ratio.n == 8
+    assert found.ratio.estimate == pytest.approx(1.2)
+
+
+def test_two_pairs_are_too_few_to_say_anything() -> None:
+    both = Measured()
+    both.add([BASELINE, ON], {(0, 1): pairs(1.2)[:2]})
+    assert both.compare(ON, BASELINE, 0.95) is None
+    question = Question(ON, BASELINE)
+    question.look(both, 0.95)
+    assert (question.answer, question.found) == (None, None)
+
+
+def test_once_it_is_known_whether_mtp_is_better_only_its_own_side_matters() -> None:
+    mtp, off, on = Question(ON, OFF), Question(OFF, BASELINE), Question(ON, BASELINE)
+    questions = Questions(mtp, (off, on))
+    assert questions.open() == [mtp, off, on]
+    mtp.answer = True
+    assert questions.open() == [on]
+    mtp.answer = False
+    assert questions.open() == [off]
+    off.answer = True
+    assert questions.open() == []
+
+
+def test_where_mtp_cannot_be_served_the_other_settings_are_asked_about() -> None:
+    off = Question(OFF, BASELINE)
+    assert Questions(None, (off,)).open() == [off]
+    assert Questions(None).open() == []
