@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from launcher.base.errors import BadOption, LauncherError
@@ -38,21 +38,28 @@ OnBegun = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model to measure: how it is served, as its user names it, and the draft lengths of the series, 0 for no MTP."""
+    """A model to measure: how it is served, as its user names it, and the draft lengths of the series, 0 for no MTP.
+
+    `further` are settings that are no options of `serve`: see bench.options_with. `trained` is the context that the
+    model was trained for.
+    """
 
     options: ServeOptions
     named: str
     drafts: tuple[int, ...]
     trained: int | None
+    further: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, Value]:
         """The settings that are not left to the engine."""
         found: dict[str, Value] = {name: getattr(self.options, attribute) for name, attribute in OPTIONS.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in {**found, **self.further}.items() if value is not None}
 
 
-async def subject_of(options: ServeOptions, named: str, drafts: Sequence[int] = ()) -> Subject:
+async def subject_of(
+    options: ServeOptions, named: str, drafts: Sequence[int] = (), further: Mapping[str, Value] | None = None
+) -> Subject:
     """Return what to measure: with the draft lengths given, else with none and, where there can be, the usual one.
 
     Raises what is wrong with the model's file, and ModelHasNoHead where drafts are asked for in vain.
@@ -61,7 +68,9 @@ async def subject_of(options: ServeOptions, named: str, drafts: Sequence[int] = 
     can_draft = header.has_mtp_head or options.draft_file is not None
     series = tuple(drafts) or ((0, options.draft or DEFAULT_DRAFT) if can_draft else (0,))
     context = options.context or min(DEFAULT_CONTEXT, header.trained_context or DEFAULT_CONTEXT)
-    return Subject(replace(options, context=context), named, tuple(dict.fromkeys(series)), header.trained_context)
+    return Subject(
+        replace(options, context=context), named, tuple(dict.fromkeys(series)), header.trained_context, further or {}
+    )
 
 
 @dataclass(frozen=True, slots=True)

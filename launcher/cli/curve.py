@@ -18,8 +18,8 @@ from launcher.cli.subject_options import (
     cost_words,
     kept_words,
     prices_of,
-    served_options,
     significant,
+    subject_for,
 )
 from launcher.cli.terminal import rewrite
 
@@ -123,14 +123,12 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _sweep(options: argparse.Namespace) -> Sweep:
-    from launcher.sweeps import subject_of, sweep_of
+    from launcher.sweeps import sweep_of
     from launcher.tuning.curves import Axis
     from launcher.tuning.workloads import workload
 
     work = await asyncio.to_thread(workload, options.workload)
-    serve_options, named = await served_options(options)
-    drafts = () if options.draft is None else (0, *options.draft)
-    subject = await subject_of(serve_options, named, drafts)
+    subject = await subject_for(options, () if options.draft is None else (0, *options.draft))
     given = {Axis.FILL: options.fill, Axis.CONTEXT: options.context, Axis.STREAMS: options.streams}
     axis, places = next(((axis, places) for axis, places in given.items() if places is not None), (Axis.FILL, _USUAL))
     grow = not any(name.strip().lower() in ("ctx", "context") for name, _ in options.changes)

@@ -17,8 +17,8 @@ from launcher.cli.subject_options import (
     cost_words,
     kept_words,
     prices_of,
-    served_options,
     significant,
+    subject_for,
 )
 from launcher.cli.terminal import rewrite
 
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--minutes", type=_minutes_given, default=USUAL_MIN, metavar="N", help=f"how long (default {USUAL_MIN:.0f})"
     )
     parser.add_argument(
-        "--draft", type=whole, metavar="N", help="draft length, 0 is MTP off (default: the model's usual)"
+        "--draft", type=whole, metavar="N", help="draft length, 0 is MTP off (default: as it was served last)"
     )
     add_price_options(parser)
     parser.epilog = (
@@ -56,15 +56,15 @@ def _minutes_given(text: str) -> float:
 async def run(options: argparse.Namespace) -> int:
     """Put the model under load and tell whether its speed holds; exit code 1 when the server ended."""
     from launcher import app
-    from launcher.sweeps import endure_on, subject_of
+    from launcher.sweeps import endure_on
     from launcher.tuning.endurance import judge
     from launcher.tuning.workloads import workload
 
     prices = prices_of(options)
     work = await asyncio.to_thread(workload, options.workload)
-    serve_options, named = await served_options(options)
-    subject = await subject_of(serve_options, named, () if options.draft is None else (options.draft,))
-    draft = max(subject.drafts)
+    subject = await subject_for(options, () if options.draft is None else (options.draft,))
+    usual = options.draft is None and len(subject.drafts) > 1
+    draft = subject.options.draft if usual else subject.drafts[0]
     line = _Line(60 * options.minutes, quiet=options.json)
     runs: list[Run] = []
 
@@ -74,7 +74,7 @@ async def run(options: argparse.Namespace) -> int:
 
     if not options.json:
         mtp = f"draft {draft}" if draft else "no MTP"
-        print(f"{one_line(named)}, {mtp}: {options.minutes:g} min of load.", file=sys.stderr, flush=True)
+        print(f"{one_line(subject.named)}, {mtp}: {options.minutes:g} min of load.", file=sys.stderr, flush=True)
     session = app.Session()
     kept: list[str] = []
     complete = False

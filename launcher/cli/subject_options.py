@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
+from launcher.cli.layout import filled
 from launcher.cli.output import finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.engine.launch import ServeOptions
+    from launcher.sweeps import Subject
     from launcher.tuning.cost import Cost, Prices
     from launcher.tuning.records import Run
 
@@ -35,6 +36,9 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
         dest="changes",
         help="serve it with this setting: ctx, slots, threads, kv, ubatch, n-cpu-moe or extra; may be given more than"
         " once",
+    )
+    parser.add_argument(
+        "--no-preset", action="store_true", help="do not take the settings that a tune of this machine found best"
     )
     parser.add_argument(
         "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
@@ -79,10 +83,10 @@ def cost_words(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices | N
     return (found, found.sentence) if isinstance(found, Cost) else (None, found)
 
 
-async def served_options(options: argparse.Namespace) -> tuple[ServeOptions, str]:
-    """Return how the model is to be served, and what the user calls it; says so where another server runs beside it.
+async def subject_for(options: argparse.Namespace, drafts: Sequence[int]) -> Subject:
+    """Return the model to measure, served as `serve` would, with those settings over that which are given.
 
-    Settings are those of the last time, and over them those that are given.
+    Where another server runs beside it, that is said.
     """
     from launcher import app
     from launcher.base.errors import BadOption
@@ -90,20 +94,29 @@ async def served_options(options: argparse.Namespace) -> tuple[ServeOptions, str
     from launcher.engine.build import BUILT_IN
     from launcher.engine.last import last
     from launcher.engine.launch import ServeOptions
-    from launcher.engine.settings import parse_settings, remembered, with_settings
+    from launcher.engine.settings import OPTIONS, parse_settings, remembered, with_settings
+    from launcher.machine_presets import find_preset, settings_kept, settings_used
+    from launcher.sweeps import subject_of
 
-    changes = parse_settings(dict(options.changes))
-    if "draft" in changes:
+    asked = parse_settings(dict(options.changes))
+    if "draft" in asked:
         raise BadOption("Here the draft length is no setting but what is compared.", "Say --draft.")
     named = options.model or await asyncio.to_thread(last)
     built_in = str(options.engine) == BUILT_IN
     engine = None if built_in else options.engine
     found = app.options_for(named, lambda path: ServeOptions(model=path, engine=engine, built_in=built_in), draft=None)
-    found = with_settings(found, await asyncio.to_thread(remembered, found.model))
+    kept = await asyncio.to_thread(remembered, found.model)
+    preset = None if options.no_preset else await find_preset(found)
+    used = settings_used(preset, asked, kept)
+    ours = {name: value for name, value in used.items() if name in OPTIONS and not isinstance(value, float)}
+    if preset is not None and not options.json:
+        print(filled(preset.line, "Preset: "), file=sys.stderr, flush=True)
     for entry in await asyncio.to_thread(registry.running):
         beside = f"A server runs at {entry.url} ({one_line(entry.model)}): it takes memory, and speed while it replies."
-        print(beside, file=sys.stderr, flush=True)
-    return with_settings(found, changes), named
+        print(filled(beside), file=sys.stderr, flush=True)
+    served = with_settings(with_settings(with_settings(found, settings_kept(preset, asked, kept)), ours), asked)
+    further = {name: value for name, value in used.items() if name not in OPTIONS}
+    return await subject_of(served, named, drafts, further)
 
 
 def kept_words(kept: str, *, complete: bool) -> str:

@@ -86,7 +86,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Endured:
-    """The verdict. `fall` is the share of the speed that was lost after `after_s`, `because` why as far as was seen.
+    """The verdict. `fall` is the share of the speed that was lost, `because` why as far as was seen. `after_s` is when
+    it fell, None where it did little by little.
 
     `thirds` is how many times as fast the last third is as the first. All seconds count from the first reply.
     """
@@ -134,7 +135,8 @@ def judge(runs: Sequence[Run]) -> Endured:
     """Return the verdict on replies in the order in which they were asked for.
 
     Changes are found by a permutation test (see endurance_changes). It falls when the last stretch is at least 2 %
-    slower than the fastest before it; it holds when not, and the last third is known not to be slower by 5 %.
+    slower than the fastest before it, or, without a change that could be found, when the last third is slower than the
+    first by 2 % with 95 % confidence; it holds when not, and the last third is known not to be slower by 5 %.
     """
     used = [(run, rate) for run in runs if (rate := steps_rate(run)) is not None]
     origin_s = runs[0].began_s if runs else 0.0
@@ -166,6 +168,11 @@ def _judged(told: Endured, used: Sequence[tuple[Run, float]], found: Sequence[Le
         why = because(_runs_of(used, found[best]), _runs_of(used, found[-1]), fall)
         said = f"Falls by {_percent(fall)} after {_minutes(after_s)}, {why}."
         return replace(told, answer="falls", sentence=said, fall=fall, after_s=after_s, because=why)
+    if thirds.high < 1 - MATTERS:
+        third, fall = len(used) // 3, 1 - thirds.estimate
+        why = because([run for run, _ in used[:third]], [run for run, _ in used[-third:]], fall)
+        said = f"Falls by {_percent(fall)} from the first third to the last, {why}."
+        return replace(told, answer="falls", sentence=said, fall=fall, because=why)
     if thirds.low < 1 - _TELLS:
         return replace(told, sentence=f"Undecided: the speed varies too much to tell ({_between(thirds)}).")
     said = f"Holds over {_minutes(told.seconds)}: {_between(thirds)}.{_dip(found, told.stretches)}"
