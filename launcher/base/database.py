@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from launcher.base.errors import WrittenByNewer
 from launcher.base.files import open_private, private_folder, set_aside
 
 _BUSY_S = 5.0
+Ready = Callable[[sqlite3.Connection], object]
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -22,20 +23,28 @@ class Opened:
     notice: str = ""
 
 
-def open_database(path: Path, migrations: Sequence[str], what: str) -> Opened:
+def open_database(path: Path, migrations: Sequence[str], what: str, ready: Ready = lambda _: None) -> Opened:
     """Open a file in WAL mode, and make it where there is none. A damaged one is kept as .bad, and a new one begun.
 
     `migrations` are the scripts that lead from one version of the file to the next; its `user_version` counts those
-    that were run. `what` begins a sentence, such as "The history of measurements". Raises sqlite3.Error and OSError
-    when the system refuses, WrittenByNewer for a file of a newer version of this program.
+    that were run. `what` begins a sentence, such as "The history of measurements". `ready` gets the file last, and may
+    find it damaged, too. Raises sqlite3.Error and OSError when the system refuses, WrittenByNewer for a file of a newer
+    version of this program.
     """
     try:
-        return Opened(_opened(path, migrations, what))
+        return Opened(_opened(path, migrations, what, ready))
     except sqlite3.DatabaseError as error:
         if not is_damage(error) or (bad := _put_aside(path, what)) is None:
             raise
     notice = f"{what} was damaged: a new one was begun, and the old one is kept as {bad.name}."
-    return Opened(_opened(path, migrations, what), notice)
+    return Opened(_opened(path, migrations, what, ready), notice)
+
+
+def open_memory(migrations: Sequence[str], what: str, ready: Ready = lambda _: None) -> Opened:
+    """Return what is like the file, and empty, but is nowhere on a disk."""
+    opened = Opened(_set_up(":memory:", migrations, what, ready))
+    opened.db.execute("PRAGMA temp_store = MEMORY")
+    return opened
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -48,29 +57,34 @@ class _Damaged(sqlite3.DatabaseError):
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
-def _opened(path: Path, migrations: Sequence[str], what: str) -> sqlite3.Connection:
+def _opened(path: Path, migrations: Sequence[str], what: str, ready: Ready) -> sqlite3.Connection:
     private_folder(path.parent)
     os.close(open_private(path, os.O_RDWR | os.O_CREAT))  # SQLite gives its other files the same permissions
-    db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    return _set_up(str(path), migrations, what, ready)
+
+
+def _set_up(place: str, migrations: Sequence[str], what: str, ready: Ready) -> sqlite3.Connection:
+    db = sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA journal_mode = WAL")  # where the file system cannot, SQLite keeps to its usual journal
         if (found := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise _Damaged(found)
-        _bring_up_to_date(db, path, migrations, what)
+        _bring_up_to_date(db, place, migrations, what)
+        ready(db)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _bring_up_to_date(db: sqlite3.Connection, path: Path, migrations: Sequence[str], what: str) -> None:
+def _bring_up_to_date(db: sqlite3.Connection, place: str, migrations: Sequence[str], what: str) -> None:
     version = _version(db)
     if version > len(migrations):
         raise WrittenByNewer(
-            f"{what} ({path}) was written by a newer version of this program.",
+            f"{what} ({place}) was written by a newer version of this program.",
             "Update this one, or move that file away.",
-            path=str(path),
+            path=place,
         )
     if version == len(migrations):
         return

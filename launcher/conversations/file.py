@@ -1,16 +1,14 @@
 """The file of conversations: opened, made, brought up to date; set aside when it is damaged."""
 
-import os
 import sqlite3
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.base.errors import ConversationsUnusable, WrittenByNewer
-from launcher.base.files import open_private, private_folder, set_aside
+from launcher.base import database
+from launcher.base.errors import ConversationsUnusable
 from launcher.base.paths import data_dir
 
-_BUSY_S = 5.0
 _TABLES = """
 CREATE TABLE conversations (
     id TEXT PRIMARY KEY, title TEXT NOT NULL, system TEXT NOT NULL, model TEXT NOT NULL,
@@ -37,7 +35,7 @@ CREATE INDEX pieces_of_message ON pieces (message);
 _INDEX = "CREATE VIRTUAL TABLE found USING fts5(text, content='messages', content_rowid='number', tokenize='trigram')"
 _MIGRATIONS = (_TABLES,)
 """The scripts that lead from one version of the file to the next; its `user_version` counts those that were run."""
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_WHAT = "The file of conversations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +59,18 @@ def open_file(path: Path, *, index: bool = True) -> Opened:
     ConversationsUnusable when the system refuses, WrittenByNewer for a file of a newer version of this program.
     """
     try:
-        try:
-            return _opened(path, index=index, notice="")
-        except sqlite3.DatabaseError as error:
-            if not is_damage(error) or (bad := _put_aside(path)) is None:
-                raise
-        notice = f"The file of conversations was damaged: a new one was begun, and the old one is kept as {bad.name}."
-        return _opened(path, index=index, notice=notice)
+        indexed: list[bool] = []
+        opened = database.open_database(path, _MIGRATIONS, _WHAT, lambda db: indexed.append(_ready(db, index=index)))
     except (sqlite3.Error, OSError) as error:
         raise unusable(path, error) from error
+    return Opened(opened.db, indexed[-1], opened.notice)
 
 
 def open_memory(*, index: bool = True) -> Opened:
     """Return what is like the file, and empty, but is nowhere on a disk."""
-    opened = _set_up(":memory:", Path(":memory:"), index=index)
-    opened.db.execute("PRAGMA temp_store = MEMORY")
-    return opened
-
-
-def is_damage(error: sqlite3.Error) -> bool:
-    """Whether it is the file's content that SQLite objects to."""
-    code: int | None = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in _DAMAGE
+    indexed: list[bool] = []
+    opened = database.open_memory(_MIGRATIONS, _WHAT, lambda db: indexed.append(_ready(db, index=index)))
+    return Opened(opened.db, indexed[-1], opened.notice)
 
 
 def unusable(path: Path, error: Exception) -> ConversationsUnusable:
@@ -95,55 +83,10 @@ def unusable(path: Path, error: Exception) -> ConversationsUnusable:
     )
 
 
-def _opened(path: Path, *, index: bool, notice: str) -> Opened:
-    private_folder(path.parent)
-    os.close(open_private(path, os.O_RDWR | os.O_CREAT))  # SQLite gives its other files the same permissions
-    return _set_up(str(path), path, index=index, notice=notice)
-
-
-def _set_up(place: str, path: Path, *, index: bool, notice: str = "") -> Opened:
-    db = sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-    try:
-        db.execute("PRAGMA foreign_keys = ON")
-        db.execute("PRAGMA secure_delete = ON")
-        db.execute("PRAGMA journal_mode = WAL")  # where the file system cannot, SQLite keeps to its usual journal
-        if (found := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-            raise _Damaged(found)
-        _bring_up_to_date(db, path)
-        return Opened(db, _make_index(db, wanted=index), notice)
-    except BaseException:
-        db.close()
-        raise
-
-
-class _Damaged(sqlite3.DatabaseError):
-    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-
-
-def _bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
-    version = _version(db)
-    if version > len(_MIGRATIONS):
-        raise WrittenByNewer(
-            f"The conversations in {path} were written by a newer version of this program.",
-            "Update this one, or move that file away.",
-            path=str(path),
-        )
-    if version == len(_MIGRATIONS):
-        return
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        for number in range(_version(db), len(_MIGRATIONS)):  # another process may have done it meanwhile
-            for statement in _MIGRATIONS[number].split(";"):
-                db.execute(statement)
-            db.execute(f"PRAGMA user_version = {number + 1}")
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
-
-
-def _version(db: sqlite3.Connection) -> int:
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
+def _ready(db: sqlite3.Connection, *, index: bool) -> bool:
+    """Make a file ready for use, and return whether it has a full-text index."""
+    db.execute("PRAGMA secure_delete = ON")
+    return _make_index(db, wanted=index)
 
 
 def _make_index(db: sqlite3.Connection, *, wanted: bool) -> bool:
@@ -170,13 +113,3 @@ def _make_index(db: sqlite3.Connection, *, wanted: bool) -> bool:
             db.execute(f"DROP TABLE IF EXISTS found_{part}")
         db.execute("UPDATE messages SET indexed = 0")
     return False
-
-
-def _put_aside(path: Path) -> Path | None:
-    bad = set_aside(path, "The file of conversations")
-    if bad is not None:
-        with suppress(OSError):
-            path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
-        with suppress(OSError):  # what came last may still be in it
-            path.with_name(f"{path.name}-wal").rename(bad.with_name(f"{bad.name}-wal"))
-    return bad

@@ -1,0 +1,85 @@
+"""Files of ours that SQLite keeps: versions, damage, and who may read them."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from launcher.base.database import open_database, open_memory
+from launcher.base.errors import WrittenByNewer
+
+FIRST, SECOND = "CREATE TABLE a (x); CREATE TABLE b (y)", "ALTER TABLE a ADD COLUMN z DEFAULT 7"
+WHAT = "The file of tests"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "file.db"
+
+
+def test_it_is_brought_up_to_date_step_by_step(path: Path) -> None:
+    with closing(open_database(path, (FIRST,), WHAT).db) as db:
+        db.execute("INSERT INTO a VALUES (1)")
+    for _ in range(2):
+        opened = open_database(path, (FIRST, SECOND), WHAT)
+        with closing(opened.db) as db:
+            assert db.execute("SELECT x, z FROM a").fetchall() == [(1, 7)]
+            assert db.execute("PRAGMA user_version").fetchone() == (2,)
+            assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert opened.notice == ""
+    with pytest.raises(WrittenByNewer, match=r"The file of tests .* was written by a newer version"):
+        open_database(path, (FIRST,), WHAT)
+
+
+def test_a_step_that_fails_changes_nothing(path: Path) -> None:
+    with closing(open_database(path, (FIRST,), WHAT).db):
+        pass
+    with pytest.raises(sqlite3.OperationalError):
+        open_database(path, (FIRST, "CREATE TABLE c (x); CREATE TABLE a (x)"), WHAT)
+    with closing(open_database(path, (FIRST,), WHAT).db) as db:
+        assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'c'").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("where", ["head", "page", "ready"])
+def test_what_is_damaged_is_set_aside(path: Path, where: str) -> None:
+    with closing(open_database(path, (FIRST,), WHAT).db) as db:
+        db.execute("CREATE INDEX i ON a (x)")
+        db.executemany("INSERT INTO a VALUES (?)", [("text" * 50,)] * 500)
+    data = path.read_bytes()
+    at = 0 if where == "head" else len(data) // 2
+    if where != "ready":
+        path.write_bytes(data[:at] + b"\xa5" * 4_096 + data[at + 4_096 :])
+    seen: list[sqlite3.Connection] = []
+
+    def ready(db: sqlite3.Connection) -> None:
+        seen.append(db)
+        if where == "ready" and len(seen) == 1:
+            error = sqlite3.DatabaseError("malformed")
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
+
+    opened = open_database(path, (FIRST,), WHAT, ready)
+    with closing(opened.db) as db:
+        assert db.execute("SELECT count(*) FROM a").fetchone() == (0,)
+        assert seen[-1] is db
+    assert (
+        opened.notice == "The file of tests was damaged: a new one was begun, and the old one is kept as file.db.bad."
+    )
+    assert path.with_name("file.db.bad").exists()
+
+
+def test_what_is_no_damage_is_raised_and_nothing_set_aside(path: Path) -> None:
+    def ready(_: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("locked")
+
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        open_database(path, (FIRST,), WHAT, ready)
+    assert sorted(each.name for each in path.parent.iterdir()) == ["file.db"]
+
+
+def test_one_in_memory_is_like_it(tmp_path: Path) -> None:
+    with closing(open_memory((FIRST, SECOND), WHAT).db) as db:
+        db.execute("INSERT INTO a (x) VALUES (1)")
+        assert db.execute("SELECT z FROM a").fetchone() == (7,)
+    assert not list(tmp_path.glob("**/*.db"))
