@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from PySide6 import __version__ as pyside_version
 from PySide6.QtCore import Qt, QTimer, qVersion
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QGridLayout, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QWidget
 
 from launcher import __version__
 from launcher.base.errors import LauncherError
@@ -15,6 +15,7 @@ from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.blocks import Card, PageHead
+from launcher.gui.widgets.flow import headed
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:
@@ -48,22 +49,9 @@ class AboutPage(QWidget):
         self._looking.setObjectName("secondary")
         self._looking.setWordWrap(True)
         self._card.body.addWidget(self._looking)
-        column = QVBoxLayout()
-        column.setContentsMargins(0, 0, 0, 0)
+        column = headed(self, tr("Versions"), head, self._problem)
         column.addWidget(self._card)
         column.addStretch()
-        inner = QWidget()
-        inner.setObjectName("plain")
-        inner.setLayout(column)
-        area = QScrollArea()
-        area.setWidgetResizable(True)
-        area.setWidget(inner)
-        area.setAccessibleName(tr("Versions"))
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
-        layout.setSpacing(theme.px(theme.GAP_L))
-        for widget in (head, self._problem, area):
-            layout.addWidget(widget)
 
     def shown(self) -> None:
         """Look at what runs here."""

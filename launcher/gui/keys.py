@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QKeySequence
-from PySide6.QtWidgets import QGridLayout, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QWidget
 
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
 from launcher.gui.widgets.blocks import Card, PageHead
+from launcher.gui.widgets.flow import headed
 from launcher.gui.words import mark, tr
 
 
@@ -84,24 +85,11 @@ class KeysPage(QWidget):
 
     def __init__(self, _controller: Controller) -> None:
         super().__init__()
-        column = QVBoxLayout()
-        column.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
-        column.setSpacing(theme.px(theme.GAP_L))
+        head = PageHead(tr("Keyboard"), tr("Everything can be done without a mouse. F1 leads back."))
+        column = headed(self, tr("Keyboard"), head)
         for group in KEYS:
             column.addWidget(self._make_card(group))
         column.addStretch()
-        inner = QWidget()
-        inner.setObjectName("plain")
-        inner.setLayout(column)
-        area = QScrollArea()
-        area.setWidgetResizable(True)
-        area.setWidget(inner)
-        area.setAccessibleName(tr("Keyboard"))
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
-        layout.setSpacing(theme.px(theme.GAP_L))
-        layout.addWidget(PageHead(tr("Keyboard"), tr("Everything can be done without a mouse. F1 leads back.")))
-        layout.addWidget(area, 1)
 
     @staticmethod
     def _make_card(group: Keys) -> Card:

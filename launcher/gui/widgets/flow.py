@@ -120,3 +120,23 @@ def scrolled(page: QWidget) -> QVBoxLayout:
     outer.setContentsMargins(0, 0, 0, 0)
     outer.addWidget(area)
     return column
+
+
+def headed(page: QWidget, name: str, *above: QWidget) -> QVBoxLayout:
+    """Return the column of a page that scrolls, called `name`, below what stays `above` it."""
+    content = QWidget()
+    content.setObjectName("plain")
+    column = QVBoxLayout(content)
+    column.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
+    column.setSpacing(theme.px(theme.GAP_L))
+    area = QScrollArea()
+    area.setWidget(content)
+    area.setWidgetResizable(True)
+    area.setAccessibleName(name)
+    outer = QVBoxLayout(page)
+    outer.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
+    outer.setSpacing(theme.px(theme.GAP_L))
+    for widget in above:
+        outer.addWidget(widget)
+    outer.addWidget(area, 1)
+    return column
