@@ -1,4 +1,4 @@
-"""Tokens a second at every draft length, from the acceptance by position and step times at a few lengths.
+"""What a verification step yields at every draft length, from the acceptance by position at a few.
 
 A verification step with n drafted tokens yields the model's own token and those drafts that are accepted, which end
 at the first that is not. Whether the draft in position i is accepted does not depend on how many follow it, so one
@@ -6,17 +6,15 @@ long draft tells of all shorter ones:
 
     tokens per step(n) = 1 + a1 + a1 a2 + ... + a1 a2 ... an,     a_i: accepted where all before it were
 
-(the expected accepted length of speculative decoding, Leviathan et al. 2023, with a rate for each position). A step's
-time grows with n by one pass of the draft head and by one more token to verify: a line, bent where the engine changes
-its kernels. Tokens a second are the one over the other.
+(the expected accepted length of speculative decoding, Leviathan et al. 2023, with a rate for each position). Tokens a
+second are that over the time of a step, which grows with n by one pass of the draft head and one more token to verify:
+see predict_surface.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from launcher.monitor.meter import Acceptance
-from launcher.tuning.records import Run
 
 _FEWEST = 30
 """Drafts in a position from which its rate is believed; with fewer the position before speaks for it."""
@@ -73,44 +71,3 @@ def tokens_per_step(chain: Sequence[float], draft: int) -> float:
         all_so_far *= rate
         yielded += all_so_far
     return yielded
-
-
-def step_time(known: Mapping[int, float], draft: int) -> float:
-    """Return the seconds of a step at this draft length from those at others: on the line between its neighbours.
-
-    Beyond the ends the nearest line goes on. MTP off (0) is a point for itself: a draft's first token costs the head
-    as well. Raises ValueError where nothing follows from what is known.
-    """
-    if draft in known:
-        return known[draft]
-    lengths = sorted(length for length in known if length > 0)
-    if draft == 0 or len(lengths) < 2:
-        raise ValueError(f"no step time for draft {draft} from {sorted(known)}")
-    upper = min(max(bisect_left(lengths, draft), 1), len(lengths) - 1)
-    left, right = lengths[upper - 1], lengths[upper]
-    slope = (known[right] - known[left]) / (right - left)
-    return known[left] + slope * (draft - left)
-
-
-def predict(runs: Iterable[Run], drafts: Sequence[int]) -> dict[int, float]:
-    """Return tokens/s by draft length, from runs of one prompt or one kind of text at two or more lengths.
-
-    The draft length of a run is read from its settings. A length of which nothing can be said is left out.
-    """
-    used = [(run, run.steps, run.decode_rate) for run in runs if run.counts]
-    counts = added(positions(steps, run.acceptance) for run, steps, _ in used if steps)
-    times: dict[int, list[float]] = {}
-    for run, steps, rate in used:
-        if steps and rate:
-            times.setdefault(int(run.settings.get("draft") or 0), []).append(run.reply_tokens / rate / steps)
-    known = {draft: sum(values) / len(values) for draft, values in times.items()}
-    found: dict[int, float] = {}
-    for draft in drafts:
-        chain = rates(counts, draft)
-        try:
-            seconds = step_time(known, draft)
-        except ValueError:
-            continue
-        if chain or not draft:
-            found[draft] = tokens_per_step(chain, draft) / seconds
-    return found

@@ -33,10 +33,7 @@ async def probe(course: Course) -> None:
     await _measure_baseline(course)
     for length in probe_lengths(course.space.drafts):
         await _probe_draft(course, length)
-    assessment = course.search.assess()
-    on = _best_with_mtp(course, assessment)
-    shown = course.search.grid[assessment.best if on is None else on]
-    course.tell(Predicted(shown, course.search.forecast(assessment, shown)))
+    _foretell(course)
 
 
 async def explore(course: Course) -> None:
@@ -55,6 +52,14 @@ async def explore(course: Course) -> None:
             wanted = vague if vague != last else wanted
         last = (await course.visit(wanted, Stage.EXPLORE)).settings
         course.settle_passes(reserve + 1)
+    _foretell(course)
+
+
+def _foretell(course: Course) -> None:
+    """Tell what is expected at every draft length beside the best one."""
+    assessment = course.search.assess()
+    shown = _shown(course, assessment)
+    course.tell(Predicted(shown, course.search.forecast(assessment, shown)))
 
 
 async def _measure_baseline(course: Course) -> None:
@@ -80,17 +85,17 @@ async def _probe_draft(course: Course, length: int) -> None:
             return
 
 
-def _best_with_mtp(course: Course, assessment: Assessment) -> int | None:
-    mean = assessment.mean
-    on = [i for i, settings in enumerate(course.search.grid) if draft_of(settings) and not course.search.out[i]]
-    return max(on, key=lambda i: mean[i], default=None)
+def _shown(course: Course, assessment: Assessment) -> Settings:
+    """Return the best with MTP, the best of all where nothing with MTP is left."""
+    search, mean = course.search, assessment.mean
+    on = [i for i, settings in enumerate(search.grid) if draft_of(settings) and not search.out[i]]
+    return search.grid[max(on, key=lambda i: mean[i], default=assessment.best)]
 
 
 def _least_known(course: Course, assessment: Assessment) -> Settings | None:
     """Return the least known of all draft lengths beside the best one, None when all are known well enough."""
     search = course.search
-    on = _best_with_mtp(course, assessment)
-    best = search.grid[assessment.best if on is None else on]
+    best = _shown(course, assessment)
     beside = [i for draft in (0, *course.space.drafts) if (i := search.beside(best, draft)) is not None]
     spreads = np.std(assessment.scores[:, beside], axis=0)
     worst = int(spreads.argmax())

@@ -20,9 +20,10 @@ def made(course: Course, questions: Questions) -> Verdict:
     goal, baseline, mtp = course.goal, course.space.off(), questions.mtp
     best, gain = _recommended(course, questions)
     answer: Answer = "off" if mtp is None else _ANSWERS[mtp.answer]
-    if answer == "on" and gain is None:  # better than other settings without MTP, which are no better than the baseline
-        answer = "undecided"
     compared = mtp.found if mtp else None
+    if mtp is not None and answer == "on" and gain is None:  # better than other settings, not surely than the baseline
+        answer = "undecided"
+        compared = next((each.found for each in questions.gains if each.candidate is mtp.candidate), None)
     more, values, because = [], None, _why_not_served(course)
     if mtp is not None:
         on, off = _of(course.trials, mtp.candidate), _of(course.trials, mtp.against)

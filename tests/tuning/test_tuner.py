@@ -138,8 +138,10 @@ async def test_every_trial_is_told_before_and_after() -> None:
     assert kinds[-1] is VerdictReached
     stages = [trial.stage for trial in verdict.trials]
     assert stages == sorted(stages, key=list(Stage).index)
-    predicted = told.of(Predicted)[0]
-    assert [forecast.draft for forecast in predicted.forecasts] == [0, 1, 2, 3, 4, 5, 6]
+    first, last = told.of(Predicted)  # after the probes, and when exploring ends
+    for predicted in (first, last):
+        assert [forecast.draft for forecast in predicted.forecasts] == [0, 1, 2, 3, 4, 5, 6]
+    assert first.forecasts[3].high - first.forecasts[3].low > last.forecasts[3].high - last.forecasts[3].low
 
 
 async def test_finalists_are_asked_the_same_in_turns() -> None:

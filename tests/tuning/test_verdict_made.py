@@ -1,0 +1,90 @@
+"""From answers to what is recommended and said."""
+
+import pytest
+
+from launcher.tuning.goal import Goal
+from launcher.tuning.records import Settings
+from launcher.tuning.statistics import Interval
+from launcher.tuning.tuner_course import Course
+from launcher.tuning.tuner_explore import probe
+from launcher.tuning.tuner_questions import Question, Questions
+from launcher.tuning.tuner_state import TuneState
+from launcher.tuning.verdict import Compared
+from launcher.tuning.verdict_made import made
+from tools.tuner_simulation.bench import SimulatedBench
+from tools.tuner_simulation.machine import draw
+from tools.tuner_simulation.run import WORK
+
+MACHINE = draw(0)
+BASELINE = MACHINE.space().off()
+OFF: Settings = {**BASELINE, "kv": "f16"}
+ON: Settings = {**BASELINE, "draft": 3}
+
+
+@pytest.fixture
+async def course() -> Course:
+    begun = TuneState({}, 1, ((0, 3_600.0),))
+    course = Course(SimulatedBench(MACHINE, 1), MACHINE.space(), WORK, Goal(), begun, lambda _: None)
+    await probe(course)
+    return course
+
+
+def asked(candidate: Settings, against: Settings, low: float, high: float) -> Question:
+    """A question whose interval lies so, with the answer that follows."""
+    found = Compared(candidate, against, Interval((low + high) / 2, low, high, 4), 0.98)
+    answer = True if found.better else False if found.no_better else None
+    return Question(candidate, against, found, answer)
+
+
+@pytest.mark.parametrize(
+    ("on_off", "off", "on", "mtp", "settings"),
+    [
+        ((1.2, 1.3), (1.0, 1.1), (1.3, 1.4), "on", ON),
+        ((0.8, 0.9), (1.1, 1.2), (0.9, 1.1), "off", OFF),
+        ((0.8, 0.9), (0.99, 1.1), (0.8, 0.9), "off", BASELINE),
+        ((0.95, 1.1), (0.99, 1.2), (1.1, 1.2), "undecided", ON),
+        ((0.95, 1.1), (0.99, 1.2), (0.99, 1.2), "undecided", BASELINE),
+        ((1.01, 1.1), (0.99, 1.2), (0.99, 1.2), "undecided", BASELINE),
+    ],
+)
+async def test_only_what_is_better_than_the_baseline_is_recommended(
+    course: Course,
+    on_off: tuple[float, float],
+    off: tuple[float, float],
+    on: tuple[float, float],
+    mtp: str,
+    settings: Settings,
+) -> None:
+    questions = Questions(asked(ON, OFF, *on_off), (asked(OFF, BASELINE, *off), asked(ON, BASELINE, *on)))
+    verdict = made(course, questions)
+    assert verdict.mtp == mtp
+    assert verdict.settings == settings
+    assert (verdict.gain is None) is (settings == BASELINE)
+    if verdict.gain is not None:
+        assert verdict.gain.against == BASELINE
+        assert verdict.gain.ratio.low > 1
+        assert "than the baseline" in verdict.sentence
+
+
+async def test_better_than_another_setting_but_not_surely_than_the_baseline_tells_the_latter(course: Course) -> None:
+    gains = asked(OFF, BASELINE, 0.9, 1.2), asked(ON, BASELINE, 0.97, 1.2)
+    verdict = made(course, Questions(asked(ON, OFF, 1.05, 1.1), gains))
+    assert (verdict.ci_low, verdict.ci_high) == (0.97, 1.2)
+    assert "between 3.0 % slower and 20 % faster than no MTP" in verdict.sentence
+
+
+@pytest.mark.parametrize(("low", "high", "mtp"), [(1.3, 1.4, "on"), (0.9, 0.95, "off"), (0.99, 1.2, "undecided")])
+async def test_without_other_settings_the_baseline_is_what_mtp_is_compared_with(
+    course: Course, low: float, high: float, mtp: str
+) -> None:
+    verdict = made(course, Questions(asked(ON, BASELINE, low, high)))
+    assert verdict.mtp == mtp
+    assert verdict.settings == (ON if mtp == "on" else BASELINE)
+    assert (verdict.ci_low, verdict.ci_high) == (low, high)
+    assert verdict.gain == (verdict.gain and asked(ON, BASELINE, low, high).found)
+    assert "than the baseline" not in verdict.sentence
+
+
+async def test_what_was_never_compared_is_undecided(course: Course) -> None:
+    verdict = made(course, Questions(Question(ON, BASELINE)))
+    assert (verdict.mtp, verdict.settings, verdict.speedup) == ("undecided", BASELINE, None)
