@@ -306,14 +306,14 @@ def test_what_came_of_a_verification_that_was_stopped_is_not_said(
     put(models_dir() / "two.gguf")
     page = open_page()
     page.verify()
-    handle = page._verifying
+    handle = page.verifying.handle
     assert handle is not None
     concurrent.futures.wait([handle._future], timeout=60)  # it has ended, and this thread has not heard of it
     page.verify()
     page.table.selectRow(1)
     page.verify()
-    second = page._verifying
+    second = page.verifying.handle
     assert second is not None
-    qtbot.waitUntil(lambda: page._verifying is None, timeout=WAIT)
+    qtbot.waitUntil(lambda: page.verifying.local is None, timeout=WAIT)
     assert second._future.done()
     assert "two" in page.banner.text.text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from launcher.gui.models.queue_card import QueueCard
 from launcher.gui.models.queue_host import QueueHost
 from launcher.gui.models.shelf import Shelf, delete, read_details, read_offers, read_shelf
 from launcher.gui.models.table import Table
+from launcher.gui.models.verifying import Verifying
 from launcher.gui.widgets import Banner, Card, EmptyState, PageHead, Segmented
 from launcher.gui.words import ntr, tr
 
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from launcher.fetch.jobs import Job
     from launcher.gui.controller import Controller
     from launcher.models.leftovers import Leftover
-    from launcher.models.library import LocalModel, Verified
+    from launcher.models.library import LocalModel
     from launcher.runtime import Handle
 
 _SIDE_WIDTH, _NARROW = 388, 940
 _FILES, _OFFERS, _FOLDERS = range(3)
-_TELL_S = 0.1
 
 
 class ModelsPage(QWidget):
@@ -48,9 +47,7 @@ class ModelsPage(QWidget):
         self._wanted: Path | None = None
         self._looking: Handle[None] | None = None
         self._reading: Handle[None] | None = None
-        self._verifying: Handle[None] | None = None
-        self._verified: LocalModel | None = None
-        """What is being verified."""
+        self.verifying = Verifying(controller.bridge, self)
         self.banner = Banner()
         self.queue = QueueHost(controller, self)
         self.table: Table[LocalModel] = Table(tr("Models on this computer"), file_columns(self._used))
@@ -90,35 +87,12 @@ class ModelsPage(QWidget):
     @Slot()
     def verify(self) -> None:
         """Read the chosen file to its end, or stop doing so."""
-        if self._verifying is not None:
-            self._verifying.cancel()
-            self._verify_ended()
-            return
         local = self.table.row
-        if local is None:
-            return
-
-        async def work(tell: object) -> tuple[Verified, ...]:
-            from launcher.models.library import verify
-
-            told_s = began_s = time.monotonic()
-
-            def on_bytes(done: int) -> None:
-                nonlocal told_s
-                if (now_s := time.monotonic()) - told_s >= _TELL_S:
-                    told_s = now_s
-                    tell((done, done / (now_s - began_s)))  # type: ignore[operator]
-
-            return await verify(local, on_bytes)
-
-        self._verified = local
-        self.details.show_progress(0, local.record.bytes)
-        self._verifying = self._controller.bridge.run(
-            work,
-            told=lambda told: self._show_verifying(local, told),
-            done=lambda results: self._show_verified(local, results),
-            failed=lambda error: self._verify_failed(local, error),
-        )
+        if self.verifying.local is not None:
+            self.verifying.stop()
+        elif local is not None:
+            self.details.show_progress(0, local.record.bytes)
+            self.verifying.begin(local)
 
     @Slot()
     def delete(self) -> None:
@@ -251,6 +225,10 @@ class ModelsPage(QWidget):
         self.queue.changed.connect(lambda _line: self._show_side())
         self.queue.noticed.connect(lambda text: self.banner.tell(text, "attention"))
         self.queue.failed.connect(self._fail)
+        self.verifying.moved.connect(self._show_verifying)
+        self.verifying.found.connect(self._show_verified)
+        self.verifying.failed.connect(self._fail)
+        self.verifying.ended.connect(lambda: self.details.show_progress(None, 0))
         self._controller.launched.connect(lambda launch: self.refresh() if launch and self.isVisible() else None)
 
     @Slot(object)
@@ -301,7 +279,8 @@ class ModelsPage(QWidget):
     @Slot(object)
     def _show_file(self, local: LocalModel | None) -> None:
         self.details.show_file(local)
-        if local is None or self._verified is None or self._verified.path != local.path:
+        read = self.verifying.local
+        if local is None or read is None or read.path != local.path:
             self.details.show_progress(None, 0)
         if self._reading is not None:
             self._reading.cancel()  # of a row that was only passed
@@ -312,39 +291,16 @@ class ModelsPage(QWidget):
                 failed=self._fail,
             )
 
-    def _show_verifying(self, local: LocalModel, told: tuple[int, float]) -> None:
-        shown = self.details.local
-        if local is self._verified and shown is not None and shown.path == local.path:
-            self.details.show_progress(told[0], local.record.bytes, told[1])
+    @Slot(object, float)
+    def _show_verifying(self, done: int, speed: float) -> None:
+        read, shown = self.verifying.local, self.details.local
+        if read is not None and shown is not None and shown.path == read.path:
+            self.details.show_progress(done, read.record.bytes, speed)
 
-    def _show_verified(self, local: LocalModel, results: tuple[Verified, ...]) -> None:
-        if local is not self._verified:
-            return  # it was stopped
-        self._verify_ended()
-        name = words.name_of(local)
-        outcomes = {each.outcome.value for each in results}
-        if "changed" in outcomes:
-            text = tr(
-                "{name} is not the file that it should be: its SHA-256 is another one. Download it again.", name=name
-            )
-            self.banner.tell(text, "bad")
-        elif "missing" in outcomes:
-            self.banner.tell(tr("{name} is not there any more.", name=name), "bad")
-        elif "unknown" in outcomes:
-            text = tr("Nobody says what {name} should be. Its SHA-256 is kept and compared the next time.", name=name)
-            self.banner.tell(text, "information")
-        else:
-            self.banner.tell(tr("{name} is what it should be.", name=name), "good")
+    @Slot(str, str)
+    def _show_verified(self, text: str, meaning: str) -> None:
+        self.banner.tell(text, meaning)
         self.refresh()
-
-    def _verify_failed(self, local: LocalModel, error: LauncherError) -> None:
-        if local is self._verified:
-            self._verify_ended()
-            self._fail(error)
-
-    def _verify_ended(self) -> None:
-        self._verifying = self._verified = None
-        self.details.show_progress(None, 0)
 
     def _deleted(self, name: str, freed: int) -> None:
         self.banner.tell(tr("{name} is deleted: {size} are free now.", name=name, size=words.size(freed)), "good")
