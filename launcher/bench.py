@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from launcher.base.errors import BadOption, LauncherError, ServerNotFound, Superseded
@@ -37,6 +37,7 @@ class SessionBench:
         self._base, self._named = options, named
         self._settings: Settings = {}
         self._served: ServeOptions | None = None
+        self._asked: int | None = None
         self._running = 0
         self._beside = Beside(session.monitor, self._engine_pid)
 
@@ -47,14 +48,16 @@ class SessionBench:
     async def become(self, settings: Settings) -> float:
         """See Bench. Raises Superseded, too: when somebody else has stopped the server, or given it other settings."""
         options = options_with(self._base, settings)
-        if self._served is not None:
-            self._check_ours()
-            if self._served == options and self.session.supervisor.status.state in SERVING:
-                return 0.0
+        self._check_ours()
+        if self._served == options and self.session.supervisor.status.state in SERVING:
+            return 0.0
         began_s = self.now_s()
-        self._served = None
+        self._served, self._asked = None, self.session.requests + 1
         await self.session.stop()
+        self._check_ours()
+        self._asked += 1
         await self.session.start(options, named=self._named)
+        self._check_ours()
         self._settings, self._served = dict(settings), options
         return self.now_s() - began_s
 
@@ -76,8 +79,7 @@ class SessionBench:
                 raise ServerNotFound("The bench serves nothing.", "Give it settings first.")
             reply = await self.session.ask(request_of(prompt, seed=seed), look)
         except LauncherError as error:
-            if self._served is not None:
-                self._check_ours()
+            self._check_ours()
             return Run(prompt.name, self._settings, began_s, self.now_s() - began_s, error=error.title)
         finally:
             self._running -= 1
@@ -87,14 +89,15 @@ class SessionBench:
 
     async def close(self) -> None:
         """Stop the server."""
-        self._served = None
+        self._served = self._asked = None
         await self.session.stop()
 
     def _check_ours(self) -> None:
-        with suppress(ServerNotFound):
-            if self.session.supervisor.options == self._served:
-                return
-        raise Superseded("The server was stopped, or given other settings, while it was measured.", "Measure it again.")
+        """Raise Superseded when somebody else has asked for a start or a stop since this did last."""
+        if self._asked not in (None, self.session.requests):
+            raise Superseded(
+                "The server was stopped, or given other settings, while it was measured.", "Measure it again."
+            )
 
     def _engine_pid(self) -> int | None:
         return None if self.session.rests else self.session.supervisor.engine_pid

@@ -154,6 +154,11 @@ class Session:
         await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, named=base.model)
 
     @property
+    def requests(self) -> int:
+        """How often a start or a stop was asked for: by it one who measures sees that somebody else did."""
+        return self._requests
+
+    @property
     def rests(self) -> bool:
         """Whether nothing is served, nor about to be."""
         return self._supervisor is None
@@ -322,7 +327,15 @@ class Session:
             keep_start(tried, supervisor.log.path, event.error)
 
     async def _settle(self) -> None:
-        """Put everything away, unless a newer start is under way."""
+        """Put everything away, unless a newer start is under way. Cancelled, it does so all the same."""
+        settling = asyncio.ensure_future(self._put_away())
+        try:
+            await asyncio.shield(settling)
+        except asyncio.CancelledError:
+            await asyncio.wait([settling])
+            raise
+
+    async def _put_away(self) -> None:
         async with self._putting_away:
             supervisor = self._supervisor
             resting = supervisor is not None and supervisor.status.state in (State.STOPPED, State.FAILED)

@@ -6,19 +6,21 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from launcher.app import options_for
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
 from launcher.bench import SessionBench, options_with
-from launcher.engine.launch import ServeOptions
+from launcher.engine.launch import Launch, ServeOptions
 from launcher.engine.settings import OPTIONS, remember, remembered, with_settings
 from launcher.engine.settings import Value as Setting
 from launcher.session import Session
 from launcher.tuner_kept import KeptTune, forget_tune, keep, kept_tune, only_tune
 from launcher.tuner_space import Prepared
 from launcher.tuning.fill import sized
-from launcher.tuning.history_environment import Environment
+from launcher.tuning.history import History, history_file
+from launcher.tuning.history_environment import Environment, model_facts
 from launcher.tuning.history_writer import HistoryWriter
 from launcher.tuning.machine_preset import keep_tuned
 from launcher.tuning.records import Settings
@@ -90,6 +92,27 @@ def keep_winner(options: ServeOptions, settings: Settings) -> None:
         keep_tuned(tune.session, options.model)
     except (LauncherError, OSError) as error:
         _log.warning("The machine's preset cannot be kept: %s.", error)
+
+
+def measured_without_mtp(launch: Launch) -> float | None:
+    """Return the tokens/s without MTP that the last tune of this model and engine measured, on average; None without.
+
+    Raises HistoryUnusable.
+    """
+    if not history_file().exists():
+        return None
+    facts = model_facts(launch.header)
+    with History() as history:
+        for found in history.find(kind="tune", model=facts.name):
+            tuned = history.load(found.id)
+            where = tuned.environment
+            if (where.model.name, where.model.quant, where.engine) != (facts.name, facts.quant, launch.build.name):
+                continue
+            home = dict(tuned.settings)
+            rates = [run.decode_rate for run in tuned.runs if run.counts and dict(run.settings) == home]
+            if rates:
+                return fmean(rate for rate in rates if rate is not None)
+    return None
 
 
 def is_decided(verdict: Mapping[str, Any]) -> bool:

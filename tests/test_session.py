@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -257,3 +258,29 @@ async def test_a_session_whose_port_was_taken_in_a_pause_moves_on(options: Serve
         with socket.create_server(("127.0.0.1", port)):
             await mine.start(options)
             assert mine.supervisor.endpoint.port != port
+
+
+async def test_a_stop_that_is_cancelled_while_it_puts_away_leaves_nothing(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, go_on = threading.Event(), threading.Event()
+    remove = registry.Registration.remove
+
+    def slow(self: registry.Registration) -> None:
+        held.set()
+        go_on.wait(60)
+        remove(self)
+
+    async with session() as mine:
+        await mine.start(options)
+        monkeypatch.setattr(registry.Registration, "remove", slow)
+        stopping = asyncio.create_task(mine.stop())
+        await asyncio.to_thread(held.wait, 60)
+        stopping.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert mine.rests
+        assert registry.running() == ()
+        assert [path for path in runtime_dir().rglob("*") if path.is_socket()] == []

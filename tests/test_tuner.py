@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from launcher.base.paths import state_dir
 from launcher.engine.launch import ServeOptions
 from launcher.engine.settings import remembered
 from launcher.engine.state import State
-from launcher.tuner import is_decided, keep_winner, serve_winner, tune_on
+from launcher.tuner import is_decided, keep_winner, measured_without_mtp, serve_winner, tune_on
 from launcher.tuner_kept import TuneUnderWay, forget_tune, kept_tune, only_tune
 from launcher.tuner_space import Prepared, prepare
 from launcher.tuning.goal import Aim, Goal
@@ -97,10 +98,13 @@ async def test_a_model_without_a_head_has_nothing_to_decide(headless_model: Path
 async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(
     options: ServeOptions, session: app.Session
 ) -> None:
-    told = Told()
-    verdict = await tune_on(session, await prepared(options), told)
+    told, tuned = Told(), await prepared(options)
+    assert measured_without_mtp(tuned.launch) is None
+    verdict = await tune_on(session, tuned, told)
     assert session.rests
     assert verdict.trials
+    rates = [run.decode_rate for trial in verdict.trials if not trial.settings["draft"] for run in trial.runs]
+    assert measured_without_mtp(tuned.launch) == pytest.approx(fmean(rate for rate in rates if rate))
     assert verdict.mtp in ("on", "off", "undecided")
     assert [event.verdict for event in told.of(VerdictReached)] == [verdict]
     with History() as history:

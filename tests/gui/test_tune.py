@@ -257,6 +257,8 @@ def test_no_text_is_clipped_with_figures(percent: int, qtbot: QtBot, qapp: QAppl
         with qtbot.waitSignal(window.page_shown, timeout=10_000):
             window.show()
         page: TunePage = window.page("tune")
+        with qtbot.waitSignal(page.tuning.found, timeout=20_000):
+            page.tuning.look()  # what it finds is shown at once
         steps = (card_words.beginning(buttons()), card_words.failed(BadOption("It cannot be.", "Do else.")))
         for show in (*(partial(page.verdict.show_verdict, told) for told in steps), lambda: fill(page)):
             show()

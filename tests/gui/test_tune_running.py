@@ -62,6 +62,11 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     launch = window.controller.launch
     assert launch is not None
     assert launch.options.draft == 2
+    plots = window.page("cockpit").plots
+    with qtbot.waitSignal(window.controller.launched, timeout=60_000):
+        window.controller.apply({"draft": 1}, drain_s=0.0)
+    qtbot.waitUntil(lambda: plots._baseline is not None, timeout=20_000)
+    assert plots._baseline.text.endswith(" · as tuned")
     qtbot.waitUntil(lambda: len(page.history.rows) == 1 and page.export.isEnabled(), timeout=20_000)
     assert page.history.rows[0].sentence == page.verdict.sentence.text()
     rows = page.table.rows

@@ -92,9 +92,15 @@ class PlotPanel(QWidget):
 
     def _take_launch(self, launch: Launch | None) -> None:
         self.set_limit(None)
+        self.set_baseline(None)
         if launch is not None:
             work = self._controller.bridge.run
             work(lambda _tell: _limit_of(launch), done=lambda limit: self._limit_came(launch, limit))
+            work(lambda _tell: _baseline_of(launch), done=lambda rate: self._baseline_came(launch, rate), failed=_pass)
+
+    def _baseline_came(self, launch: Launch, rate: float | None) -> None:
+        if self._controller.launch is launch:
+            self.set_baseline(rate, tr("as tuned"))
 
     def _limit_came(self, launch: Launch, limit: Reading) -> None:
         if self._controller.launch is launch:
@@ -361,6 +367,18 @@ class PlotPanel(QWidget):
         self.head.pause_asked.connect(self.toggle_pause)
         self.head.table_asked.connect(self.export_csv)
         self.head.picture_asked.connect(self.export_png)
+
+
+def _pass(_error: object) -> None:
+    """Say nothing: a line more or less."""
+
+
+async def _baseline_of(launch: Launch) -> float | None:
+    import asyncio
+
+    from launcher.tuner import measured_without_mtp
+
+    return await asyncio.to_thread(measured_without_mtp, launch)
 
 
 async def _limit_of(launch: Launch) -> Reading:

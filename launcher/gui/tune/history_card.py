@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, Qt, Signal
-from PySide6.QtWidgets import QFileDialog, QHeaderView, QWidget
+from PySide6.QtWidgets import QFileDialog, QHeaderView, QStyle, QWidget
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
@@ -88,7 +88,12 @@ class HistoryCard(Card):
         self.note.setObjectName("secondary")
         self.note.setFont(theme.font(theme.CAPTION_PX))
         self.note.setWordWrap(True)
-        self.hang(self.table, 0)
+        own = self.table.style().pixelMetric(QStyle.PixelMetric.PM_FocusFrameHMargin, None, self.table)
+        inset = theme.px(theme.CELL_PADDING) + own + 1
+        head = self.table.horizontalHeader()
+        head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {inset}px; }}")  # as cells have
+        self.hang(self.table, inset)
+        self.note.setContentsMargins(inset, 0, inset, 0)
         self.body.addWidget(self.note)
         self.hide()
 
