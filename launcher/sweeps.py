@@ -132,7 +132,7 @@ async def sweep_on(
     is wrong with the engine.
     """
     bench = SessionBench(session, sweep.subject.options, named=sweep.subject.named)
-    record = await _Record.begin(CURVE, sweep.subject, sweep.starts[0].settings, sweep.workload)
+    record = await _Record.begin(CURVE, sweep.subject, sweep.starts[0].settings, f"{sweep.workload.name}, {sweep.axis}")
     on_begun(record.id)
     found: list[Taken] = list(sweep.gaps)
 
@@ -167,7 +167,8 @@ def _prompts_at(sweep: Sweep, session: Session) -> PromptsAt:
     async def prompts_at(place: int) -> Sequence[Prompt]:
         fill = place if sweep.axis is Axis.FILL else 0
         if fill not in known:
-            prompt = replace(sweep.prompt, size=fill or sweep.prompt.size)
+            name = f"{sweep.prompt.name} at {fill}" if fill else sweep.prompt.name
+            prompt = replace(sweep.prompt, name=name, size=fill or sweep.prompt.size)
             known[fill] = await sized([prompt], session.supervisor.client)
         return known[fill]
 
@@ -190,7 +191,7 @@ async def endure_on(
     """
     bench = SessionBench(session, subject.options, named=subject.named)
     settings = {**subject.settings, DRAFT: draft}
-    record = await _Record.begin(ENDURE, subject, settings, workload)
+    record = await _Record.begin(ENDURE, subject, settings, f"{workload.name}, load")
     on_begun(record.id)
     runs: list[Run] = []
 
@@ -214,11 +215,12 @@ class _Record:
         self._writer, self.id = writer, id
 
     @classmethod
-    async def begin(cls, kind: str, subject: Subject, settings: Mapping[str, Value], workload: Workload) -> "_Record":
+    async def begin(cls, kind: str, subject: Subject, settings: Mapping[str, Value], work: str) -> "_Record":
+        """Begin it. `work` is no workload's name: what is measured here is not to be taken for its replies."""
         launch: Launch = await launch_plan(replace(subject.options, draft=0), Endpoint(0, ""))
         environment = await asyncio.to_thread(Environment.of_this_machine, launch)
         writer = HistoryWriter(_not_kept)
-        return cls(writer, writer.begin(kind, environment, settings, workload=workload.name))
+        return cls(writer, writer.begin(kind, environment, settings, workload=work))
 
     def add(self, runs: Sequence[Run]) -> None:
         for run in runs:

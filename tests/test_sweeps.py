@@ -52,7 +52,8 @@ async def test_fills_are_exact_and_both_series_are_kept_in_the_history(session: 
     assert {each.place for each in curve.ratios} == {0, 300, 700}
     with History() as history:
         kept = history.load(ids[0])
-    assert (kept.kind, kept.workload) == ("curve", "mine")
+    assert (kept.kind, kept.workload) == ("curve", "mine, fill")
+    assert {run.prompt for run in kept.runs} == {"ask", "ask at 300", "ask at 700"}
     assert len(kept.runs) == 12
     assert {run.settings["draft"] for run in kept.runs} == {0, 2}
     assert kept.settings["ctx"] == 1_024
@@ -143,7 +144,7 @@ async def test_sustained_load_asks_without_a_pause_until_its_time(session: Sessi
     assert len({(run.acceptance, run.reply_tokens) for run in runs}) == 1  # the same each time, so the same steps
     with History() as history:
         kept = history.load(ids[0])
-    assert (kept.kind, len(kept.runs)) == ("endure", len(runs))
+    assert (kept.kind, kept.workload, len(kept.runs)) == ("endure", "mine, load", len(runs))
     assert kept.settings["draft"] == 2
     assert kept.result["answer"] == told.answer
     assert kept.result["sentence"] == told.sentence
