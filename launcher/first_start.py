@@ -16,7 +16,7 @@ from launcher.engine.client import ChatRequest
 from launcher.engine.demo import demo_preset
 from launcher.engine.install import InstallProgress, install
 from launcher.engine.launch import ServeOptions
-from launcher.engine.settings import Value
+from launcher.engine.settings import Value, remembered, with_settings
 from launcher.engine.state import SERVING, State, Status
 from launcher.fetch.jobs import Figures
 from launcher.fetch.jobs import State as JobState
@@ -74,21 +74,21 @@ def steps_of(found: Survey) -> tuple[StepTold, ...]:
 
 
 def serve_by(session: Session, aim: Aim) -> Serve:
-    """Return how a session serves an aim; the settings of its plan are kept for the model's next start."""
+    """Return how a session serves an aim; the settings that the user chose are kept for the model's next start."""
 
     async def serve(options: ServeOptions, hear: Hear) -> Ask:
         with session.listening(lambda event: hear(event) if isinstance(event, Status) else None):
-            await session.start(options, chosen=chosen_by(aim), named=aim.model)
+            await session.start(options, chosen=chosen_by(aim, options.model), named=aim.model)
         return session.ask
 
     return serve
 
 
-def chosen_by(aim: Aim) -> dict[str, Value] | None:
-    """Return the settings of a plan as those that a user chose, to be kept for the model's next start."""
+def chosen_by(aim: Aim, model: Path) -> dict[str, Value]:
+    """Return what the user chose for a model, to be kept for its next start: its plan, or without one what is kept."""
     setting = aim.setting
     if setting is None or aim.is_demo:
-        return None
+        return remembered(model)
     kept: dict[str, Value] = {
         "ctx": setting.context,
         "kv": setting.kv,
@@ -317,10 +317,12 @@ def _how(engine: EngineHere) -> How:
 
 
 def options_of(aim: Aim) -> ServeOptions:
-    """Return how an aim is served: its plan's setting, its draft, its projector. Raises what `options_for` raises."""
+    """Return how an aim is served: its plan's setting, its draft, its projector; without a plan as it was served the
+    last time. Raises what `options_for` raises."""
     setting = aim.setting
     if aim.is_demo or setting is None:
-        return app.options_for(aim.model, lambda path: ServeOptions(model=path), draft=None)
+        options = app.options_for(aim.model, lambda path: ServeOptions(model=path), draft=None)
+        return with_settings(options, remembered(options.model))
 
     def planned(path: Path) -> ServeOptions:
         return ServeOptions(

@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from launcher.base.paths import models_dir
 from launcher.downloads import add_pull, queue
 from launcher.engine.client import Timings
 from launcher.engine.installed import read_store
-from launcher.engine.settings import remembered
+from launcher.engine.settings import Value, remember, remembered
 from launcher.fetch.jobs import Wish
 from launcher.fetch.queue_runner import Runner
 from launcher.first_checks import Aim, aim_of, survey
@@ -119,6 +119,21 @@ async def test_the_demo_needs_nothing(session: Session, told: Told) -> None:
     tested = told.last(Step.SELF_TEST)
     assert (tested.accepted, tested.drafted) == (reply.acceptance.accepted, reply.acceptance.drafted)
     assert tested.tokens_per_second
+
+
+async def test_the_demo_is_served_as_it_was_the_last_time(session: Session, told: Told) -> None:
+    await start(Aim("demo"), session, told)
+    first = session.supervisor.launch
+    assert first is not None
+    kept: dict[str, Value] = {"ctx": 2_048, "draft": 1, "kv": "q8_0"}
+    remember(first.options.model, kept)
+    await session.stop()
+    await start(Aim("demo"), session, told)
+    launch = session.supervisor.launch
+    assert launch is not None
+    assert (launch.context, launch.options.draft, launch.options.kv) == (2_048, 1, "q8_0")
+    await session.start(replace(launch.options, draft=2), again=True, chosen={"draft": 2})
+    assert remembered(first.options.model) == kept | {"draft": 2}
 
 
 async def test_a_model_is_fetched_verified_and_served_as_planned(

@@ -53,6 +53,7 @@ class Controller(QObject):
     applied = Signal(object)
     """LauncherError | None: `apply` has ended; after an error the settings before run again, if they can"""
     page_asked = Signal(str)
+    chat_asked = Signal()
     link_asked = Signal(str)
     told_user = Signal(str, str)
     """Title and text of something that is worth a notification of the system"""
@@ -101,16 +102,22 @@ class Controller(QObject):
         return self._model.inputs
 
     def start(
-        self, model: str | None = None, *, draft: int | None = None, options: "ServeOptions | None" = None
+        self,
+        model: str | None = None,
+        *,
+        draft: int | None = None,
+        options: "ServeOptions | None" = None,
+        chosen: "Mapping[str, Value] | None" = None,
     ) -> None:
         """Serve a model: "demo", a path, ID[:QUANT]; None is the last one again, as it was.
 
-        What `options` and `draft` leave open is as the user chose it for this model the last time.
+        What `options` and `draft` leave open is as the user chose it for this model the last time; of `options`,
+        `chosen` is kept as that.
         """
         if model is not None:
-            self._wish = Wish(model, draft, options)
+            self._wish = Wish(model, draft, options, chosen)
         elif self._wish is not None and (draft is not None or options is not None):
-            self._wish = Wish(self._wish.model, draft, options)
+            self._wish = Wish(self._wish.model, draft, options, chosen)
         wish = self._wish
         if wish is None:
             return
@@ -217,6 +224,11 @@ class Controller(QObject):
         """Show another page of the window."""
         self.page_asked.emit(name)
 
+    def open_chat(self) -> None:
+        """Show the chat, ready for a question."""
+        self.page_asked.emit("cockpit")
+        self.chat_asked.emit()
+
     def notify(self, title: str, text: str) -> None:
         """Tell the user by the system's own means, if they want that, while the window is not in front."""
         self.told_user.emit(title, text)
@@ -300,7 +312,7 @@ class Controller(QObject):
         self._model.update(model=event.model, settings=event.settings, address=event.address, served=True)
         self.launch, self.note, self.shared = event.launch, event.note, event.shared
         if self._wish is not None:
-            self._wish = replace(self._wish, options=event.launch.options)
+            self._wish = replace(self._wish, options=event.launch.options, chosen=None)
         self.launched.emit(event.launch)
 
     def _show_health(self, standing: "tuple[Finding, ...]") -> None:

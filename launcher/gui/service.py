@@ -46,7 +46,7 @@ class Service:
         from launcher.engine.settings import remembered, with_settings
 
         session = self.opened()
-        options, chosen = wish.options, None
+        options, chosen = wish.options, wish.chosen
         if options is None:
             options = app.options_for(wish.model, lambda path: ServeOptions(model=path), draft=wish.draft)
             asked = {} if wish.draft is None else {"draft": wish.draft}

@@ -1,5 +1,6 @@
 """What comes back from the core's thread beside the core's own events."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -7,16 +8,21 @@ if TYPE_CHECKING:
     from launcher.app import Reply
     from launcher.engine.client import Delta
     from launcher.engine.launch import Launch, ServeOptions
+    from launcher.engine.settings import Value
     from launcher.monitor.health_event import Finding
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be served: a model as its user names it; with `options` exactly so."""
+    """What is to be served: a model as its user names it; with `options` exactly so.
+
+    `chosen` are the settings among them that the user chose, to be kept for the model's next start.
+    """
 
     model: str
     draft: int | None = None
     options: "ServeOptions | None" = None
+    chosen: "Mapping[str, Value] | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,8 +110,67 @@ def test_three_clicks_from_an_empty_folder_to_a_streamed_reply(window: Window, l
     click(looked, qtbot, "Open the chat")
     assert window.page_name == "cockpit"
     qtbot.waitUntil(lambda: window.controller.view.can_ask, timeout=10_000)
+    prompt = window.page("cockpit").chat.prompt
+    assert window.focusWidget() is prompt
+    qtbot.keyClicks(window.focusWidget(), "What is a draft?")
     with qtbot.waitSignals([window.controller.deltas, window.controller.replied], timeout=20_000):
-        window.controller.ask([{"role": "user", "content": "What is a draft?"}])
+        qtbot.keyClick(window.focusWidget(), Qt.Key.Key_Return)
+
+
+def test_what_is_served_is_shown_until_it_stops(window: Window, page: StartPage, qtbot: QtBot) -> None:
+    window.start_demo()
+    qtbot.waitUntil(lambda: window.controller.launch is not None, timeout=30_000)
+    launch = window.controller.launch
+    window.show_page("start")
+    settle(page, qtbot)
+    for _ in range(2):
+        assert done(page)
+        assert "MTP demo" in page.card.accessibleName()
+        assert "8K context" in page.card.accessibleName()
+        assert not page.steps.isVisible()
+        page.check_again()
+        settle(page, qtbot)
+    click(page, qtbot, "Open the chat")
+    assert window.page_name == "cockpit"
+    assert window.controller.launch is launch
+    window.show_page("start")
+    window.controller.stop()
+    qtbot.waitUntil(lambda: page.card.primary.text() == "Start the demo", timeout=20_000)
+    qtbot.waitUntil(page.steps.isVisible, timeout=20_000)
+
+
+def test_another_plan_says_that_it_takes_the_place_of_what_is_served(
+    mine: None, window: Window, looked: StartPage, qtbot: QtBot
+) -> None:
+    window.start_demo()
+    qtbot.waitUntil(lambda: window.controller.launch is not None, timeout=30_000)
+    window.show_page("start")
+    choose(looked, qtbot, "mine")
+    assert looked.card.primary.text() == "Download and start"
+    assert "takes its place" in looked.banner.accessibleName()
+    assert window.controller.named == "demo"
+    qtbot.mouseClick(looked.banner.buttons[0], Qt.MouseButton.LeftButton)
+    assert window.page_name == "cockpit"
+    window.show_page("start")
+    click(looked, qtbot, "Download and start")
+    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    assert window.controller.named.startswith("mine")
+    assert "draft 2" in looked.card.accessibleName()
+
+
+def test_the_demo_is_started_again_as_it_was(window: Window, looked: StartPage, qtbot: QtBot) -> None:
+    click(looked, qtbot, "Start the demo")
+    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    for changes in ({"draft": 3}, {"ctx": 2_048}):
+        with qtbot.waitSignal(window.controller.applied, timeout=30_000):
+            window.controller.apply(changes, drain_s=0)
+    window.controller.stop()
+    qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo", timeout=20_000)
+    click(looked, qtbot, "Start the demo")
+    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    launch = window.controller.launch
+    assert launch is not None
+    assert (launch.options.draft, launch.context) == (3, 2_048)
 
 
 def test_a_plan_is_downloaded_and_served_as_it_says(
@@ -130,7 +189,7 @@ def test_a_plan_is_downloaded_and_served_as_it_says(
     assert (launch.context, launch.options.kv, launch.options.draft) == (4096, "f16", 2)
     assert looked.steps.told[Step.SELF_TEST].accepted
     assert looked.banner.isVisible()
-    looked._choose(looked.plan)
+    looked._choose_row(0)
     settle(looked, qtbot)
     assert looked.card.primary.text() == "Start"
 

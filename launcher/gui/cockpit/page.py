@@ -62,6 +62,7 @@ class CockpitPage(QWidget):
         QShortcut("Ctrl+Return", self, self.controls.changes.apply_now)
         controller.view_changed.connect(self.show_view)
         controller.launched.connect(self._show_launch)
+        controller.chat_asked.connect(self.chat.prompt.setFocus)
         self.show_view(controller.view)
 
     def shown(self) -> None:

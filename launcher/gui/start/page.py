@@ -10,6 +10,7 @@ from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QComboBox, QGridLayout, QScrollArea, QVBoxLayout, QWidget
 
 from launcher.base.errors import LauncherError
+from launcher.base.text import one_line
 from launcher.first_steps import Stage, StepTold
 from launcher.gui import theme
 from launcher.gui.labels import Label
@@ -43,7 +44,9 @@ class StartPage(QWidget):
         self.found: Found | None = None
         self.plan: Plan | None = None
         """What the button starts; None is the demo."""
-        self._chosen = self._looked = self._needs_network = self._done = self._broken = False
+        self._chosen = self._looked = self._needs_network = self._broken = False
+        self._replaces = self._stepped = False
+        """Whether what is chosen is to take the place of what runs; whether what runs went through the steps here."""
         self._answer: Answer | None = None
         self.flow = Flow(controller, self)
         self.banner = Banner()
@@ -55,6 +58,7 @@ class StartPage(QWidget):
         self.goal = ComboBox()
         self._lay_out()
         self._connect()
+        self._show_plan()
         self._show_buttons()
 
     def shown(self) -> None:
@@ -80,16 +84,21 @@ class StartPage(QWidget):
 
     def go(self) -> None:
         """Do what the one button says."""
-        if self._done:
-            self._controller.show_page("cockpit")
+        if self._serves and not self._broken:
+            self._controller.open_chat()
             return
         self.banner.clear()
         self.flow.start(self.plan)
 
     def _take_demo(self) -> None:
-        self._chosen = True
+        self._chosen = self._replaces = True
         self._choose(None)
         self.table.clearSelection()
+
+    @property
+    def _serves(self) -> bool:
+        """Whether something runs, whose place nothing else is to take."""
+        return self._controller.launch is not None and not self._replaces
 
     def _lay_out(self) -> None:
         self._content = QWidget()
@@ -186,7 +195,7 @@ class StartPage(QWidget):
         }[what]
         if what is Looking.COMPUTER:
             self.machine.show_looking(words)
-        if self.found is None:
+        if self.found is None and not self._serves:
             self.card.show_looking(words)
 
     @Slot(object)
@@ -216,21 +225,31 @@ class StartPage(QWidget):
     @Slot(int)
     def _choose_row(self, row: int) -> None:
         if self.found is not None:
-            self._chosen = True
+            self._chosen = self._replaces = True
             self._choose(self.found.plans[row])
 
     def _choose(self, plan: Plan | None) -> None:
         """Take a plan, or the demo, for what the button starts."""
         if self.flow.running:
             return
-        self.plan, self._done, self._broken, self._needs_network = plan, False, False, False
+        self.plan, self._broken, self._needs_network = plan, False, False
         self.banner.clear()
+        if self._controller.launch is not None and self._replaces:
+            words = tr("{model} is being served. What you start here takes its place.", model=self._served)
+            self.banner.tell(words, "information", [(tr("Open the chat"), self._controller.open_chat)])
         self._show_plan()
         self.flow.survey(plan)
         self._show_buttons()
 
+    @property
+    def _served(self) -> str:
+        return one_line(self._controller.inputs.model or "")
+
     def _show_plan(self) -> None:
-        found, plan = self.found, self.plan
+        found, plan, inputs = self.found, self.plan, self._controller.inputs
+        if self._serves:
+            self.card.show_served(self._served, inputs.settings, inputs.address)
+            return
         if found is None:
             return
         if plan is None:
@@ -253,10 +272,12 @@ class StartPage(QWidget):
 
     @Slot(int)
     def _choose_family(self, _index: int) -> None:
+        self._replaces = True
         self.look(replace(self.question, family=self.family.currentData()))
 
     @Slot(int)
     def _choose_goal(self, _index: int) -> None:
+        self._replaces = True
         self.look(replace(self.question, intent=self.goal.currentData()))
 
     @Slot(object)
@@ -273,10 +294,10 @@ class StartPage(QWidget):
     def _show_buttons(self) -> None:
         running = self.flow.running
         paused = any(told.stage is Stage.PAUSED for told in self.steps.told.values())
-        if self._done:
-            words, tip = tr("Open the chat"), tr("It serves: go to the cockpit and ask it something")
-        elif self._broken:
+        if self._broken:
             words, tip = tr("Retry"), tr("Go on from the step that failed")
+        elif self._serves:
+            words, tip = tr("Open the chat"), tr("It serves: go to the cockpit and ask it something")
         elif paused and not running:
             words, tip = tr("Resume"), tr("Go on from where it was")
         elif self.found is None:
@@ -294,25 +315,34 @@ class StartPage(QWidget):
         self.card.primary.setToolTip(tip)
         self.card.primary.setAccessibleName(words)
         self.card.primary.setVisible(not running)
-        self.card.primary.setEnabled(self.found is not None)
+        self.card.primary.setEnabled(self.found is not None or self._serves)
         self.card.pause.setVisible(running)
-        self.card.demo.setVisible(not running and not self._done and self.plan is not None)
+        self.card.demo.setVisible(not running and not self._serves and self.plan is not None)
+        self.steps.setVisible(running or self._stepped or not self._serves)
         for widget in (self.table, self.family, self.goal, self.machine.check_button):
             widget.setEnabled(not running)
 
     @Slot(object)
     def _show_end(self, reply: Reply) -> None:
-        self._done, self._broken = True, False
+        self._broken, self._stepped = False, True
         first = tr("The first token came after {seconds:.2f} s.", seconds=reply.first_token_s or 0.0)
         self.banner.tell(tr("It serves. {first}", first=first), "good")
+        self._show_plan()
         self._show_buttons()
         self.card.primary.setFocus()
 
     @Slot(object)
     def _take_launch(self, launch: object) -> None:
-        """Offer to start it again once what was started runs no more."""
-        if launch is None and self._done:
-            self._choose(self.plan)
+        """Show what runs; once it runs no more, offer to start what is chosen."""
+        self._replaces = False
+        if not self.flow.running:
+            self._stepped = False
+            if launch is None:
+                self._choose(self.plan)
+            else:
+                self.banner.clear()
+                self._show_plan()
+                self._show_buttons()
 
     @Slot(object)
     def _show_failure(self, error: LauncherError) -> None:

@@ -149,6 +149,12 @@ class PlanCard(Card):
         self.bar.hide()
         self._below.hide()
 
+    def show_served(self, model: str, settings: str, address: str) -> None:
+        """Show what runs."""
+        self._show(tr("Served now"), "", model, " · ".join(filter(None, (settings, address))), "")
+        self.bar.hide()
+        self._below.hide()
+
     def show_asking(self, text: str) -> None:
         """Say beside the button how far the engine's answer is."""
         self.ask.setText(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
     from launcher.engine.client import ChatRequest
     from launcher.engine.launch import Launch, ServeOptions
+    from launcher.engine.settings import Value
     from launcher.engine.state import Status
     from launcher.first_checks import Aim
     from launcher.first_start import Ask, Hear
@@ -29,6 +30,7 @@ class ServeAsked:
 
     model: str
     options: ServeOptions
+    chosen: Mapping[str, Value]
     hear: Callable[[Status], object]
     ready: Callable[[str], object]
     failed: Callable[[LauncherError], object]
@@ -37,8 +39,7 @@ class ServeAsked:
 async def run_first_start(aim: Aim, tell: Callable[[object], object]) -> Reply:
     """Do all steps of a first start on the core's thread; tells StepTold, and ServeAsked when it is time to serve."""
     from launcher import app
-    from launcher.engine.settings import remember
-    from launcher.first_start import chosen_by, first_start, options_of
+    from launcher.first_start import chosen_by, first_start
 
     loop = asyncio.get_running_loop()
 
@@ -48,10 +49,12 @@ async def run_first_start(aim: Aim, tell: Callable[[object], object]) -> Reply:
         def settle(settling: Callable[[], object]) -> None:
             loop.call_soon_threadsafe(lambda: None if ready.done() else settling())
 
+        chosen = await asyncio.to_thread(chosen_by, aim, options.model)
         tell(
             ServeAsked(
                 aim.model,
                 options,
+                chosen,
                 lambda status: loop.call_soon_threadsafe(hear, status),
                 lambda url: settle(lambda: ready.set_result(url)),
                 lambda error: settle(lambda: ready.set_exception(error)),
@@ -64,11 +67,7 @@ async def run_first_start(aim: Aim, tell: Callable[[object], object]) -> Reply:
 
         return ask
 
-    reply = await first_start(aim, serve, tell)
-    chosen = chosen_by(aim)
-    if chosen is not None:
-        await asyncio.to_thread(lambda: remember(options_of(aim).model, chosen))
-    return reply
+    return await first_start(aim, serve, tell)
 
 
 class Server(QObject):
@@ -89,7 +88,7 @@ class Server(QObject):
     def serve(self, asked: ServeAsked) -> None:
         """Begin to serve."""
         self._asked, self._last = asked, None
-        self._controller.start(asked.model, options=asked.options)
+        self._controller.start(asked.model, options=asked.options, chosen=asked.chosen)
 
     def give_up(self) -> None:
         """Stop what is being started, also when it has hardly begun; nothing happens when nothing is."""
