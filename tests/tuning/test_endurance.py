@@ -188,13 +188,13 @@ def test_the_strongest_change_is_the_one_of_all_stretches_with_the_most_between_
 @pytest.mark.parametrize(("alike", "most"), [(0.0, 0.02), (0.3, 0.1)])
 def test_noise_is_hardly_ever_taken_for_a_change(alike: float, most: float) -> None:
     dice = random.Random(11)
-    found = [change(series(50, alike, 0.03, dice)) for _ in range(200)]
-    assert sum(each is not None and each.chance <= ALPHA for each in found) / 200 <= most
+    found = [change(series(50, alike, 0.03, dice)) for _ in range(100)]
+    assert sum(each is not None and each.chance <= ALPHA for each in found) / 100 <= most
 
 
 def test_a_step_is_found_where_it_is() -> None:
     dice = random.Random(5)
-    for _ in range(20):
+    for _ in range(8):
         values = series(120, 0.2, 0.02, dice)
         found = levels([value * (0.94 if i >= 70 else 1.0) for i, value in enumerate(values)])
         assert min(abs(each.last - 69) for each in found) <= 6
@@ -217,7 +217,7 @@ def test_verdicts_on_loads_whose_truth_is_known() -> None:
 
     def verdicts(spread: float, after: float) -> list[str]:
         found = []
-        for _ in range(60):
+        for _ in range(25):
             rates = series(60, 0.0, spread, dice)
             runs, at_s = [], 0.0
             for number, rate in enumerate(rates):
@@ -230,8 +230,8 @@ def test_verdicts_on_loads_whose_truth_is_known() -> None:
     dice = random.Random(9)
     assert set(verdicts(0.01, 1.0)) == {"holds"}
     assert set(verdicts(0.01, 0.92)) == {"falls"}
-    assert verdicts(0.05, 1.0).count("falls") <= 3
-    assert verdicts(0.05, 0.92).count("falls") >= 54
+    assert verdicts(0.05, 1.0).count("falls") <= 2
+    assert verdicts(0.05, 0.92).count("falls") >= 22
 
 
 async def test_the_thirds_are_compared_as_welch_does() -> None:
