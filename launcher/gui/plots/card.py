@@ -69,8 +69,6 @@ class PlotCard(QFrame):
         self._gone = Elided()
         self._gone.hide()
         self._layout = QVBoxLayout(self)
-        gap, small = theme.px(theme.GAP_L), theme.px(theme.GAP)
-        self._layout.setContentsMargins(gap, theme.px(theme.GAP_M), gap, small)
         self._layout.setSpacing(0)
         self._layout.addLayout(head)
         self._layout.addWidget(self._gone)
@@ -78,6 +76,7 @@ class PlotCard(QFrame):
         self._space.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
         self._space.setMinimumHeight(theme.px(_SPACE_PX))
         self._layout.addWidget(self._space, 1)
+        self.show_dense(False)
 
     def attach(self, chart: Chart) -> None:
         """Put the plot into its place."""
@@ -85,6 +84,13 @@ class PlotCard(QFrame):
         self._layout.replaceWidget(self._space, chart)
         self._space.deleteLater()
         chart.setVisible(self.absent is None)
+
+    def show_dense(self, dense: bool, *, times: bool = True) -> None:
+        """Show the plot with less room around it, and with its `times` or, where a card below has them, without."""
+        side, above, below = (theme.GAP_L, theme.GAP, theme.GAP_S) if dense else (theme.GAP_L, theme.GAP_M, theme.GAP)
+        self._layout.setContentsMargins(*map(theme.px, (side, above, side, below)))
+        if self.chart is not None:
+            self.chart.show_times(times)
 
     def show_readings(self, readings: Mapping[str, Reading], samples: Samples) -> None:
         """Show the newest values. Where none of them ever was, one line says so, and why."""

@@ -15,7 +15,8 @@ from launcher.gui.plots.quantities import Plot, Quantity
 from launcher.gui.plots.samples import Floats
 from launcher.gui.words import tr
 
-_LEAST_HEIGHT = 76
+_LEAST_HEIGHT, _TIMES, _NO_TIMES = 55, 18, 6
+"""In pixels: a plot without its times, and what is below it with and without them."""
 _GLYPHS = 15
 """Above the plot, for the glyphs of marks."""
 
@@ -54,13 +55,11 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         self.setMouseEnabled(x=False, y=False)
         self.hideButtons()
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self.setMinimumHeight(theme.px(_LEAST_HEIGHT))
         self.setAccessibleName(tr("Plot: {title}", title=tr(plot.title)))
         item = self.getPlotItem()
         item.setContentsMargins(0, _GLYPHS, theme.px(8), 0)
         item.showGrid(y=True, alpha=0.2)
         item.getAxis("left").setWidth(theme.px(40))
-        item.getAxis("bottom").setHeight(theme.px(18))
         for axis in axes.values():
             axis.enableAutoSIPrefix(False)
         for curve in plot.curves:
@@ -73,7 +72,14 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         self.overlay.top = "100 %" if plot.right else ""  # an axis at the right would shift this plot's time
         self.overlay.setAccessibleName(self.accessibleName())
         self.recolour()
+        self.show_times(True)
         self.set_range(60.0, plot.top or plot.least)
+
+    def show_times(self, shown: bool) -> None:
+        """Write the times under the plot, or leave them to the plot below it."""
+        self.time_axis.setStyle(showValues=shown)
+        self.time_axis.setHeight(theme.px(_TIMES if shown else _NO_TIMES))
+        self.setMinimumHeight(theme.px(_LEAST_HEIGHT + (_TIMES if shown else _NO_TIMES)))
 
     def recolour(self) -> None:
         """Take the colours of the theme."""

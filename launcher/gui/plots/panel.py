@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, Qt, QTimer, Signal
-from PySide6.QtGui import QHideEvent, QKeyEvent, QPaintEvent, QShowEvent
+from PySide6.QtGui import QHideEvent, QKeyEvent, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 from launcher.gui import theme
@@ -33,6 +33,8 @@ _SAID_S = 0.2
 """Numbers change five times a second: faster nobody can read them."""
 _SLOWEST_S = 1.0
 _HEIGHTS = (4, 3, 3, 3, 3)
+_DENSE = 660
+"""In pixels: lower, four plots have not the room for their times each."""
 
 
 class PlotPanel(QWidget):
@@ -56,6 +58,8 @@ class PlotPanel(QWidget):
         self._throttled: tuple[float, str] | None = None
         self._drawn_s = self._said_s = float("-inf")
         self._stale = self._attaching = False
+        self._room: tuple[bool, list[PlotCard]] | None = None
+        """Whether it is little, and which plots have their times."""
         self.drawings = 0
         """How often the plots were drawn."""
         self._timer = QTimer(self)
@@ -191,6 +195,7 @@ class PlotPanel(QWidget):
         for card in self.cards:
             if not card.isHidden():
                 card.show_readings(latest.readings, samples)
+        self._make_room()
         self._rate.show_aside(*asides.of_rate(samples, self._limit, self._controller.note))
         drafts = asides.of_drafts(latest)
         if drafts is not None:
@@ -199,6 +204,19 @@ class PlotPanel(QWidget):
             self._gpu.show_aside(*asides.of_throttling(latest, self._throttled))
         self._vram.show_aside(*asides.of_memory(latest, "vram_used_mib", "vram_total_mib"))
         self._host.show_aside(*asides.of_memory(latest, "host_memory_used_mib", "host_memory_total_mib"))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Leave out what the plots have in common where there is little height."""
+        super().resizeEvent(event)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        dense = self.height() < theme.px(_DENSE)
+        timed = [card for card in self.cards if not card.isHidden() and card.absent is None][-1 if dense else 0 :]
+        if (dense, timed) != self._room:
+            self._room = dense, timed
+            for card in self.cards:
+                card.show_dense(dense, times=card in timed)
 
     # the plots' library comes after the first paint
 
@@ -226,6 +244,8 @@ class PlotPanel(QWidget):
             chart.overlay.zoomed.connect(self.zoom)
             chart.overlay.dragged.connect(self.pan)
             chart.overlay.homed.connect(self.home)
+        self._room = None
+        self._make_room()
         waiting, self._waiting = self._waiting, []
         self._keep(self.samples, waiting)
         self.redraw()
