@@ -13,6 +13,8 @@ from launcher.gui import theme
 from launcher.gui.window import Window
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+for wait in (QtBot.waitUntil, QtBot.waitSignal, QtBot.waitSignals, QtBot.waitActive, QtBot.waitExposed):
+    wait.__kwdefaults__["timeout"] = 60_000  # what is tested comes in its time, however busy this machine is
 
 
 @pytest.fixture
@@ -20,11 +22,11 @@ def window(qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
     """The window on the Cockpit, painted; closed at the end, which must leave nothing running."""
     theme.apply(qapp, theme.current())
     window = Window(remember=False, page="cockpit")
-    with qtbot.waitSignal(window.page_shown, timeout=10_000):
+    with qtbot.waitSignal(window.page_shown, timeout=60_000):
         window.show()
     yield window
     if not window._may_close:
-        with qtbot.waitSignal(window.gone, timeout=15_000):
+        with qtbot.waitSignal(window.gone, timeout=60_000):
             window.quit()
     assert window.controller.bridge.close()
     window.deleteLater()
@@ -35,7 +37,7 @@ def wait_for(window: Window, qtbot: QtBot) -> Callable[..., None]:
     """Wait until the server is in one of the states."""
 
     def wait(*states: State) -> None:
-        qtbot.waitUntil(lambda: window.controller.inputs.status.state in states, timeout=20_000)
+        qtbot.waitUntil(lambda: window.controller.inputs.status.state in states, timeout=60_000)
 
     return wait
 

@@ -25,7 +25,7 @@ every_page = pytest.mark.parametrize("name", [spec.name for spec in PAGES if _is
 def show(window: Window, qtbot: QtBot, name: str) -> QWidget:
     """Show a page and wait until it is settled."""
     if window.page_name != name:
-        with qtbot.waitSignal(window.page_shown, timeout=10_000):
+        with qtbot.waitSignal(window.page_shown, timeout=60_000):
             window.show_page(name)
     page: QWidget = window.page(name)
     qtbot.wait(50)  # layouts settle in some turns of the loop
@@ -83,10 +83,10 @@ def scaled(request: pytest.FixtureRequest, qtbot: QtBot, qapp: QApplication, hom
     window = Window(remember=False, page="cockpit")
     try:
         window.resize(1_000, 640)
-        with qtbot.waitSignal(window.page_shown, timeout=10_000):
+        with qtbot.waitSignal(window.page_shown, timeout=60_000):
             window.show()
         yield window
-        with qtbot.waitSignal(window.gone, timeout=15_000):
+        with qtbot.waitSignal(window.gone, timeout=60_000):
             window.quit()
         assert window.controller.bridge.close()
     finally:
@@ -101,8 +101,8 @@ def test_no_text_is_clipped_at_any_size(scaled: Window, qtbot: QtBot) -> None:
 
 def test_no_text_is_clipped_while_it_serves(scaled: Window, qtbot: QtBot) -> None:
     scaled.start_demo()
-    qtbot.waitUntil(lambda: scaled.controller.inputs.status.state is State.READY, timeout=20_000)
-    with qtbot.waitSignal(scaled.controller.replied, timeout=20_000):
+    qtbot.waitUntil(lambda: scaled.controller.inputs.status.state is State.READY, timeout=60_000)
+    with qtbot.waitSignal(scaled.controller.replied, timeout=60_000):
         scaled.controller.ask([{"role": "user", "content": "What is a draft?"}], {"max_tokens": 40})
     assert cut_on_pages(scaled, qtbot) == {}
 

@@ -37,7 +37,7 @@ def column(qtbot: QtBot, qapp: QApplication) -> Column:
     answer.recall(Message("a", None, Role.ASSISTANT, LONG, PARAGRAPHS, figures={"draft_steps": steps}))
     answer.end("9 t/s")
     bar = column.verticalScrollBar()
-    qtbot.waitUntil(lambda: not answer.waiting and bar.value() == bar.maximum() > 20_000, timeout=20_000)
+    qtbot.waitUntil(lambda: not answer.waiting and bar.value() == bar.maximum() > 20_000, timeout=60_000)
     return column
 
 
@@ -75,8 +75,8 @@ def test_long_thoughts_are_built_where_they_are_seen_too(column: Column, qtbot: 
     (answer,) = column.answers
     answer.thoughts.button.click()
     thoughts = answer.thoughts.body
-    qtbot.waitUntil(lambda: thoughts.height() > 20_000, timeout=20_000)
-    qtbot.waitUntil(lambda: len(thoughts.blocks) < 10, timeout=5_000)
+    qtbot.waitUntil(lambda: thoughts.height() > 20_000, timeout=60_000)
+    qtbot.waitUntil(lambda: len(thoughts.blocks) < 10, timeout=60_000)
     answer.thoughts.button.click()
     assert not thoughts.isVisible()
 
@@ -99,7 +99,7 @@ def test_scrolling_up_in_another_width_does_not_jump(column: Column, qtbot: QtBo
     (answer,), bar = column.answers, column.verticalScrollBar()
     before = bar.maximum()
     column.resize(620, 500)
-    qtbot.waitUntil(lambda: bar.value() == bar.maximum() < before - 5_000, timeout=5_000)
+    qtbot.waitUntil(lambda: bar.value() == bar.maximum() < before - 5_000, timeout=60_000)
     moved, heights = set(), {answer.body.height()}
     while bar.value() >= 60:
         seen = min(answer.body.blocks, key=lambda block: abs(block.mapTo(column, block.rect().center()).y() - 250))

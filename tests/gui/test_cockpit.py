@@ -25,7 +25,7 @@ Wait = Callable[..., None]
 def page(demo: Window, qtbot: QtBot) -> CockpitPage:
     """The cockpit over the running demo, its sliders ready."""
     page: CockpitPage = demo.page("cockpit")
-    qtbot.waitUntil(lambda: page.state.previewer is not None, timeout=10_000)
+    qtbot.waitUntil(lambda: page.state.previewer is not None, timeout=60_000)
     return page
 
 
@@ -54,7 +54,7 @@ def test_a_slider_changes_nothing_but_what_it_shows(page: CockpitPage, qtbot: Qt
     draft.slider.setFocus()
     qtbot.keyClick(draft.slider, Qt.Key.Key_Right)
     page.controls.restart.fields["ctx"].slider.setValue(12)
-    qtbot.waitUntil(page.controls.changes.isVisible, timeout=2_000)
+    qtbot.waitUntil(page.controls.changes.isVisible, timeout=60_000)
     assert draft.value == 3
     assert "was 2" in draft.slider.accessibleDescription()
     preview = page.state.preview
@@ -69,14 +69,14 @@ def test_a_slider_changes_nothing_but_what_it_shows(page: CockpitPage, qtbot: Qt
 
 def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait) -> None:
     page.controls.restart.fields["draft"].slider.setValue(3)
-    qtbot.waitUntil(page.controls.changes.isVisible, timeout=2_000)
-    with qtbot.waitSignal(demo.controller.applied, timeout=20_000) as told:
+    qtbot.waitUntil(page.controls.changes.isVisible, timeout=60_000)
+    with qtbot.waitSignal(demo.controller.applied, timeout=60_000) as told:
         qtbot.mouseClick(page.controls.changes.apply, Qt.MouseButton.LeftButton)
         assert page.state.applying
         assert not page.controls.restart.isEnabled()
     assert told.args == [None]
     wait_for(State.READY)
-    qtbot.waitUntil(lambda: page.state.changes == 0, timeout=5_000)
+    qtbot.waitUntil(lambda: page.state.changes == 0, timeout=60_000)
     assert "draft 3" in demo.controller.view.settings
     assert page.controls.restart.fields["draft"].value == 3
     assert page.controls.restart.isEnabled()
@@ -90,8 +90,8 @@ def test_settings_that_fail_come_back_with_the_reason(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
     page.state.wish("extra", "--no-such-flag")
-    with qtbot.waitSignal(demo.controller.applied, timeout=30_000) as told:
-        qtbot.waitUntil(lambda: page.state.changes == 1, timeout=2_000)
+    with qtbot.waitSignal(demo.controller.applied, timeout=60_000) as told:
+        qtbot.waitUntil(lambda: page.state.changes == 1, timeout=60_000)
         page.state.apply(0.0)
     assert told.args is not None
     assert "--no-such-flag" in str(told.args[0])
@@ -128,7 +128,7 @@ def test_sampling_applies_to_the_next_reply_without_a_restart(page: CockpitPage,
     page.controls.sampling.fields["max_tokens"].slider.setValue(0)
     page.controls.sampling.fields["temperature"].slider.setValue(0)
     assert demo.controller.sampling == {"max_tokens": 64, "temperature": 0.0}
-    with qtbot.waitSignal(demo.controller.replied, timeout=20_000) as told:
+    with qtbot.waitSignal(demo.controller.replied, timeout=60_000) as told:
         demo.controller.ask([{"role": "user", "content": "What is a draft?"}])
     assert told.args is not None
     reply = told.args[0]
@@ -160,12 +160,12 @@ def test_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: Cockpi
     assert "host memory" in advanced._description.text()
     advanced.text.setText("64")
     advanced.text.editingFinished.emit()
-    qtbot.waitUntil(lambda: page.state.changes == 1, timeout=2_000)
+    qtbot.waitUntil(lambda: page.state.changes == 1, timeout=60_000)
     assert advanced.raw.text() == "--cache-ram 64"
     assert advanced.list.item(0).text() == "--cache-ram 64"
     advanced.raw.setText("--port 1")
     advanced.raw.textEdited.emit("--port 1")
-    qtbot.waitUntil(lambda: page.state.problem is not None, timeout=2_000)
+    qtbot.waitUntil(lambda: page.state.problem is not None, timeout=60_000)
     assert "the launcher sets it" in advanced._raw_line.text()
     assert not page.controls.changes.apply.isEnabled()
     page.controls.mode.button("simple").click()
@@ -193,7 +193,7 @@ def test_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage, qtbot
     clipboard = QGuiApplication.clipboard()
     panel = page.copy_panel
     panel.show_kind("curl")
-    qtbot.waitUntil(panel.copy.isEnabled, timeout=10_000)
+    qtbot.waitUntil(panel.copy.isEnabled, timeout=60_000)
     text = panel.text.toPlainText()
     assert demo.controller.view.address in text
     session = demo.controller.session
@@ -201,13 +201,13 @@ def test_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage, qtbot
     key = session.supervisor.endpoint.api_key
     assert key not in text
     panel.with_key.setChecked(True)
-    qtbot.waitUntil(lambda: key in panel.text.toPlainText(), timeout=10_000)
+    qtbot.waitUntil(lambda: key in panel.text.toPlainText(), timeout=60_000)
     qtbot.mouseClick(panel.copy, Qt.MouseButton.LeftButton)
     assert clipboard.text() == panel.text.toPlainText()
     panel.copy_address()
     assert clipboard.text() == f"http://{demo.controller.view.address}/v1"
     panel.copy_key()
-    qtbot.waitUntil(lambda: clipboard.text() == key, timeout=5_000)
+    qtbot.waitUntil(lambda: clipboard.text() == key, timeout=60_000)
     assert key not in page.notices.done.text.text()
 
 
@@ -271,7 +271,7 @@ def test_the_text_of_an_earlier_choice_is_never_shown_under_another(page: Cockpi
     panel.text.textChanged.connect(lambda: seen.append(panel.text.toPlainText()))
     panel.show_kind("systemd")
     panel.show_kind("curl")
-    qtbot.waitUntil(panel.copy.isEnabled, timeout=20_000)
+    qtbot.waitUntil(panel.copy.isEnabled, timeout=60_000)
     assert "curl" in panel.text.toPlainText()
     assert not any("[Unit]" in text for text in seen)
 
@@ -279,7 +279,7 @@ def test_the_text_of_an_earlier_choice_is_never_shown_under_another(page: Cockpi
 def test_what_failed_to_be_applied_is_said_until_something_else_runs(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
-    with qtbot.waitSignal(demo.controller.applied, timeout=30_000):
+    with qtbot.waitSignal(demo.controller.applied, timeout=60_000):
         demo.controller.apply({"extra": "--no-such-flag"}, drain_s=0.0)
     wait_for(State.READY)
     assert page.notices.problem.isVisible()
@@ -287,4 +287,4 @@ def test_what_failed_to_be_applied_is_said_until_something_else_runs(
     wait_for(State.STOPPED)
     demo.controller.start()
     wait_for(State.READY)
-    qtbot.waitUntil(lambda: not page.notices.problem.isVisible(), timeout=20_000)
+    qtbot.waitUntil(lambda: not page.notices.problem.isVisible(), timeout=60_000)

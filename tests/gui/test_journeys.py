@@ -45,7 +45,7 @@ def engine_of(window: Window) -> ProcessId:
 
 
 def ask(window: Window, qtbot: QtBot, text: str) -> None:
-    qtbot.waitUntil(lambda: window.controller.view.can_ask, timeout=10_000)
+    qtbot.waitUntil(lambda: window.controller.view.can_ask, timeout=60_000)
     window.page("cockpit").chat.prompt.setPlainText(text)
     qtbot.keyClick(window.page("cockpit").chat.prompt, Qt.Key.Key_Return)
 
@@ -72,7 +72,7 @@ def test_one_click_starts_the_demo_and_a_question_is_answered(window: Window, wa
     wait_for(State.READY)
     assert states[0] == "Preparing"
     assert {"Warming up", "Ready"} <= set(states)
-    with qtbot.waitSignal(window.controller.replied, timeout=10_000):
+    with qtbot.waitSignal(window.controller.replied, timeout=60_000):
         ask(window, qtbot, "What is acceptance?")
     (answer,) = answers(window)
     assert len(answer.said) > 50
@@ -82,13 +82,13 @@ def test_one_click_starts_the_demo_and_a_question_is_answered(window: Window, wa
 
 
 def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         ask(demo, qtbot, "What is a draft?")
     plots = demo.page("cockpit").plots
-    qtbot.waitUntil(lambda: plots.samples is not None, timeout=10_000)
-    qtbot.waitUntil(lambda: plots.samples.last_known("tokens_per_second") is not None, timeout=5_000)
+    qtbot.waitUntil(lambda: plots.samples is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: plots.samples.last_known("tokens_per_second") is not None, timeout=60_000)
     assert plots.samples.last_known("host_memory_used_mib") is not None
-    qtbot.waitUntil(lambda: plots.drawings > 1, timeout=5_000)
+    qtbot.waitUntil(lambda: plots.drawings > 1, timeout=60_000)
     assert "t/s" in texts(demo)
 
 
@@ -97,14 +97,14 @@ def test_a_reply_can_be_stopped_with_escape_and_another_asked(
 ) -> None:
     endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
-    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].said) > 200, timeout=10_000)
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].said) > 200, timeout=60_000)
     assert button(demo, "Stop reply").isEnabled()
-    with qtbot.waitSignal(demo.controller.replied, timeout=5_000):
+    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         qtbot.keyClick(demo.page("cockpit").chat.prompt, Qt.Key.Key_Escape)
     assert "Stopped by you." in texts(demo)
     monkeypatch.undo()
     wait_for(State.READY)
-    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         ask(demo, qtbot, "What is a draft?")
     assert len(answers(demo)) == 2
 
@@ -123,12 +123,12 @@ def test_stopping_and_starting_again_keeps_the_address(demo: Window, wait_for: W
 def test_other_settings_from_the_command_line_are_shown(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     command = [sys.executable, "-m", "launcher", "restart", "--set", "draft=0", "--json"]
     with (
-        qtbot.waitSignal(demo.controller.launched, timeout=20_000),
+        qtbot.waitSignal(demo.controller.launched, timeout=60_000),
         subprocess.Popen(command, stdout=subprocess.DEVNULL) as restarting,
     ):
-        qtbot.waitUntil(lambda: restarting.poll() is not None, timeout=20_000)
+        qtbot.waitUntil(lambda: restarting.poll() is not None, timeout=60_000)
     assert restarting.returncode == 0
-    qtbot.waitUntil(lambda: "MTP off" in texts(demo), timeout=5_000)
+    qtbot.waitUntil(lambda: "MTP off" in texts(demo), timeout=60_000)
     assert demo.controller.view.can_ask
 
 
@@ -147,8 +147,8 @@ def test_an_engine_killed_in_the_middle_of_a_reply_ends_the_reply(
 ) -> None:
     endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
-    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].said) > 50, timeout=10_000)
-    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].said) > 50, timeout=60_000)
+    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         os.kill(engine_of(demo).pid, signal.SIGKILL)
     wait_for(State.READY)
     assert not demo.controller.view.replying
@@ -159,12 +159,12 @@ def test_closing_in_the_middle_of_a_reply_leaves_no_process(
 ) -> None:
     endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
-    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].said) > 50, timeout=10_000)
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].said) > 50, timeout=60_000)
     engine = engine_of(demo)
     ours = {psutil.Process(engine.pid), *psutil.Process(engine.pid).parents()} & set(
         psutil.Process().children(recursive=True)
     )
-    with qtbot.waitSignal(demo.controller.closed, timeout=15_000):
+    with qtbot.waitSignal(demo.controller.closed, timeout=60_000):
         demo.close()
     assert not engine.running()
     assert ours
@@ -193,7 +193,7 @@ def test_a_file_without_a_head_is_served_without_mtp_by_one_click(
     qtbot.mouseClick(button(window, "Start without MTP"), Qt.MouseButton.LeftButton)
     wait_for(State.READY)
     assert "MTP off" in texts(window)
-    with qtbot.waitSignal(window.controller.replied, timeout=10_000):
+    with qtbot.waitSignal(window.controller.replied, timeout=60_000):
         ask(window, qtbot, "What is a draft?")
     assert "of drafts accepted" not in texts(window)
 
@@ -208,20 +208,20 @@ def test_a_dropped_file_is_served(window: Window, wait_for: Wait, demo_model: Pa
 
 
 def test_a_new_chat_forgets_the_old_one(demo: Window, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         ask(demo, qtbot, "What is a draft?")
     qtbot.mouseClick(button(demo, "New"), Qt.MouseButton.LeftButton)
     assert demo.page("cockpit").chat.messages == []
-    qtbot.waitUntil(lambda: not answers(demo), timeout=2_000)
+    qtbot.waitUntil(lambda: not answers(demo), timeout=60_000)
 
 
 def test_opening_what_already_runs_changes_nothing(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     engine = engine_of(demo)
-    with qtbot.waitSignal(demo.controller.launched, timeout=10_000):
+    with qtbot.waitSignal(demo.controller.launched, timeout=60_000):
         demo.start_demo()
     wait_for(State.READY)
     assert engine_of(demo) == engine
-    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         ask(demo, qtbot, "What is a draft?")
 
 
@@ -229,10 +229,10 @@ def test_a_file_that_cannot_be_served_leaves_what_runs_alone(demo: Window, qtbot
     broken = tmp_path / "broken.gguf"
     broken.write_text("<html>")
     demo.open_file(broken)
-    qtbot.waitUntil(lambda: "broken.gguf is not a GGUF file" in texts(demo), timeout=10_000)
+    qtbot.waitUntil(lambda: "broken.gguf is not a GGUF file" in texts(demo), timeout=60_000)
     assert demo.controller.view.word == "Ready"
     assert button(demo, "Stop").isEnabled()
-    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         ask(demo, qtbot, "What is a draft?")
     assert "of drafts accepted" in texts(demo)
 
@@ -244,7 +244,7 @@ def test_starts_in_quick_succession_end_in_one_server(
     window.open_file(demo_model)
     window.start_demo()
     wait_for(State.READY)
-    with qtbot.waitSignal(window.controller.replied, timeout=10_000):
+    with qtbot.waitSignal(window.controller.replied, timeout=60_000):
         ask(window, qtbot, "What is a draft?")
     assert button(window, "Stop").isEnabled()
 
@@ -260,18 +260,18 @@ def test_start_without_mtp_is_remembered(window: Window, wait_for: Wait, qtbot: 
 
 
 def test_a_question_without_an_answer_is_not_asked_again(demo: Window, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(demo.controller.replied, timeout=20_000):
+    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         ask(demo, qtbot, "word " * 20_000)
     assert "Shorten the prompt" in texts(demo)
     assert demo.page("cockpit").chat.messages == []
-    with qtbot.waitSignal(demo.controller.replied, timeout=10_000):
+    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         ask(demo, qtbot, "What is a draft?")
     assert "of drafts accepted" in texts(demo)
 
 
 def test_focus_can_be_seen_on_every_button(demo: Window, qtbot: QtBot) -> None:
     demo.activateWindow()
-    qtbot.waitUntil(demo.isActiveWindow, timeout=5_000)
+    qtbot.waitUntil(demo.isActiveWindow, timeout=60_000)
     for each in demo.findChildren(QPushButton):
         if each.isVisible() and each.isEnabled():
             demo.setFocus()
@@ -287,16 +287,16 @@ def test_enter_presses_the_button_that_has_the_focus(window: Window, wait_for: W
 
 def test_minimised_nothing_is_drawn_and_back_again_all_that_came_is_there(demo: Window, qtbot: QtBot) -> None:
     plots = demo.page("cockpit").plots
-    qtbot.waitUntil(lambda: plots.drawings > 1, timeout=20_000)
+    qtbot.waitUntil(lambda: plots.drawings > 1, timeout=60_000)
     demo.showMinimized()
-    qtbot.waitUntil(demo.isMinimized, timeout=20_000)
+    qtbot.waitUntil(demo.isMinimized, timeout=60_000)
     drawn = plots.drawings
-    with qtbot.waitSignal(demo.controller.replied, timeout=20_000):
+    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         demo.controller.ask([{"role": "user", "content": "What is a draft?"}])
-    with qtbot.waitSignal(demo.controller.sampled, timeout=20_000):
+    with qtbot.waitSignal(demo.controller.sampled, timeout=60_000):
         pass
     assert not plots._timer.isActive()
     assert plots.drawings == drawn
-    with qtbot.waitSignal(demo.page_shown, timeout=20_000):
+    with qtbot.waitSignal(demo.page_shown, timeout=60_000):
         demo.showNormal()
-    qtbot.waitUntil(lambda: plots.drawings > drawn, timeout=20_000)
+    qtbot.waitUntil(lambda: plots.drawings > drawn, timeout=60_000)

@@ -21,7 +21,7 @@ KV_MEMORY = Path(__file__).parents[1] / "data" / "logs" / "held-out" / "17-KV-me
 
 @pytest.fixture
 def page(window: Window, qtbot: QtBot) -> LogsPage:
-    with qtbot.waitSignal(window.page_shown, timeout=10_000):
+    with qtbot.waitSignal(window.page_shown, timeout=60_000):
         window.show_page("logs")
     found: LogsPage = window.page("logs")
     return found
@@ -161,7 +161,7 @@ def test_a_report_is_copied_without_secrets(window: Window, page: LogsPage, qtbo
     qtbot.waitUntil(lambda: len(page.lines.kept) == 1)
     QGuiApplication.clipboard().clear()
     qtbot.mouseClick(page._copy, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: "### Versions" in QGuiApplication.clipboard().text(), timeout=20_000)
+    qtbot.waitUntil(lambda: "### Versions" in QGuiApplication.clipboard().text(), timeout=60_000)
     assert "abcdef99" not in QGuiApplication.clipboard().text()
     assert "started with" in QGuiApplication.clipboard().text()
     assert "Read them" in page.banner.text.text()
@@ -175,7 +175,7 @@ def test_a_log_that_is_dropped_is_diagnosed_and_its_line_marked(window: Window, 
     page.dragEnterEvent(entering)
     assert entering.isAccepted()
     page.dropEvent(QDropEvent(QPoint(50, 50), Qt.DropAction.CopyAction, data, buttons, keys))
-    qtbot.waitUntil(page.card.isVisible, timeout=20_000)
+    qtbot.waitUntil(page.card.isVisible, timeout=60_000)
     assert "not enough memory" in page.card.title.text()
     assert not page.card.fix_button.isVisible()  # it is no log of ours
     assert "What helps" in page.card.hint.text()
@@ -203,7 +203,7 @@ def test_a_model_is_left_to_the_window(page: LogsPage, tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_says_so(page: LogsPage, qtbot: QtBot, tmp_path: Path) -> None:
     page.open_file(tmp_path / "nowhere.log")
-    qtbot.waitUntil(page.banner.isVisible, timeout=20_000)
+    qtbot.waitUntil(page.banner.isVisible, timeout=60_000)
     assert "cannot be read" in page.banner.text.text()
 
 
@@ -221,13 +221,13 @@ def test_a_failed_start_is_mended_by_its_button(
     options = ServeOptions(model=demo_model, engine=program, context=131_072, draft=0)
     monkeypatch.setattr(app, "options_for", lambda *_a, **_k: options)
     window.controller.start(str(demo_model))
-    qtbot.waitUntil(lambda: window.controller.inputs.status.state is State.FAILED, timeout=20_000)
-    qtbot.waitUntil(page.card.isVisible, timeout=5_000)
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is State.FAILED, timeout=60_000)
+    qtbot.waitUntil(page.card.isVisible, timeout=60_000)
     assert page.lines.row_of_mark() is not None
     qtbot.waitUntil(lambda: page.view.currentIndex().row() == page.lines.row_of_mark())
     monkeypatch.setenv("FAKE_FAULTS", "")
     qtbot.mouseClick(page.card.fix_button, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: window.controller.inputs.status.state is State.READY, timeout=20_000)
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is State.READY, timeout=60_000)
     assert not page.card.isVisible()
     launch = window.controller.launch
     assert launch is not None
@@ -242,7 +242,7 @@ def test_the_last_log_is_offered_after_a_restart_of_the_window(window: Window, q
     book.close()
     window.show_page("logs")
     page = window.page("logs")
-    qtbot.waitUntil(lambda: any("the day before" in text for text in texts(page)), timeout=20_000)
+    qtbot.waitUntil(lambda: any("the day before" in text for text in texts(page)), timeout=60_000)
     assert page.bar.source.where.endswith("engine-9300.log")
 
 
@@ -251,7 +251,7 @@ def test_what_came_before_the_page_was_there_is_shown_once(demo: Window, qtbot: 
     assert session is not None
     demo.show_page("logs")
     page = demo.page("logs")
-    qtbot.waitUntil(lambda: len(page.lines.kept) > 5, timeout=10_000)
+    qtbot.waitUntil(lambda: len(page.lines.kept) > 5, timeout=60_000)
     qtbot.wait(100)
     said = [line.text for line in session.supervisor.log.since(0)]
     assert [line.text for line in page.lines.kept][: len(said)] == said
@@ -278,16 +278,16 @@ def test_another_servers_lines_go_on_after_a_look_at_another_page(
     try:
         window.show_page("keys")
         window.show_page("logs")
-        qtbot.waitUntil(lambda: page.bar.sources.count() > 1, timeout=20_000)
+        qtbot.waitUntil(lambda: page.bar.sources.count() > 1, timeout=60_000)
         (source,) = [each for each in page.bar.others if each.where == other.supervisor.endpoint.url]
         page.choose(source)
-        qtbot.waitUntil(lambda: bool(page.lines.kept), timeout=20_000)
+        qtbot.waitUntil(lambda: bool(page.lines.kept), timeout=60_000)
         window.show_page("keys")
         window.show_page("logs")
-        qtbot.waitUntil(lambda: page.bar.source is not source, timeout=20_000)
+        qtbot.waitUntil(lambda: page.bar.source is not source, timeout=60_000)
         before = len(page.lines.kept)
         run(lambda _tell: other.ask(ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=4)))
-        qtbot.waitUntil(lambda: len(page.lines.kept) > before, timeout=20_000)
+        qtbot.waitUntil(lambda: len(page.lines.kept) > before, timeout=60_000)
     finally:
-        with qtbot.waitSignal(window.controller.closed, timeout=20_000):
+        with qtbot.waitSignal(window.controller.closed, timeout=60_000):
             run(lambda _tell: other.stop(), done=lambda _none: window.quit())

@@ -226,7 +226,7 @@ class TestExport:
         panel.take_samples([sampled(end_s, tokens_per_second=None)])
         panel.choose_length(60)
         drawn(panel)
-        with qtbot.waitSignal(panel.exported, timeout=10_000) as caught:
+        with qtbot.waitSignal(panel.exported, timeout=60_000) as caught:
             panel.export_csv(tmp_path)
         rows = self.rows(Path(caught.args[0]))
         assert 600 <= len(rows) <= 602
@@ -245,7 +245,7 @@ class TestExport:
 
     def test_the_picture_is_of_the_plots(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
         fill(panel)
-        with qtbot.waitSignal(panel.exported, timeout=10_000) as caught:
+        with qtbot.waitSignal(panel.exported, timeout=60_000) as caught:
             panel.export_png(tmp_path)
         picture = QImage(caught.args[0])
         assert picture.width() == panel._board.width()
@@ -258,12 +258,12 @@ class TestExport:
     def test_a_folder_that_is_not_there_is_said_in_place(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
         fill(panel)
         panel.export_csv(tmp_path / "missing")
-        qtbot.waitUntil(lambda: "could not be written" in panel.head._words.text(), timeout=10_000)
+        qtbot.waitUntil(lambda: "could not be written" in panel.head._words.text(), timeout=60_000)
 
     def test_two_exports_in_one_second_have_two_names(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
         fill(panel)
         for count in (1, 2):
-            with qtbot.waitSignal(panel.exported, timeout=10_000):
+            with qtbot.waitSignal(panel.exported, timeout=60_000):
                 panel.export_csv(tmp_path)
             assert len(list(tmp_path.iterdir())) == count
 

@@ -28,7 +28,7 @@ _BOX = QPoint(10, 14)
 def card(demo: Window, qtbot: QtBot) -> SharingCard:
     demo.show_page("settings")
     page: SettingsPage = demo.page("settings")
-    qtbot.waitUntil(lambda: bool(page._path.whole), timeout=10_000)
+    qtbot.waitUntil(lambda: bool(page._path.whole), timeout=60_000)
     return page.sharing
 
 
@@ -46,7 +46,7 @@ def share(card: SharingCard, qtbot: QtBot) -> None:
     qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
     assert card.share_button.isVisible()
     qtbot.mouseClick(card.share_button, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: bool(card.addresses.text()) and card.switch.isEnabled(), timeout=20_000)
+    qtbot.waitUntil(lambda: bool(card.addresses.text()) and card.switch.isEnabled(), timeout=60_000)
 
 
 def test_it_is_asked_first_and_nothing_happens_before(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
@@ -91,7 +91,7 @@ def test_it_is_reached_at_the_addresses_that_are_shown_with_the_key_that_is_copi
 def test_it_is_private_again_when_it_is_switched_off(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
     share(card, qtbot)
     qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
-    qtbot.waitUntil(lambda: card.switch.isEnabled() and not card.switch.isChecked(), timeout=20_000)
+    qtbot.waitUntil(lambda: card.switch.isEnabled() and not card.switch.isChecked(), timeout=60_000)
     assert hosts(demo) == {"127.0.0.1"}
     assert not card.addresses.isVisible()
     assert settings_file.read().values == {}
@@ -123,7 +123,7 @@ def test_where_it_cannot_be_shared_it_runs_on_as_it_was(card: SharingCard, demo:
         other.listen()
         qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
         qtbot.mouseClick(card.share_button, Qt.MouseButton.LeftButton)
-        qtbot.waitUntil(page.banner.isVisible, timeout=20_000)
+        qtbot.waitUntil(page.banner.isVisible, timeout=60_000)
         assert f"{port}" in page.banner.text.text()
         assert hosts(demo) == {"127.0.0.1"}
         assert not card.switch.isChecked()

@@ -71,7 +71,7 @@ def settle(page: StartPage, qtbot: QtBot) -> None:
 def choose(page: StartPage, qtbot: QtBot, model: str) -> None:
     """Choose a model by the family, and its first row by the keyboard."""
     page.family.setCurrentIndex(page.family.findData(model))
-    with qtbot.waitSignal(page.flow.found, timeout=20_000):
+    with qtbot.waitSignal(page.flow.found, timeout=60_000):
         page.family.activated.emit(page.family.currentIndex())
     settle(page, qtbot)
 
@@ -105,21 +105,21 @@ def test_three_clicks_from_an_empty_folder_to_a_streamed_reply(window: Window, l
     assert "There is no GPU that can be used" in looked.card.accessibleName()
     assert "not what MTP gains on a GPU" in looked.card.accessibleName()
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
     assert {stage(looked, step) for step in Step} == {Stage.DONE}
     click(looked, qtbot, "Open the chat")
     assert window.page_name == "cockpit"
-    qtbot.waitUntil(lambda: window.controller.view.can_ask, timeout=10_000)
+    qtbot.waitUntil(lambda: window.controller.view.can_ask, timeout=60_000)
     prompt = window.page("cockpit").chat.prompt
     assert window.focusWidget() is prompt
     qtbot.keyClicks(window.focusWidget(), "What is a draft?")
-    with qtbot.waitSignals([window.controller.deltas, window.controller.replied], timeout=20_000):
+    with qtbot.waitSignals([window.controller.deltas, window.controller.replied], timeout=60_000):
         qtbot.keyClick(window.focusWidget(), Qt.Key.Key_Return)
 
 
 def test_what_is_served_is_shown_until_it_stops(window: Window, page: StartPage, qtbot: QtBot) -> None:
     window.start_demo()
-    qtbot.waitUntil(lambda: window.controller.launch is not None, timeout=30_000)
+    qtbot.waitUntil(lambda: window.controller.launch is not None, timeout=60_000)
     launch = window.controller.launch
     window.show_page("start")
     settle(page, qtbot)
@@ -135,15 +135,15 @@ def test_what_is_served_is_shown_until_it_stops(window: Window, page: StartPage,
     assert window.controller.launch is launch
     window.show_page("start")
     window.controller.stop()
-    qtbot.waitUntil(lambda: page.card.primary.text() == "Start the demo", timeout=20_000)
-    qtbot.waitUntil(page.steps.isVisible, timeout=20_000)
+    qtbot.waitUntil(lambda: page.card.primary.text() == "Start the demo", timeout=60_000)
+    qtbot.waitUntil(page.steps.isVisible, timeout=60_000)
 
 
 def test_another_plan_says_that_it_takes_the_place_of_what_is_served(
     mine: None, window: Window, looked: StartPage, qtbot: QtBot
 ) -> None:
     window.start_demo()
-    qtbot.waitUntil(lambda: window.controller.launch is not None, timeout=30_000)
+    qtbot.waitUntil(lambda: window.controller.launch is not None, timeout=60_000)
     window.show_page("start")
     choose(looked, qtbot, "mine")
     assert looked.card.primary.text() == "Download and start"
@@ -153,21 +153,21 @@ def test_another_plan_says_that_it_takes_the_place_of_what_is_served(
     assert window.page_name == "cockpit"
     window.show_page("start")
     click(looked, qtbot, "Download and start")
-    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
     assert window.controller.named.startswith("mine")
     assert "draft 2" in looked.card.accessibleName()
 
 
 def test_the_demo_is_started_again_as_it_was(window: Window, looked: StartPage, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
     for changes in ({"draft": 3}, {"ctx": 2_048}):
-        with qtbot.waitSignal(window.controller.applied, timeout=30_000):
+        with qtbot.waitSignal(window.controller.applied, timeout=60_000):
             window.controller.apply(changes, drain_s=0)
     window.controller.stop()
-    qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo", timeout=20_000)
+    qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo", timeout=60_000)
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
     launch = window.controller.launch
     assert launch is not None
     assert (launch.options.draft, launch.context) == (3, 2_048)
@@ -183,7 +183,7 @@ def test_a_plan_is_downloaded_and_served_as_it_says(
     assert looked.card.pause.isVisible()
     assert not looked.card.primary.isVisible()
     assert not looked.table.isEnabled()
-    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
     launch = window.controller.launch
     assert launch is not None
     assert (launch.context, launch.options.kv, launch.options.draft) == (4096, "f16", 2)
@@ -200,14 +200,14 @@ def test_pause_keeps_what_arrived_and_resume_goes_on(
     choose(looked, qtbot, "mine")
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
     click(looked, qtbot, "Download and start")
-    qtbot.waitUntil(lambda: bool(looked.steps.told[Step.MODEL].done_bytes), timeout=10_000)
-    with qtbot.waitSignal(looked.flow.paused, timeout=10_000):
+    qtbot.waitUntil(lambda: bool(looked.steps.told[Step.MODEL].done_bytes), timeout=60_000)
+    with qtbot.waitSignal(looked.flow.paused, timeout=60_000):
         qtbot.mouseClick(looked.card.pause, Qt.MouseButton.LeftButton)
     assert stage(looked, Step.MODEL) is Stage.PAUSED
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     hub.requests()
     click(looked, qtbot, "Resume")
-    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
     (asked,) = [each for each in hub.requests() if each["server"] == "store"]
     assert int(asked["Range"].removeprefix("bytes=").split("-")[0]) > 0
 
@@ -217,7 +217,7 @@ def test_a_step_that_fails_is_told_and_tried_again(
 ) -> None:
     choose(looked, qtbot, "mine")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with qtbot.waitSignal(looked.flow.failed, timeout=20_000):
+    with qtbot.waitSignal(looked.flow.failed, timeout=60_000):
         click(looked, qtbot, "Download and start")
     assert stage(looked, Step.MODEL) is Stage.FAILED
     assert looked.banner.isVisible()
@@ -225,32 +225,32 @@ def test_a_step_that_fails_is_told_and_tried_again(
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     click(looked, qtbot, "Retry")
     assert not looked.banner.isVisible()
-    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
 
 
 def test_stopped_from_outside_while_it_loads_it_is_paused(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: window.controller.view.word.startswith(("Loading", "Warming")), timeout=10_000)
-    with qtbot.waitSignal(looked.flow.paused, timeout=10_000):
+    qtbot.waitUntil(lambda: window.controller.view.word.startswith(("Loading", "Warming")), timeout=60_000)
+    with qtbot.waitSignal(looked.flow.paused, timeout=60_000):
         window.controller.stop()
-    qtbot.waitUntil(lambda: looked.card.primary.text() == "Resume", timeout=5_000)
+    qtbot.waitUntil(lambda: looked.card.primary.text() == "Resume", timeout=60_000)
     click(looked, qtbot, "Resume")
-    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
 
 
 def test_paused_before_anything_runs_nothing_comes_of_it(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: window.controller.view.word != "Stopped", timeout=10_000)
-    with qtbot.waitSignal(looked.flow.paused, timeout=10_000):
+    qtbot.waitUntil(lambda: window.controller.view.word != "Stopped", timeout=60_000)
+    with qtbot.waitSignal(looked.flow.paused, timeout=60_000):
         qtbot.mouseClick(looked.card.pause, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: window.controller.view.word == "Stopped", timeout=60_000)
     click(looked, qtbot, "Resume")
-    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
 
 
 def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(looked: StartPage, qtbot: QtBot) -> None:
     looked.look(Question("qwen3.6-35b-a3b-mtp", described=MachineWish(gpu_memory_gib=24, host_memory_gib=64)))
-    qtbot.waitUntil(lambda: looked.found is not None and looked.found.question.described is not None, timeout=20_000)
+    qtbot.waitUntil(lambda: looked.found is not None and looked.found.question.described is not None, timeout=60_000)
     settle(looked, qtbot)
     assert looked.plan is not None
     first = looked.card.accessibleName()
@@ -261,7 +261,7 @@ def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(loo
     qtbot.keyClick(looked.table, Qt.Key.Key_Down)
     assert looked.plan is looked.found.plans[1]
     assert looked.card.accessibleName().startswith("Chosen by you · balanced")
-    with qtbot.waitSignal(looked.flow.found, timeout=20_000):
+    with qtbot.waitSignal(looked.flow.found, timeout=60_000):
         looked.goal.setCurrentIndex(looked.goal.findData("long-context"))
         looked.goal.activated.emit(looked.goal.currentIndex())
     settle(looked, qtbot)
@@ -278,7 +278,7 @@ def test_without_the_network_the_demo_is_offered(
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     page.look(Question(described=MachineWish(gpu_memory_gib=24)))
-    qtbot.waitUntil(lambda: page.found is not None and page.found.question.described is not None, timeout=20_000)
+    qtbot.waitUntil(lambda: page.found is not None and page.found.question.described is not None, timeout=60_000)
     settle(page, qtbot)
     assert "There is no network" in page.card.accessibleName()
     assert page.card.primary.text() == "Start the demo"
@@ -313,9 +313,9 @@ def test_no_text_is_clipped_at_any_text_scale(scaled: None, looked: StartPage, w
 
 def test_once_it_is_stopped_it_is_offered_again(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
     window.controller.stop()
-    qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo", timeout=20_000)
+    qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo", timeout=60_000)
     assert not looked.banner.isVisible()
 
 
@@ -323,6 +323,6 @@ def test_a_problem_of_something_else_does_not_end_a_first_start(
     looked: StartPage, window: Window, qtbot: QtBot
 ) -> None:
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: window.controller.view.word != "Stopped", timeout=20_000)
+    qtbot.waitUntil(lambda: window.controller.view.word != "Stopped", timeout=60_000)
     window.controller.show_problem(LauncherError("A setting could not be kept."))
-    qtbot.waitUntil(lambda: done(looked), timeout=30_000)
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)

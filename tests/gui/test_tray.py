@@ -91,7 +91,7 @@ def test_closing_asks_once_keeps_the_answer_and_quitting_stops_the_server(
     assert window.isVisible()
     window.close()
     assert not window.isVisible(), "it was asked once, and the answer is kept"
-    with qtbot.waitSignals([window.controller.closed, window.gone], timeout=15_000):
+    with qtbot.waitSignals([window.controller.closed, window.gone], timeout=60_000):
         entry(tray, "Quit").trigger()
 
 
@@ -99,13 +99,13 @@ def test_closing_again_while_it_asks_means_to_quit(window: Window, tray: Tray, w
     window.start_demo()
     wait_for(State.READY)
     window.close()
-    with qtbot.waitSignal(window.gone, timeout=15_000):
+    with qtbot.waitSignal(window.gone, timeout=60_000):
         window.close()
     assert window.controller.view.word == "Stopped"
 
 
 def test_without_a_server_closing_asks_nothing(window: Window, tray: Tray, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(window.gone, timeout=15_000):
+    with qtbot.waitSignal(window.gone, timeout=60_000):
         window.close()
 
 

@@ -34,7 +34,7 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def page(window: Window, qtbot: QtBot) -> TunePage:
-    with qtbot.waitSignal(window.page_shown, timeout=20_000):
+    with qtbot.waitSignal(window.page_shown, timeout=60_000):
         window.show_page("tune")
     found: TunePage = window.page("tune")
     return found
@@ -65,12 +65,12 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     plots = window.page("cockpit").plots
     with qtbot.waitSignal(window.controller.launched, timeout=60_000):
         window.controller.apply({"draft": 1}, drain_s=0.0)
-    qtbot.waitUntil(lambda: plots._baseline is not None, timeout=20_000)
+    qtbot.waitUntil(lambda: plots._baseline is not None, timeout=60_000)
     assert plots._baseline.text.endswith(" · as tuned")
-    qtbot.waitUntil(lambda: len(page.history.rows) == 1 and page.export.isEnabled(), timeout=20_000)
+    qtbot.waitUntil(lambda: len(page.history.rows) == 1 and page.export.isEnabled(), timeout=60_000)
     assert page.history.rows[0].sentence == page.verdict.sentence.text()
     rows = page.table.rows
-    with qtbot.waitSignal(page.history.chosen, timeout=20_000):
+    with qtbot.waitSignal(page.history.chosen, timeout=60_000):
         page.history._choose(0)
     assert [(row.setting, row.rate) for row in page.table.rows] == [(row.setting, row.rate) for row in rows]
 
@@ -108,7 +108,7 @@ def test_a_server_that_is_stopped_meanwhile_pauses_it(window: Window, page: Tune
     assert told.args[0] is not None
     assert "while it was measured" in page.verdict.detail.text() or "newer request" in page.verdict.detail.text()
     assert [button.text() for button in page.verdict.buttons] == ["Continue", "Give up"]
-    qtbot.waitUntil(lambda: window.controller.view.resting, timeout=20_000)
+    qtbot.waitUntil(lambda: window.controller.view.resting, timeout=60_000)
 
 
 def test_a_window_that_closes_meanwhile_leaves_nothing_and_the_next_one_offers_to_continue(
@@ -120,10 +120,10 @@ def test_a_window_that_closes_meanwhile_leaves_nothing_and_the_next_one_offers_t
         window.quit()
     again = Window(remember=False, page="tune")
     try:
-        with qtbot.waitSignal(again.page_shown, timeout=20_000):
+        with qtbot.waitSignal(again.page_shown, timeout=60_000):
             again.show()
         other: TunePage = again.page("tune")
-        qtbot.waitUntil(lambda: bool(other.verdict.buttons), timeout=20_000)
+        qtbot.waitUntil(lambda: bool(other.verdict.buttons), timeout=60_000)
         assert other.verdict.sentence.text() == "The measurement is paused."
         assert len(other.table.rows) >= 2
         with qtbot.waitSignal(again.gone, timeout=60_000):
@@ -154,13 +154,13 @@ def test_a_measurement_is_exported(
 ) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
         page._begin(Wanted(file=str(work), minutes=0.02))
-    qtbot.waitUntil(page.export.isEnabled, timeout=20_000)
+    qtbot.waitUntil(page.export.isEnabled, timeout=60_000)
     for name, kind in (("told.md", ""), ("told", "CSV (*.csv)"), ("told.json", "")):
         path = tmp_path / name
         monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_, path=path, kind=kind: (str(path), kind))
         page.export.click()
         path = path if path.suffix else path.with_suffix(".csv")
-        qtbot.waitUntil(lambda path=path: path.exists() and path.stat().st_size > 0, timeout=20_000)
+        qtbot.waitUntil(lambda path=path: path.exists() and path.stat().st_size > 0, timeout=60_000)
         assert "draft" in path.read_text("utf-8")
 
 

@@ -109,6 +109,14 @@ def test_runs_of_the_history_are_trials_again() -> None:
     assert rows(TuneShown("m", "Code", Goal(), HOME, again, shown.forecasts, HOME)) == rows(shown)
 
 
+def test_what_is_about_drafts_is_no_setting_of_mtp_off() -> None:
+    home = {"threads": 4, "draft_sampling": "greedy"}
+    beside = {"threads": 6, "draft_sampling": "probabilistic"}
+    forecasts = (Forecast(0, 100.0, 99.0, 101.0), Forecast(2, 165.0, 160.0, 170.0))
+    told = rows(TuneShown("m", "Code", Goal(), home, (), forecasts, beside))
+    assert [row.setting for row in told] == ["off · threads 6", "draft 2 · threads 6 · sampled drafts"]
+
+
 def test_words() -> None:
     assert setting_words(OFF, HOME) == "off"
     assert [time_words(seconds) for seconds in (4.4, 60, 552)] == ["4 s", "1 min", "9 min 12 s"]

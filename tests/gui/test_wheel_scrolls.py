@@ -52,7 +52,7 @@ def test_the_page_scrolls_on_under_a_control(window: Window, qtbot: QtBot) -> No
     window.show_page("settings")
     page: QWidget = window.page("settings")
     bars = [area.verticalScrollBar() for area in page.findChildren(QScrollArea)]
-    qtbot.waitUntil(lambda: any(bar.maximum() > 0 for bar in bars), timeout=20_000)
+    qtbot.waitUntil(lambda: any(bar.maximum() > 0 for bar in bars), timeout=60_000)
     bar = next(bar for bar in bars if bar.maximum() > 0)
     area = next(area for area in page.findChildren(QScrollArea) if area.verticalScrollBar() is bar)
     for control in controls(page):
@@ -71,6 +71,6 @@ def test_a_list_that_has_the_focus_is_turned_by_the_wheel(qtbot: QtBot) -> None:
         box.show()
     box.activateWindow()
     box.setFocus()
-    qtbot.waitUntil(box.hasFocus, timeout=20_000)
+    qtbot.waitUntil(box.hasFocus, timeout=60_000)
     turn(box, -1)
     assert box.currentText() == "two"
