@@ -64,7 +64,7 @@ def mine(home: Path, hub: Hub, demo_model: Path) -> Iterator[None]:
 
 def settle(page: StartPage, qtbot: QtBot) -> None:
     qtbot.waitUntil(
-        lambda: page.found is not None and page.flow._looking is None and page.flow._surveying is None, timeout=20_000
+        lambda: page.found is not None and page.flow._looking is None and page.flow._surveying is None, timeout=60_000
     )
 
 
