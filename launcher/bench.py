@@ -20,6 +20,8 @@ NO_NGRAM = "none"
 ARGUMENTS: Mapping[str, str] = {"p_min": "--spec-draft-p-min", "draft_sampling": "--spec-draft-sampling"}
 """Settings that are no options of `serve`, and the engine's arguments that they are. They mean something with drafts
 only, as does NGRAM, the kind of n-gram drafting beside the model's own."""
+DRAFTING = (*ARGUMENTS, NGRAM)
+"""Settings without a meaning while MTP is off."""
 
 
 _CHAT = "The server was asked something else meanwhile."

@@ -114,7 +114,7 @@ def test_what_is_about_drafts_is_no_setting_of_mtp_off() -> None:
     beside = {"threads": 6, "draft_sampling": "probabilistic"}
     forecasts = (Forecast(0, 100.0, 99.0, 101.0), Forecast(2, 165.0, 160.0, 170.0))
     told = rows(TuneShown("m", "Code", Goal(), home, (), forecasts, beside))
-    assert [row.setting for row in told] == ["off · threads 6", "draft 2 · threads 6 · sampled drafts"]
+    assert [row.setting for row in told] == ["off · threads 6", "draft 2 · sampled drafts · threads 6"]
 
 
 def test_words() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, linear_regression
 from typing import Any
 
+from launcher.bench import DRAFTING
 from launcher.gui.tune.told import Curve, Part, Point, TrialRow
 from launcher.gui.words import ntr, tr
 from launcher.monitor.meter import total
@@ -83,7 +84,7 @@ def setting_words(settings: Settings, home: Settings) -> str:
     """Return settings in a few words: the draft length, and what else is not as in the baseline."""
     draft = draft_of(settings)
     others = [
-        f"{name.replace('_', '-')} {value}"
+        tr("sampled drafts") if value == "probabilistic" else f"{name.replace('_', '-')} {value}"
         for name, value in settings.items()
         if name != DRAFT and value != home.get(name)
     ]
@@ -99,7 +100,7 @@ def rows(shown: TuneShown) -> list[TrialRow]:
     listed = [_measured(shown, each, off, best=key(each.settings) == best) for each in found.values()]
     order = [(draft_of(each.settings), list(key(each.settings)) != list(key(home))) for each in found.values()]
     for forecast in _foreseen(shown):
-        settings = {**home, **shown.beside, DRAFT: forecast.draft}
+        settings = dict(_place(home, shown.beside, forecast.draft))
         if key(settings) not in found:
             ratio = forecast.value / off.value if off is not None and off.value else None
             listed.append(
@@ -230,8 +231,9 @@ def _is_beside(settings: Settings, shown: TuneShown) -> bool:
 
 
 def _place(home: Settings, beside: Settings, draft: int) -> Key:
-    """Return the settings of a draft length: MTP off is the baseline."""
-    return key({**home, **beside, DRAFT: draft} if draft else home)
+    """Return the settings of a draft length: with MTP off, what is about drafts stays as in the baseline."""
+    others = beside if draft else {name: value for name, value in beside.items() if name not in DRAFTING}
+    return key({**home, **others, DRAFT: draft})
 
 
 def _complete(home: Settings) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from launcher.gui.widgets.number import UNKNOWN
 from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.words import tr
 
-_SETTING, _RATE, _HOW = 0, 1, 7
+_SETTING, _RATE, _VRAM, _HOW = 0, 1, 5, 7
 _COLUMNS = 8
 _Index = QModelIndex | QPersistentModelIndex
 
@@ -165,6 +165,7 @@ class TrialTable(RowTable):
         """Show other rows."""
         chosen = self.currentIndex().row()
         self._model.show(rows)
+        self.setColumnHidden(_VRAM, bool(rows) and all(row.vram_mib is None for row in rows))
         self.fit()
         bar = self.horizontalScrollBar().sizeHint().height()
         self.setFixedHeight(self.row_height * (len(rows) + 1) + 2 * self.frameWidth() + bar)
@@ -180,9 +181,11 @@ class TrialTable(RowTable):
         for row in self._model.rows:
             widths = [body.horizontalAdvance(text) + edges for text in cells(row)]
             need = [max(pair) for pair in zip(need, widths, strict=True)]
+        need = [0 if self.isColumnHidden(column) else width for column, width in enumerate(need)]
         spare = max(self.viewport().width() - sum(need), 0)
         for column in range(_HOW):
-            self.setColumnWidth(column, need[column] + spare // (_COLUMNS + 1))
+            if not self.isColumnHidden(column):
+                self.setColumnWidth(column, need[column] + spare // (_COLUMNS + 1))
         left = self.viewport().width() - sum(map(self.columnWidth, range(_HOW)))
         self.setColumnWidth(_HOW, max(heads.horizontalAdvance(_heads()[_HOW]) + edges, left))  # its tip has all of it
 
