@@ -407,6 +407,31 @@ def test_the_last_reply_is_copied_by_its_key(pane: ChatPane, qtbot: QtBot, qapp:
     assert qapp.clipboard().text() == "second"
 
 
+@pytest.mark.parametrize("before", [[], ["What is MTP?"]])
+def test_a_question_of_which_nothing_came_is_kept_with_how_it_ended(
+    pane: ChatPane, qtbot: QtBot, before: list[str]
+) -> None:
+    for each in before:
+        say(pane, each, "A head.")
+    pane.ask("Lost?")
+    pane.end("Stopped by you.")
+    opened = in_file(pane, qtbot, lambda kept: kept.get(kept.all()[0].id))
+    assert opened.messages[-2].text == "Lost?"
+    assert (opened.messages[-1].ending, opened.messages[-1].footer) == (Ending.STOPPED, "Stopped by you.")
+    pane.clear()
+    pane.open(opened.id)
+    qtbot.waitUntil(lambda: len(pane.column.turns) == len(before) + 1, timeout=20_000)
+    said = [each.text() for each in pane.column.answers[-1].findChildren(Label)]
+    assert "Stopped by you." in said
+    assert len(pane.messages) == 2 * len(before)
+    say(pane, "Another?", "Yes.")
+    assert [each["role"] for each in pane.talk.request()] == ["user", "assistant"] * (len(before) + 1)
+    lost, another = pane.column.answers[-2:]
+    assert another.again_button.isVisibleTo(another)
+    assert not lost.again_button.isVisibleTo(lost)
+    assert in_file(pane, qtbot, lambda kept: len(kept.all())) == 1
+
+
 def test_a_question_without_a_reply_is_seen_and_not_asked_again_with_the_next(pane: ChatPane, qtbot: QtBot) -> None:
     say(pane, "What is MTP?", "A head.")
     opened = in_file(pane, qtbot, lambda kept: kept.get(pane.talk.id or ""))

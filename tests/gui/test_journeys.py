@@ -15,6 +15,8 @@ from PySide6.QtWidgets import QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
 from launcher.base.identity import ProcessId
+from launcher.conversations.records import Ending
+from launcher.conversations.store import Conversations
 from launcher.engine.state import State
 from launcher.gui.chat.pane import Answer
 from launcher.gui.window import Window
@@ -267,6 +269,18 @@ def test_a_question_without_an_answer_is_not_asked_again(demo: Window, qtbot: Qt
     with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         ask(demo, qtbot, "What is a draft?")
     assert "of drafts accepted" in texts(demo)
+
+
+def test_a_question_is_kept_when_the_window_closes_before_its_reply(demo: Window, qtbot: QtBot) -> None:
+    ask(demo, qtbot, "What is a draft?")
+    with qtbot.waitSignal(demo.gone, timeout=20_000):
+        demo.quit()
+    with Conversations() as kept:
+        (only,) = kept.all()
+        question, reply = kept.get(only.id).messages
+    assert question.text == "What is a draft?"
+    assert reply.ending is Ending.STOPPED
+    assert reply.footer
 
 
 def test_focus_can_be_seen_on_every_button(demo: Window, qtbot: QtBot) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import QObject, Signal
 
 from launcher.base.errors import LauncherError
+from launcher.conversations.records import Ending
 from launcher.gui.chat.compare import CompareBar, Course, Pair, in_words
 from launcher.gui.chat.reply import Answer
 from launcher.gui.chat.talk import Talk
@@ -47,7 +48,7 @@ class Comparing(QObject):
         first = not self._ids
         self._ids.append(message)
         if first and not answer.said:
-            self._talk.give_up(message)
+            self._talk.give_up(message, Ending.STOPPED if reply is None else Ending.WHOLE, footer)
             self.over.emit()
             return
         self._talk.end_reply(message, answer.said, reply, footer, steps=answer.steps, goes_on=first)

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QFileDialog
 from launcher import settings
 from launcher.base.errors import LauncherError
 from launcher.base.prompts import read_prompts
-from launcher.conversations.records import Conversation, title_of
+from launcher.conversations.records import Conversation, Ending, title_of
 from launcher.gui import theme
 from launcher.gui.chat.column import Turn
 from launcher.gui.chat.comparing import Comparing
@@ -143,7 +143,8 @@ class ChatPane(ChatFrame):
                 self.prompts.clear()
         else:
             self.prompts.clear()
-            other = self.talk.give_up(self._writing)
+            ending = Ending.STOPPED if reply is None else Ending.WHOLE
+            other = self.talk.give_up(self._writing, ending, footer)
             if other is not None:
                 self.banner.tell(footer, "attention")
                 self.talk.open_version(other, self.show_conversation)
@@ -286,11 +287,13 @@ class ChatPane(ChatFrame):
 
     def _offer_actions(self) -> None:
         """Offer with each reply what can be done with it now."""
+        last: dict[int, Turn] = {turn.at: turn for turn in self.column.turns}  # before it are those without a reply
         for turn in self.column.turns:
             if isinstance(turn.reply, Answer) and turn.reply is not self._answer:
-                asked = turn.at < len(self.messages)
+                asked = turn.at < len(self.messages) and turn is last[turn.at]
+                replied = asked and turn.at + 1 < len(self.messages)
                 turn.reply.show_actions(again=self._can_ask and asked, edit=self._can_ask and asked)
-                number, versions = self.talk.version(turn.at + 1) if turn.at + 1 < len(self.messages) else (0, [])
+                number, versions = self.talk.version(turn.at + 1) if replied else (0, [])
                 turn.reply.show_versions(number + 1, len(versions) if self._can_ask or not self._replying else 0)
 
     @Slot()

@@ -38,6 +38,8 @@ class Talk:
             self.messages.append({"role": message.role.value, "content": message.text})
             self.ids.append(message.id)
             self._versions[message.parent, message.role] = list(message.versions)
+        if self.messages and self.messages[-1] == {"role": Role.ASSISTANT.value, "content": ""}:
+            self.cut(len(self.messages) - 1)
         if self.messages and self.messages[-1]["role"] == Role.USER.value:
             self.cut(len(self.messages) - 1)
 
@@ -89,23 +91,19 @@ class Talk:
         """End a reply whose conversation is left."""
         self._kept.change(lambda kept: kept.end(message, Ending.STOPPED, footer=footer))
 
-    def give_up(self, reply: str) -> str | None:
-        """Take a reply of which nothing came back. Its question goes with it, so that it is not asked again with the
-        next, unless it has other replies: then return the newest of them."""
+    def give_up(self, reply: str, ending: Ending, footer: str) -> str | None:
+        """End a reply of which nothing came. Its question is kept, but not asked again with the next.
+
+        Where it has other replies, this one is taken back: then return the newest of them.
+        """
         question = self.ids[-1]
         others = self._versions[question, Role.ASSISTANT]
         others.remove(reply)
         if others:
             self._kept.change(lambda kept: kept.withdraw(reply))
             return others[-1]
-        self.messages.pop()
-        self.ids.pop()
-        for versions in self._versions.values():
-            if question in versions:
-                versions.remove(question)
-        self._kept.change(lambda kept: kept.withdraw(question))
-        if not any(self._versions.values()):
-            self.id = None
+        self.cut(len(self.messages) - 1)
+        self._kept.change(lambda kept: kept.end(reply, ending, footer=footer))
         return None
 
     def go_on_with(self, message: str, text: str) -> None:
