@@ -1,8 +1,9 @@
-"""What the core says, in the user's language.
+"""What the core says, in the user's language and in the window's words.
 
 The core says it in English, with its figures filled in, as the terminal prints it. Here a sentence is taken back to
-the text that it was made of, by `resources/locale/LANGUAGE/LC_MESSAGES/sentences.json`: English texts and translated
-ones, both with {names} for values and [brackets] around what may be absent. What is not known there stays English.
+the text that it was made of, by `resources/locale/LANGUAGE/LC_MESSAGES/sentences.json`: texts of the core and what the
+window says in their place, both with {names} for values and [brackets] around what may be absent. English has one, too,
+for what names flags and commands of the terminal. What is not known there stays as it is.
 """
 
 import json
@@ -67,13 +68,12 @@ class Sentence:
 
 
 def say(said: str) -> str:
-    """Return what the core said in the user's language, sentence by sentence where it is not one text as a whole."""
-    language = words.chosen()
-    return said if language == "en" or not said or len(said) > _LONGEST else _say(language, said)
+    """Return what the core said as the window says it, sentence by sentence where it is not one text as a whole."""
+    return _say(words.chosen(), said) if 0 < len(said) <= _LONGEST else said
 
 
 def say_error(error: LauncherError) -> str:
-    """Return an error's title and its hint in the user's language."""
+    """Return an error's title and its hint as the window says them."""
     return f"{say(error.title)} {say(error.hint)}".rstrip()
 
 
@@ -92,7 +92,7 @@ def _say(language: str, said: str) -> str:
         parts.append(known)
         gap = _END.match(said, end)
         done = gap.end() if gap else end
-    return " ".join(parts)
+    return " ".join(parts).replace("。 ", "。")
 
 
 def _known(language: str, said: str) -> str | None:
@@ -106,7 +106,8 @@ def _known(language: str, said: str) -> str | None:
 def _sentences(language: str) -> tuple[dict[str, str], tuple[Sentence, ...]]:
     """Return the texts without values, and those with some, those with most letters first."""
     path = shipped("resources", "locale", language, "LC_MESSAGES", "sentences.json")
-    texts: dict[str, str] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    read: dict[str, str] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    texts = {core.strip(): said.strip() for core, said in read.items()}
     plain = {english: said for english, said in texts.items() if not _VALUE.search(english)}
     forms = (each for english, said in texts.items() if english not in plain for each in forms_of(english, said))
     return plain, tuple(

@@ -27,14 +27,6 @@ _WORDS = {
 }
 _MEANING = {State.READY: "good", State.BUSY: "good", State.FAILED: "bad", State.STOPPED: "secondary"}
 _GLYPH = {State.READY: "dot", State.BUSY: "target", State.FAILED: "cross", State.STOPPED: "ring"}
-_FLAGS = {
-    "Start it with --draft 0": "Start it without MTP",
-    "set --draft 0": "start without MTP",
-    "Choose another one with --port, or leave --port out.": "Close that program, or start again.",
-    "a lower --ctx": "a shorter context",
-    "--ctx": "the context",
-    "--engine": "the engine",
-}
 _MOST = 2_000
 """Characters of an error, which may quote what a server or a file says."""
 _RUNNING = (State.READY, State.BUSY)
@@ -95,7 +87,7 @@ def derive(inputs: Inputs) -> View:
         subject=one_line(inputs.model or tr("No model yet")),
         address="" if resting else inputs.address,
         settings="" if resting else inputs.settings,
-        problem=_words(error) if error else "",
+        problem=one_line(say_error(error), _MOST) if error else "",
         actions=error.actions if error else (),
         resting=resting,
         offers_without_mtp=isinstance(error, ModelHasNoHead),
@@ -106,14 +98,6 @@ def derive(inputs: Inputs) -> View:
         replying=inputs.replying,
         prompt_hint=_prompt_hint(state, running=running),
     )
-
-
-def _words(error: LauncherError) -> str:
-    """Return an error in the window's words: its hints are written for the command line."""
-    text = one_line(say_error(error), _MOST)
-    for flag, words in _FLAGS.items():
-        text = text.replace(flag, words)
-    return text
 
 
 def _prompt_hint(state: State, *, running: bool) -> str:

@@ -17,6 +17,8 @@ _TEXTS = {
     "The file[ {file}] is broken[: {reason}].": "Die Datei[ {file}] ist kaputt[ ({reason})].",
     "{n} file{s} of {n} were read.": "{n} von {n} Dateien gelesen.",
     "{a}: {b}.": "{b} {a}",
+    "Look here.": "看这里。",
+    "Look there.": "看那里。",
 }
 
 
@@ -47,6 +49,7 @@ def german(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("3 files of 4 were read.", "3 files of 4 were read."),
         ("The file {x} is broken: Take another port..", "Die Datei {x} ist kaputt (Nimm einen anderen Port.)."),
         ("Too little: to be known.", "Too little: to be known."),
+        ("Look here. Look there.", "看这里。看那里。"),
         ("", ""),
     ],
 )
@@ -71,6 +74,8 @@ def test_what_was_made_to_be_slow_is_not(monkeypatch: pytest.MonkeyPatch) -> Non
     assert say("The file is broken: " * 90)
 
 
-def test_english_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "chosen", lambda: "en")
-    assert say("Port 80 is taken.") == "Port 80 is taken."
+def test_english_is_as_it_was_but_for_the_terminals_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert say("Port 80 is taken. Lower --ubatch or --ctx.") == (
+        "Port 80 is taken. Take a smaller ubatch or a shorter context."
+    )

@@ -28,11 +28,10 @@ def test_the_demo_is_offered_until_something_was_served() -> None:
 
 
 def test_a_missing_head_offers_to_start_without_mtp() -> None:
-    failed = Inputs(
-        status=Status(State.FAILED, error=ModelHasNoHead("No head.", "Start it with --draft 0, or do that.")), model="m"
-    )
+    hint = "Start it with --draft 0, or use a newer llama.cpp build."
+    failed = Inputs(status=Status(State.FAILED, error=ModelHasNoHead("No head.", hint)), model="m")
     assert derive(failed).offers_without_mtp
-    assert derive(failed).problem == "No head. Start it without MTP, or do that."
+    assert derive(failed).problem == "No head. Start it without MTP, or use a newer llama.cpp build."
     other = Inputs(status=Status(State.FAILED, error=EngineFailed("It broke.", "Do this.")), model="m")
     assert not derive(other).offers_without_mtp
     assert derive(other).problem == "It broke. Do this."

@@ -89,7 +89,7 @@ def test_a_text_that_changed_is_a_new_one_and_its_old_one_goes(catalog: Catalog)
     some = min(text for text in wanted() if isinstance(text, str))
     catalog.delete(some)
     catalog.add(f"{some} as it was", "old")
-    update(catalog)
+    update(catalog, template())
     assert untranslated(catalog) == [some]
     assert f"{some} as it was" not in catalog
 
@@ -115,7 +115,7 @@ def test_the_command_tells_what_waits_for_a_translation(tmp_path: Path) -> None:
     )
     assert done.returncode == 1, done.stderr
     first = done.stdout.splitlines()[0]
-    assert first == f"{TRANSLATED[0]}: {len(wanted())} texts, {len(wanted())} to be translated"
+    assert first == f"{TRANSLATED[0]}, mtp-launcher: {len(wanted())} texts, {len(wanted())} to be translated"
     assert (tmp_path / TRANSLATED[0] / "LC_MESSAGES" / "mtp-launcher.po").exists()
     assert (tmp_path / TRANSLATED[0] / "LC_MESSAGES" / "mtp-launcher.mo").exists()
 

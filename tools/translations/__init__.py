@@ -2,6 +2,7 @@
 
 import ast
 import io
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from launcher import __version__
 from launcher.base.words import LANGUAGES
 from launcher.gui.words import DOMAIN
 
+SENTENCES = "sentences"
+"""The name of the files with what the core says, beside those of the window's own texts."""
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "launcher"
 LOCALES = ROOT / "resources" / "locale"
@@ -45,24 +48,29 @@ def template() -> Catalog:
     return catalog
 
 
-def po_path(language: str) -> Path:
+def po_path(language: str, domain: str = DOMAIN) -> Path:
     """Return the file that a translator edits."""
-    return LOCALES / language / "LC_MESSAGES" / f"{DOMAIN}.po"
+    return LOCALES / language / "LC_MESSAGES" / f"{domain}.po"
 
 
 def mo_path(language: str) -> Path:
-    """Return the file that the program reads."""
+    """Return the file that the program reads for the window's own texts."""
     return po_path(language).with_suffix(".mo")
 
 
-def read(language: str) -> Catalog:
+def json_path(language: str) -> Path:
+    """Return the file that the program reads for what the core says."""
+    return po_path(language, SENTENCES).with_suffix(".json")
+
+
+def read(language: str, domain: str = DOMAIN) -> Catalog:
     """Return a language's translations; an empty catalogue where it has no file yet. Raises PoFileError."""
-    path = po_path(language)
+    path = po_path(language, domain)
     if not path.exists():
         name = LANGUAGES[language]
         return Catalog(
             language,
-            DOMAIN,
+            domain,
             msgid_bugs_address="",
             last_translator="",
             language_team=name,
@@ -70,15 +78,15 @@ def read(language: str) -> Catalog:
             fuzzy=False,
         )
     with path.open("rb") as file:
-        return read_po(file, locale=language, domain=DOMAIN, abort_invalid=True)
+        return read_po(file, locale=language, domain=domain, abort_invalid=True)
 
 
-def update(catalog: Catalog) -> None:
+def update(catalog: Catalog, source: Catalog) -> None:
     """Take over what the source says now. A text that has changed is a new one, for nothing is guessed."""
-    catalog.update(template(), no_fuzzy_matching=True, update_header_comment=False, update_creation_date=False)
+    catalog.update(source, no_fuzzy_matching=True, update_header_comment=False, update_creation_date=False)
     catalog.obsolete.clear()
     name = LANGUAGES[catalog.locale_identifier or "en"]
-    catalog.header_comment = f"# {name}: the texts of the window. How to translate: docs/translating.md"
+    catalog.header_comment = f"# {name}: what the window shows. How to translate: docs/translating.md"
     catalog.project, catalog.version = "mtp-launcher", __version__
 
 
@@ -94,6 +102,12 @@ def mo_bytes(catalog: Catalog) -> bytes:
     buffer = io.BytesIO()
     write_mo(buffer, catalog)
     return buffer.getvalue()
+
+
+def json_bytes(catalog: Catalog) -> bytes:
+    """Return a .json file of what is translated: the English text, and the translated one."""
+    said = {str(message.id): message.string for message in catalog if message.id and message.string}
+    return f"{json.dumps(dict(sorted(said.items())), ensure_ascii=False, indent=1)}\n".encode()
 
 
 def untranslated(catalog: Catalog) -> list[str]:
