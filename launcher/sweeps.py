@@ -3,15 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher.base.errors import BadOption, LauncherError
+from launcher.base.errors import BadOption, LauncherError, ServerNotFound, Unreachable
 from launcher.bench import SessionBench
 from launcher.engine.endpoint import Endpoint
 from launcher.engine.launch import DEFAULT_CONTEXT, DEFAULT_DRAFT, Launch, ServeOptions, check_model
 from launcher.engine.launch import plan as launch_plan
 from launcher.engine.settings import OPTIONS
+from launcher.engine.state import SERVING, State
 from launcher.session import Session
 from launcher.tuning.concurrency import prompts_for, stream_starts
 from launcher.tuning.curves import Axis, context_for, context_starts, curve_of, fill_starts, fills_for, runs_of
@@ -31,6 +33,7 @@ CURVE, ENDURE = "curve", "endure"
 STREAMS = (1, 2, 4)
 _CONTEXTS = 4
 _LEAST_CONTEXT = 2_048
+_NOTICED_S = 5.0
 _log = logging.getLogger(__name__)
 
 OnBegun = Callable[[str], object]
@@ -131,7 +134,7 @@ async def sweep_on(
     What was taken until it is cancelled has been told, and is kept. Raises what `curves_rounds.take` raises, and what
     is wrong with the engine.
     """
-    bench = SessionBench(session, sweep.subject.options, named=sweep.subject.named)
+    bench = _Bench(session, sweep.subject.options, named=sweep.subject.named)
     record = await _Record.begin(CURVE, sweep.subject, sweep.starts[0].settings, f"{sweep.workload.name}, {sweep.axis}")
     on_begun(record.id)
     found: list[Taken] = list(sweep.gaps)
@@ -159,6 +162,24 @@ async def sweep_on(
         await record.end({**curve.as_json(), "complete": complete, "sentence": " ".join(sentences(curve)[:1])})
 
 
+class _Bench(SessionBench):
+    """A SessionBench that, after a request that failed, knows whether the engine has ended: `become` then starts it."""
+
+    async def run(self, prompt: Prompt, *, seed: int) -> Run:
+        """See SessionBench."""
+        run = await super().run(prompt, seed=seed)
+        if run.error is not None:
+            await _noticed(self.session)
+        return run
+
+
+async def _noticed(session: Session) -> None:
+    """Wait until the session knows that its engine has ended, for 5 s at most: it need not have."""
+    with suppress(TimeoutError, ServerNotFound):
+        async with asyncio.timeout(_NOTICED_S):
+            await session.supervisor.wait_for(*(set(State) - set(SERVING)))
+
+
 def _prompts_at(sweep: Sweep, session: Session) -> PromptsAt:
     if sweep.axis is Axis.STREAMS:
         return prompts_for(sweep.workload.prompts)
@@ -169,7 +190,11 @@ def _prompts_at(sweep: Sweep, session: Session) -> PromptsAt:
         if fill not in known:
             name = f"{sweep.prompt.name} at {fill}" if fill else sweep.prompt.name
             prompt = replace(sweep.prompt, name=name, size=fill or sweep.prompt.size)
-            known[fill] = await sized([prompt], session.supervisor.client)
+            try:
+                known[fill] = await sized([prompt], session.supervisor.client)
+            except Unreachable:
+                await _noticed(session)
+                raise
         return known[fill]
 
     return prompts_at
@@ -189,7 +214,7 @@ async def endure_on(
 
     What was measured until it is cancelled has been told, and is kept. Raises what `endurance.endure` raises.
     """
-    bench = SessionBench(session, subject.options, named=subject.named)
+    bench = _Bench(session, subject.options, named=subject.named)
     settings = {**subject.settings, DRAFT: draft}
     record = await _Record.begin(ENDURE, subject, settings, f"{workload.name}, load")
     on_begun(record.id)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from launcher.base.errors import BadOption, ModelHasNoHead
@@ -131,6 +132,37 @@ async def test_cancelled_what_was_measured_is_told_and_kept(session: Session, su
     assert len(kept.runs) == len(found) == 3
     assert kept.result["complete"] is False
     assert [point["replies"] for point in kept.result["points"]] == [1, 1, 1]
+
+
+def end_engine(session: Session) -> None:
+    pid = session.supervisor.engine_pid
+    assert pid is not None
+    psutil.Process(pid).kill()
+
+
+async def test_an_engine_that_ends_is_a_result_and_started_again(session: Session, subject: Subject) -> None:
+    found: list[Taken] = []
+
+    def take(taken: Taken) -> None:
+        found.append(taken)
+        if len(found) == 1:
+            end_engine(session)
+
+    await sweep_on(session, sweep_of(Axis.FILL, subject, WORK, (0, 300, 500), rounds=1), take)
+    assert [each.place for each in found] == [0, 300, 500, 0, 300, 500]
+    assert [each.counts for each in found][2:] == [True] * 4  # at the second the end may be noticed before it is asked
+
+    runs: list[Run] = []
+
+    def keep(run: Run) -> None:
+        runs.append(run)
+        if len(runs) == 2:
+            end_engine(session)
+
+    await endure_on(session, subject, 0, WORK, 3.0, keep)
+    assert sum(run.error is not None for run in runs) in (1, 2)
+    assert runs[-1].counts
+    assert judge(runs).answer != "ended"
 
 
 async def test_sustained_load_asks_without_a_pause_until_its_time(session: Session, subject: Subject) -> None:

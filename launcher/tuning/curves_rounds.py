@@ -64,12 +64,13 @@ OnStep = Callable[[Step], None]
 
 @dataclass(slots=True)
 class _Times:
-    """What a start and its points took so far, in seconds."""
+    """What a start and its points took so far, in seconds. `failed` is why it cannot be served, found in a round."""
 
     points_left: int
     starts: list[float] = field(default_factory=list)
     points: list[float] = field(default_factory=list)
-    failed: bool = False
+    failed: str | None = None
+    failed_in: int | None = None
 
 
 class _Taking:
@@ -80,12 +81,31 @@ class _Taking:
         self._number = 0
 
     async def visit(self, index: int, turn: int, prompts_at: PromptsAt, warm_up: Prompt, seed: int) -> None:
-        """Serve a start's settings and measure its places, in this round's direction."""
+        """Serve a start's settings and measure its places, in this round's direction.
+
+        Where the server ended meanwhile, it is started again before the next place.
+        """
         start, times = self._starts[index], self._times[index]
-        if times.failed:
-            return
         places = start.places if turn % 2 == 0 else start.places[::-1]
-        self._tell(start, places[0])
+        for number, place in enumerate(places):
+            if times.failed is None:
+                self._tell(start, place)
+                spent_s = await self._serve(start, times, warm_up, seed)
+                if not number:
+                    times.starts.append(spent_s)
+            if times.failed is not None:
+                if times.failed_in in (None, turn):
+                    times.failed_in = turn
+                    self._keep(Taken(self._number, turn, start.series, place, error=times.failed))
+                continue
+            self._tell(start, place)
+            began_s = self._bench.now_s()
+            self._keep(await self._point(start, place, turn, prompts_at, seed))
+            times.points.append(self._bench.now_s() - began_s)
+            times.points_left -= 1
+
+    async def _serve(self, start: Start, times: _Times, warm_up: Prompt, seed: int) -> float:
+        """Serve a start's settings, unless they are served, and return the seconds that it took; note why it cannot."""
         began_s = self._bench.now_s()
         try:
             if await self._bench.become(start.settings):
@@ -93,17 +113,8 @@ class _Taking:
         except Superseded:
             raise
         except LauncherError as error:
-            times.failed, times.points_left = True, 0
-            for place in places:
-                self._keep(Taken(self._number, turn, start.series, place, error=error.title))
-            return
-        times.starts.append(self._bench.now_s() - began_s)
-        for place in places:
-            self._tell(start, place)
-            began_s = self._bench.now_s()
-            self._keep(await self._point(start, place, turn, prompts_at, seed))
-            times.points.append(self._bench.now_s() - began_s)
-            times.points_left -= 1
+            times.failed, times.points_left = error.title, 0
+        return self._bench.now_s() - began_s
 
     async def _point(self, start: Start, place: int, turn: int, prompts_at: PromptsAt, seed: int) -> Taken:
         again: tuple[Run, ...] = ()
@@ -136,7 +147,7 @@ class _Taking:
         """Return how long the rest takes if it takes what the same took before; None before all was done once."""
         seconds = 0.0
         for start, times in zip(self._starts, self._times, strict=True):
-            if times.failed:
+            if times.failed is not None:
                 continue
             if len(times.points) < len(start.places):
                 return None

@@ -45,8 +45,8 @@ async def endure(
     """Serve with `settings` and ask the same again and again for `seconds` of the bench's time; `on_run` gets each run.
 
     The first reply warms up and is not told; by its speed, the others are made as long as 3 s take, or a fortieth of
-    the time, within the prompt's own number of tokens. Three errors in a row end it. Raises NothingMeasured when the
-    first is not answered, and what Bench.become raises.
+    the time, within the prompt's own number of tokens. Three errors in a row end it; a server that ended is
+    started again after one. Raises NothingMeasured when the first is not answered, and what Bench.become raises.
     """
     await bench.become(settings)
     warm = await bench.run(replace(prompt, tokens=min(prompt.tokens, _TOKENS[0])), seed=seed)
@@ -57,8 +57,10 @@ async def endure(
     began_s, errors = bench.now_s(), 0
     while bench.now_s() - began_s < seconds and errors < _ERRORS_IN_A_ROW:
         run = await bench.run(asked, seed=seed)
-        errors = errors + 1 if run.error is not None else 0
         on_run(run)
+        errors = errors + 1 if run.error is not None else 0
+        if 0 < errors < _ERRORS_IN_A_ROW:
+            await bench.become(settings)  # which starts a server again that ended
 
 
 @dataclass(frozen=True, slots=True)

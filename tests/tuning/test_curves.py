@@ -173,6 +173,35 @@ async def test_a_fill_that_is_refused_is_a_result() -> None:
     assert found[0].error == "No prompt has 3 tokens."
 
 
+async def test_a_server_that_ends_at_a_place_is_started_again_for_the_next() -> None:
+    class Ending(Clocked):
+        """Without MTP it ends where the prompt is long, as engines do that run out of memory then."""
+
+        async def run(self, prompt: Prompt, *, seed: int) -> Run:
+            if prompt.size == 10_000 and not draft_of(self.starts[-1]):
+                self._settings = None
+                return Run(prompt.name, {}, self.now_s(), 0.1, error="The engine ended: out of memory.")
+            return await super().run(prompt, seed=seed)
+
+    bench = Ending(by_depth)
+    curve, found, _ = await fill_curve(bench, rounds=2)
+    assert [(each.place, each.counts) for each in found[:3]] == [(0, True), (10_000, False), (40_000, True)]
+    gone = curve.point(OFF, 10_000)
+    assert gone
+    assert gone.why == "The engine ended: out of memory."
+    assert curve.ratio("draft 2", 40_000)
+    assert [draft_of(settings) for settings in bench.starts] == [0, 0, 2, 0, 0]
+
+    bench = Ending(by_depth, cannot=lambda _: len(bench.starts) == 2)
+    curve, found, _ = await fill_curve(bench, rounds=2)
+    assert [each.error for each in found[:3]] == [
+        None,
+        "The engine ended: out of memory.",
+        "The engine ended while it loaded: out of memory.",
+    ]
+    assert [each.series for each in found] == [OFF] * 3 + ["draft 2"] * 6
+
+
 async def test_spoilt_replies_are_asked_again_and_do_not_count() -> None:
     def bench_with(*spoilt: int) -> Clocked:
         """The replies with these numbers are spoilt; that with number 0 warms up."""
