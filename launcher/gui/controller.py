@@ -52,6 +52,8 @@ class Controller(QObject):
     """LauncherError: what was asked of the server last cannot be"""
     applied = Signal(object)
     """LauncherError | None: `apply` has ended; after an error the settings before run again, if they can"""
+    fixing = Signal(object)
+    """Action: what was proposed is being done"""
     page_asked = Signal(str)
     chat_asked = Signal()
     link_asked = Signal(str)
@@ -157,6 +159,7 @@ class Controller(QObject):
 
     def fix(self, action: "Action") -> None:
         """Do what a diagnosis or a finding proposes."""
+        self.fixing.emit(action)
         self._model.update(problem=None)
         self._ask_for(lambda: self._service.fix(action))
 

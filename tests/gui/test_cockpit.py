@@ -104,6 +104,28 @@ def test_settings_that_fail_come_back_with_the_reason(
     assert not page.notices.isVisible()
 
 
+def test_what_failed_is_wished_for_no_more_once_it_is_mended_by_its_button(
+    page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
+) -> None:
+    page.controls.mode.changed.emit("advanced")
+    page.state.wish("extra", "--bogus-flag 7")
+    qtbot.waitUntil(lambda: page.state.changes == 1, timeout=60_000)
+    with qtbot.waitSignal(demo.controller.applied, timeout=60_000):
+        page.state.apply(0.0)
+    wait_for(State.READY)
+    qtbot.waitUntil(lambda: bool(page.notices.problem.buttons), timeout=60_000)
+    button = page.notices.problem.buttons[0]
+    assert button.text() == "Start without --bogus-flag"
+    with qtbot.waitSignal(demo.controller.launched, timeout=60_000):
+        qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    wait_for(State.READY)
+    assert not page.state.wishes
+    assert not page.controls.changes.isVisible()
+    assert not page.notices.problem.isVisible()
+    page.state.refresh()
+    assert page.state.extra == ()
+
+
 def test_a_start_that_fails_is_mended_by_its_button(
     window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path
 ) -> None:

@@ -11,6 +11,7 @@ from launcher.gui.controller import Controller
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:
+    from launcher.base.action import Action
     from launcher.engine.launch import Launch
     from launcher.engine.sampling import SamplingDefaults
     from launcher.engine.settings import Value
@@ -39,7 +40,7 @@ class SettingsState(QObject):
         self.preview: Preview | None = None
         self.problem: LauncherError | None = None
         self.defaults: SamplingDefaults | None = None
-        self.applying = False
+        self.applying = self._failed = False
         self._launch: Launch | None = None
         self._read_s = 0.0
         self._reading: Launch | None = None
@@ -49,6 +50,7 @@ class SettingsState(QObject):
         self._soon.timeout.connect(self._look)
         controller.launched.connect(self._take_launch)
         controller.applied.connect(self._take_applied)
+        controller.fixing.connect(self._take_fix)
         controller.setting_changed.connect(lambda _name, _value: self.sampling_told.emit())
         controller.closed.connect(lambda: self._take_launch(None))  # what is read then comes too late
         if controller.launch is not None:
@@ -183,8 +185,18 @@ class SettingsState(QObject):
             self.previewed.emit()
 
     @Slot(object)
-    def _take_applied(self, _error: LauncherError | None) -> None:
+    def _take_applied(self, error: LauncherError | None) -> None:
+        self._failed = error is not None
         self._show_applying(applying=False)
+
+    @Slot(object)
+    def _take_fix(self, action: "Action") -> None:
+        """Wish no more for what failed, where something else is done in its place."""
+        from launcher.engine.action import changes_settings
+
+        if self._failed and changes_settings(action):
+            self._failed = False
+            self.revert()
 
     def _show_applying(self, *, applying: bool) -> None:
         self.applying = applying
