@@ -35,7 +35,7 @@ WORK = Workload(
     ),
     "these tests",
 )
-SHORT_S = 12.0
+SHORT_S = 6.0
 
 
 @pytest.fixture
