@@ -1,12 +1,19 @@
 """What the tests of the command line share."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launcher.tuning.history import History
+from launcher.tuning.history_environment import GpuFacts, ModelFacts
+from tests.tuning.measured import ENVIRONMENT, OFF, ON
+from tests.tuning.measured import run as measured
 from tools.sparse_models.models import Model
 from tools.sparse_models.write import write
+
+_DAY_S = 86_400.0
 
 
 @pytest.fixture
@@ -31,3 +38,22 @@ def own_model(home: Path, made: Model) -> Path:
     files = "files = [{ quant = 'Q', file = 'own.gguf' }]\nspeculation = 'mtp'\nnative_context = 262_144\n"
     (folder / "own.toml").write_text(f"[[models]]\nid = 'own'\nname = 'My own'\n{files}\n{preset}")
     return path
+
+
+@pytest.fixture
+def two(home: Path) -> tuple[str, str]:
+    """A bench in 2026-11-01, and a tune with other hardware and two settings on 2026-11-02."""
+    now_s = 1_793_534_400.0
+    other = replace(
+        ENVIRONMENT, gpus=(GpuFacts("Tesla T4", "nvidia", 2**34, "1"),), model=ModelFacts("demo\x1b[31m", "F16")
+    )
+    with History(clock=lambda: now_s) as history:
+        bench = history.add_session("bench", ENVIRONMENT, OFF, workload="code", id="aaa0000001")
+        history.add_runs(bench, [measured(rate) for rate in (50.0, 51.0, 49.0)])
+        history.finish(bench, {"mean": 50.0})
+        now_s += _DAY_S
+        tune = history.add_session("tune", other, OFF, workload="prose", id="bbb0000002")
+        history.add_runs(tune, [measured(rate) for rate in (20.0, 20.2, 19.9)])
+        history.add_runs(tune, [measured(rate, ON) for rate in (29.0, 29.2, 28.7)])
+        history.finish(tune, {"sentence": "Draft 2 is 45 % faster than no MTP for prose."})
+    return bench, tune

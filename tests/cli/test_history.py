@@ -1,64 +1,18 @@
-"""`mtp-launcher history` and `compare` as a user types them."""
+"""`mtp-launcher history` as a user types it."""
 
 import json
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcher.cli.main import main
 from launcher.tuning.history import History
-from launcher.tuning.history_environment import GpuFacts, ModelFacts
 from launcher.tuning.use_counts import UseCounts
-from tests.tuning.measured import ENVIRONMENT, OFF, ON
-from tests.tuning.measured import run as measured
-
-DAY_S = 86_400.0
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a command printed, and its exit code."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def run(*arguments: str) -> Told:
-    out, err = StringIO(), StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            code = main(list(arguments), lambda _: 1)
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-    return Told(code, out.getvalue(), err.getvalue())
+from tests.cli.in_process import run
 
 
 def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
     return json.loads(run(*arguments, "--json").stdout)
-
-
-@pytest.fixture
-def two(home: Path) -> tuple[str, str]:
-    """A bench in 2026-11-01, and a tune with other hardware and two settings on 2026-11-02."""
-    now_s = 1_793_534_400.0
-    other = replace(
-        ENVIRONMENT, gpus=(GpuFacts("Tesla T4", "nvidia", 2**34, "1"),), model=ModelFacts("demo\x1b[31m", "F16")
-    )
-    with History(clock=lambda: now_s) as history:
-        bench = history.add_session("bench", ENVIRONMENT, OFF, workload="code", id="aaa0000001")
-        history.add_runs(bench, [measured(rate) for rate in (50.0, 51.0, 49.0)])
-        history.finish(bench, {"mean": 50.0})
-        now_s += DAY_S
-        tune = history.add_session("tune", other, OFF, workload="prose", id="bbb0000002")
-        history.add_runs(tune, [measured(rate) for rate in (20.0, 20.2, 19.9)])
-        history.add_runs(tune, [measured(rate, ON) for rate in (29.0, 29.2, 28.7)])
-        history.finish(tune, {"sentence": "Draft 2 is 45 % faster than no MTP for prose."})
-    return bench, tune
 
 
 def test_without_any_it_says_what_measures() -> None:
@@ -146,57 +100,6 @@ def test_they_are_deleted(two: tuple[str, str]) -> None:
     assert answer("history")["measurements"] == []
     with History() as history:
         assert history.use("place") == ()
-
-
-def test_two_are_compared_with_what_differs(two: tuple[str, str]) -> None:
-    told = run("compare", "aaa", "bbb")
-    assert told.returncode == 0
-    assert "A  aaa0000001  bench of Qwen3.6-35B-A3B UD-Q3_K_XL, code" in told.stdout
-    assert "different: the GPU was NVIDIA GeForce RTX 4090 and is Tesla T4" in told.stdout
-    assert "different: the model was Qwen3.6-35B-A3B UD-Q3_K_XL and is demo" in told.stdout
-    assert "MTP off" in told.stdout
-    assert "% slower (" in told.stdout
-    assert "Compared as two groups (Welch's t test" in told.stdout
-    found = answer("compare", "aaa", "bbb")
-    (row,) = found["rows"]  # the settings that both have measured
-    assert row["ratio"]["estimate"] == pytest.approx(0.4007, abs=0.001)
-    assert (row["paired"], row["told_apart"]) == (False, True)
-    assert row["second"]["settings"]["draft"] == 0
-
-
-def test_settings_of_one_are_compared_in_pairs(two: tuple[str, str]) -> None:
-    told = run("compare", "last:draft=0", "last:draft=2").stdout
-    assert "MTP off -> draft 2" in told
-    assert "% faster (" in told
-    assert "Compared in pairs" in told
-    assert "different times" not in told
-    (row,) = answer("compare", "bbb:draft=2", "bbb:draft=0")["rows"]
-    assert row["paired"]
-    assert row["ratio"]["high"] < 1
-
-
-def test_what_cannot_be_compared_is_told(two: tuple[str, str]) -> None:
-    for words, what in (
-        (("aaa", "bbb:draft=2,kv=q8_0"), ""),
-        (("aaa:draft=5", "bbb"), "has not measured draft 5. "),
-        (("aaa", "bbb:draft="), "chooses nothing"),
-        (("aaa", "zzz"), "There is no measurement zzz."),
-        (("aaa", "published:none"), "There is no published table none."),
-        (("published:olares-one/context-sizes", "bbb"), "no settings in common"),
-    ):
-        told = run("compare", *words)
-        assert (told.returncode == 0) == (not what)
-        assert what.strip() in told.stderr
-
-
-def test_ours_beside_a_published_table(two: tuple[str, str]) -> None:
-    told = run("compare", "published:olares-one/ten-runs", "aaa").stdout
-    assert "249.3 ± 2.1" in told
-    assert "draft 3, ctx 32768" in told
-    listed = run("history", "published").stdout
-    assert "published:rtx-5060-ti/moe-fill" in listed
-    assert len(answer("history", "published")["published"]) == 6
-    assert "Source" in run("history", "show", "published:olares-one/ten-runs").stdout
 
 
 def test_a_damaged_file_is_told(home: Path, two: tuple[str, str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.tuning.machine_preset import presets
-from tests.cli.test_history import run
+from tests.cli.in_process import run
 from tests.tuning.measured import ENVIRONMENT, MODEL
 from tests.tuning.test_machine_preset import kept, measured
 

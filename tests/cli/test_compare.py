@@ -1,0 +1,63 @@
+"""`mtp-launcher compare` as a user types it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.in_process import run
+
+
+def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+def test_two_are_compared_with_what_differs(two: tuple[str, str]) -> None:
+    told = run("compare", "aaa", "bbb")
+    assert told.returncode == 0
+    assert "A  aaa0000001  bench of Qwen3.6-35B-A3B UD-Q3_K_XL, code" in told.stdout
+    assert "different: the GPU was NVIDIA GeForce RTX 4090 and is Tesla T4" in told.stdout
+    assert "different: the model was Qwen3.6-35B-A3B UD-Q3_K_XL and is demo" in told.stdout
+    assert "MTP off" in told.stdout
+    assert "% slower (" in told.stdout
+    assert "Compared as two groups (Welch's t test" in told.stdout
+    found = answer("compare", "aaa", "bbb")
+    (row,) = found["rows"]  # the settings that both have measured
+    assert row["ratio"]["estimate"] == pytest.approx(0.4007, abs=0.001)
+    assert (row["paired"], row["told_apart"]) == (False, True)
+    assert row["second"]["settings"]["draft"] == 0
+
+
+def test_settings_of_one_are_compared_in_pairs(two: tuple[str, str]) -> None:
+    told = run("compare", "last:draft=0", "last:draft=2").stdout
+    assert "MTP off -> draft 2" in told
+    assert "% faster (" in told
+    assert "Compared in pairs" in told
+    assert "different times" not in told
+    (row,) = answer("compare", "bbb:draft=2", "bbb:draft=0")["rows"]
+    assert row["paired"]
+    assert row["ratio"]["high"] < 1
+
+
+def test_what_cannot_be_compared_is_told(two: tuple[str, str]) -> None:
+    for words, what in (
+        (("aaa", "bbb:draft=2,kv=q8_0"), ""),
+        (("aaa:draft=5", "bbb"), "has not measured draft 5. "),
+        (("aaa", "bbb:draft="), "chooses nothing"),
+        (("aaa", "zzz"), "There is no measurement zzz."),
+        (("aaa", "published:none"), "There is no published table none."),
+        (("published:olares-one/context-sizes", "bbb"), "no settings in common"),
+    ):
+        told = run("compare", *words)
+        assert (told.returncode == 0) == (not what)
+        assert what.strip() in told.stderr
+
+
+def test_ours_beside_a_published_table(two: tuple[str, str]) -> None:
+    told = run("compare", "published:olares-one/ten-runs", "aaa").stdout
+    assert "249.3 ± 2.1" in told
+    assert "draft 3, ctx 32768" in told
+    listed = run("history", "published").stdout
+    assert "published:rtx-5060-ti/moe-fill" in listed
+    assert len(answer("history", "published")["published"]) == 6
+    assert "Source" in run("history", "show", "published:olares-one/ten-runs").stdout
