@@ -58,6 +58,7 @@ class StartPage(QWidget):
         self.goal = ComboBox()
         self._lay_out()
         self._connect()
+        self._show_looking(Looking.COMPUTER)  # the first frame says what comes
         self._show_plan()
         self._show_buttons()
 
