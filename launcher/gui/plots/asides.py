@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from launcher.gui.sentences import say
 from launcher.gui.words import ntr, tr
 from launcher.machine.reading import Reading
 
@@ -30,7 +31,7 @@ def of_rate(samples: "Samples", limit: Reading | None, note: str = "") -> _Aside
         )
     elif limit is not None:
         lines.append(tr("limit not known"))
-        tips.append(limit.absent or "")
+        tips.append(say(limit.absent or ""))
     return "\n".join(lines), "\n".join(tips)
 
 
@@ -58,7 +59,7 @@ def of_throttling(latest: "Sampled", throttled: tuple[float, str] | None) -> _As
     if activity is None:
         return "", ""
     if activity.throttled_by is None:
-        return tr("throttling\nnot known"), activity.absent.get("throttled_by", "")
+        return tr("throttling\nnot known"), say(activity.absent.get("throttled_by", ""))
     return tr("no throttling\nin 5 min"), ""
 
 
@@ -66,8 +67,8 @@ def of_memory(latest: "Sampled", used_name: str, total_name: str) -> _Aside:
     """What of a memory is in use and free."""
     used, total = latest.readings.get(used_name), latest.readings.get(total_name)
     if used is None or used.value is None:
-        return "", (used.absent or "") if used else ""
+        return "", say(used.absent or "") if used else ""
     if total is None or total.value is None:
-        return tr("{used:,.1f} GiB\nin use", used=used.value / _GIB), (total.absent or "") if total else ""
+        return tr("{used:,.1f} GiB\nin use", used=used.value / _GIB), say(total.absent or "") if total else ""
     words = tr("of {total:,.1f} GiB", total=total.value / _GIB)
     return f"{words}\n{tr('{free:,.1f} free', free=(total.value - used.value) / _GIB)}", ""

@@ -68,7 +68,7 @@ def facts_of(found: Found) -> tuple[Fact, ...]:
         facts.append(Fact(subject, gpu.name, _gpu(gpu), taken(gpu.name) + ((better,) if better else ())))
     if described is None and not computer.machine.gpus:
         told = taken("GPU", "cannot be used")
-        facts.append(Fact(tr("GPU"), tr("None that can be used"), computer.machine.no_gpu_because or "", told))
+        facts.append(Fact(tr("GPU"), tr("None that can be used"), say(computer.machine.no_gpu_because or ""), told))
     facts += [] if described is not None else _others(computer)
     facts.append(_host(host))
     facts.append(_disk(found, taken(str(disk.folder))))
@@ -124,7 +124,7 @@ def _others(computer: Computer) -> Iterator[Fact]:
                 size=(largest.used_bytes or 0) / _MIB,
             )
         elif activity is not None and activity.processes is None:
-            more = activity.absent.get("processes", "")
+            more = say(activity.absent.get("processes", ""))
         subject = tr("Used by others")
         if len(computer.machine.gpus) > 1:
             subject = tr("Used by others, {name}", name=gpu.name)
@@ -146,7 +146,7 @@ def _host(host: Host) -> Fact:
 def _disk(found: Found, advice: tuple[str, ...]) -> Fact:
     disk = found.computer.disk
     if disk.free_bytes is None:
-        return Fact(tr("Disk for models"), tr("Free space unknown"), disk.absent.get("free_bytes", ""), advice)
+        return Fact(tr("Disk for models"), tr("Free space unknown"), say(disk.absent.get("free_bytes", "")), advice)
     size = found.plans[0].file.size_bytes if found.plans else None
     if size and disk.free_bytes < size:
         short = tr("The recommended model needs {size:.1f} GB.", size=size / _GB)
