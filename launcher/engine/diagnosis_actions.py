@@ -31,6 +31,7 @@ from launcher.engine.build import BUILT_IN
 from launcher.engine.diagnosis import Diagnosis, diagnose
 from launcher.models.fitting import CONTEXTS, fewest_on_host
 from launcher.models.geometry import geometry_of
+from launcher.models.library_index import origin_of
 from launcher.models.memory import Estimate, Setting, estimate
 from launcher.models.weights import weights_of
 
@@ -85,8 +86,10 @@ def _of_kind(error: LauncherError, options: ServeOptions) -> Iterator[Action]:
     for kind, actions in _OF_CODES:
         if isinstance(error, kind):
             for action in actions:
-                if action.kind is ActionKind.DOWNLOAD_AGAIN and "version" in error.facts:
-                    continue  # the same file would come
+                if action.kind is ActionKind.DOWNLOAD_AGAIN and (
+                    "version" in error.facts or origin_of(options.model) is None
+                ):
+                    continue  # the same file would come, or nobody knows from where
                 if not changes_settings(action) or _changes(action, options):
                     yield action
             return

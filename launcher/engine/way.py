@@ -12,7 +12,7 @@ from launcher.base.errors import ActionImpossible
 from launcher.engine.action import apply, changes_settings
 from launcher.engine.started import PROGRAM, Started, command_text
 from launcher.fetch.hub_cache import is_cached
-from launcher.models.library_index import read_index
+from launcher.models.library_index import origin_of
 
 _BACKENDS = {"cuda": "cuda", "vulkan": "vulkan", "hip": "rocm", "sycl": "sycl"}
 """ggml's names of backends, and those of `engine install`."""
@@ -73,9 +73,8 @@ def _pull(file: Path | None) -> Iterator[tuple[str, ...]]:
 
     `pull` writes over nothing, so what is there has to go first.
     """
-    index, _ = read_index()
-    record = next((each for each in index.records if file in each.paths), None)
-    if record is not None and record.repo is not None:
+    record = origin_of(file) if file is not None else None
+    if record is not None:
         if record.path.exists() and not is_cached(record.path):
             yield PROGRAM, "models", "remove", str(record.path)
         yield PROGRAM, "pull", record.words

@@ -90,6 +90,12 @@ def read_index() -> tuple[Index, str | None]:
     return _read(path)
 
 
+def origin_of(file: Path) -> Record | None:
+    """Return what is known of a file that came from a repository; None when nobody knows where it came from."""
+    index, _ = read_index()
+    return next((each for each in index.records if file in each.paths and each.repo is not None), None)
+
+
 def _read(path: Path) -> tuple[Index, str | None]:
     try:
         return Index.model_validate_json(path.read_bytes()), None

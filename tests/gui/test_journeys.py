@@ -18,6 +18,7 @@ from launcher.base.identity import ProcessId
 from launcher.conversations.records import Ending
 from launcher.conversations.store import Conversations
 from launcher.engine.state import State
+from launcher.gui.application import _asked_for
 from launcher.gui.chat.pane import Answer
 from launcher.gui.window import Window
 
@@ -184,6 +185,30 @@ def test_a_file_that_cannot_be_served_is_explained_and_nothing_is_lost(
     qtbot.mouseClick(button(window, "Start the demo"), Qt.MouseButton.LeftButton)
     wait_for(State.READY)
     assert "broken.gguf" not in texts(window)
+
+
+@pytest.mark.parametrize("what", ["missing", "junk", "empty", "cut"])
+def test_a_bad_file_of_a_second_start_is_told_with_what_helps_and_taken_away(
+    window: Window, wait_for: Wait, qtbot: QtBot, tmp_path: Path, demo_model: Path, what: str
+) -> None:
+    file = tmp_path / f"{what}.gguf"
+    whole = demo_model.read_bytes()
+    if what != "missing":
+        file.write_bytes({"junk": b"junk" * 1_000, "empty": b"", "cut": whole[: len(whole) // 2]}[what])
+    _asked_for(window, file, demo=False)
+    wait_for(State.FAILED)
+    problem = window.page("cockpit").notices.problem
+    assert problem.isVisible()
+    assert file.name in problem.text.text()
+    assert [each.text() for each in problem.buttons] == ["See the models that the catalogue knows"]
+    qtbot.mouseClick(button(window, "Dismiss"), Qt.MouseButton.LeftButton)
+    assert not problem.isVisible()
+    window.controller.show_page("start")
+    window.controller.show_page("cockpit")
+    window.rail.chip.show_view(window.controller.view)
+    assert not problem.isVisible()
+    window.open_file(file)
+    qtbot.waitUntil(problem.isVisible, timeout=20_000)
 
 
 def test_a_file_without_a_head_is_served_without_mtp_by_one_click(

@@ -32,6 +32,9 @@ class Notices(QWidget):
         self.findings: dict[Code, Banner] = {}
         self._dismissed: set[Code] = set()
         self._failed: LauncherError | None = None
+        self._shown: LauncherError | None = None
+        self._closed: LauncherError | None = None
+        """The errors that the line for what failed shows, and showed when the user took it away."""
         self._column = QVBoxLayout(self)
         self._column.setContentsMargins(0, 0, 0, 0)
         self._column.setSpacing(theme.px(theme.GAP))
@@ -48,9 +51,10 @@ class Notices(QWidget):
     @Slot(object)
     def show_view(self, view: View) -> None:
         """Show why the server failed or is being restarted."""
-        if view.problem:
-            inputs = self._controller.inputs
-            self._tell(view.problem, inputs.problem or inputs.status.error, without_mtp=view.offers_without_mtp)
+        inputs = self._controller.inputs
+        error = inputs.problem or inputs.status.error
+        if error is not None and error is not self._closed:
+            self._tell(view.problem, error, without_mtp=view.offers_without_mtp)
         elif self._failed is not None:
             self._tell(str(self._failed), self._failed, without_mtp=False)
         else:
@@ -103,15 +107,16 @@ class Notices(QWidget):
         self._fit()
 
     def _forget(self) -> None:
-        self._failed = None
+        self._failed, self._closed = None, self._shown
         self._fit()
 
-    def _tell(self, text: str, error: LauncherError | None, *, without_mtp: bool) -> None:
-        offered = [self._button(action) for action in (error.actions if error else ())]
+    def _tell(self, text: str, error: LauncherError, *, without_mtp: bool) -> None:
+        self._shown = error
+        offered = [self._button(action) for action in error.actions]
         buttons = [each for each in offered if each]
         if without_mtp:
             buttons.insert(0, (tr("Start without MTP"), lambda: self._controller.start(draft=0)))
-        self.problem.tell(text, "bad", buttons[:1], closes=error is self._failed)
+        self.problem.tell(text, "bad", buttons[:1])
 
     def _button(self, action: "Action | None") -> "Button | None":
         """Return the button that does what is proposed; None where only the user can."""

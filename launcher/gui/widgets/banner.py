@@ -51,7 +51,7 @@ class Banner(QFrame):
         self._layout.setAlignment(self._ways, Qt.AlignmentFlag.AlignVCenter)
         self.hide()
 
-    def tell(self, text: str, meaning: str = "bad", buttons: Sequence[Button] = (), *, closes: bool = True) -> None:
+    def tell(self, text: str, meaning: str = "bad", buttons: Sequence[Button] = ()) -> None:
         """Show a text with a meaning ("bad", "attention", "good", "information") and up to two buttons.
 
         What the core says is shown in the user's language.
@@ -73,7 +73,6 @@ class Banner(QFrame):
         self._ways.add(self._close)  # after them, for Tab as for the eye
         for before, after in pairwise([*self.buttons, self._close]):
             self.setTabOrder(before, after)
-        self._close.setVisible(closes)
         self.setAccessibleName(text)
         self._arrange()
         self.show()
