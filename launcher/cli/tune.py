@@ -91,7 +91,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.tuner import is_decided, keep_winner, tune_on
 
     kept = _kept(options) if options.go_on else None
-    if kept is not None and kept.verdict is not None:
+    if kept is not None and kept.verdict is not None and not _has_more_time(kept, options):
         return _ended(kept, options)
     prepared = await _prepared(options, kept)
     await _show_plan(prepared, kept, as_json=options.json)
@@ -130,6 +130,12 @@ def _kept(options: argparse.Namespace) -> KeptTune:
     return kept
 
 
+def _has_more_time(kept: KeptTune, options: argparse.Namespace) -> bool:
+    """Return whether a tune that came to no decision is given more time than it had."""
+    undecided = kept.verdict is not None and kept.verdict["mtp"] == "undecided"
+    return undecided and options.budget is not None and 60 * options.budget > kept.budget_s
+
+
 def _ended(kept: KeptTune, options: argparse.Namespace) -> int:
     """Tell what the last tune said; with --apply keep what it recommended."""
     from launcher.tuner import is_decided, keep_winner
@@ -145,6 +151,8 @@ def _ended(kept: KeptTune, options: argparse.Namespace) -> int:
     print(filled(str(verdict["sentence"])))
     if is_decided(verdict):
         print(_next(kept.model, applied=applied))
+    else:
+        print(_MORE)
     return 0
 
 
@@ -266,8 +274,7 @@ class _Lines:
         print(filled(verdict.sentence))
         if verdict.because:
             print(filled(f"Why: {verdict.because}."))
-        if is_decided(verdict.as_json()):
-            print(_next(self._prepared.model, applied=applied))
+        print(_next(self._prepared.model, applied=applied) if is_decided(verdict.as_json()) else _MORE)
 
 
 class _JsonLines:
@@ -338,6 +345,9 @@ def minutes(seconds: float) -> str:
 
 
 _AIM_WORDS = {"speed": "tokens/s", "answer": "time to the whole answer", "energy": "tokens per joule"}
+
+
+_MORE = "Give it more time: `mtp-launcher tune --continue --budget MIN`, counted from its beginning."
 
 
 def _next(model: str, *, applied: bool) -> str:

@@ -115,6 +115,11 @@ def test_after_a_kill_it_goes_on(quick: list[str]) -> None:
     assert trials[: len(kept)] == kept
     assert end["verdict"]["mtp"] == "undecided"
     assert end["applied"] is False
+    assert "--continue --budget MIN" in run("--continue").stdout
+    more = run("--continue", "--budget", "0.4", "--json")
+    plan, *again, end = map(json.loads, more.stdout.splitlines())
+    assert again[: len(trials)] == trials
+    assert len(again) > len(trials)
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     plots = window.page("cockpit").plots
     with qtbot.waitSignal(window.controller.launched, timeout=60_000):
         window.controller.apply({"draft": 1}, drain_s=0.0)
-    qtbot.waitUntil(lambda: plots._baseline is not None, timeout=60_000)
-    assert plots._baseline.text.endswith(" · as tuned")
+    qtbot.waitUntil(lambda: plots.references.baseline is not None, timeout=60_000)
+    assert plots.references.baseline.text.endswith(" · as tuned")
     qtbot.waitUntil(lambda: len(page.history.rows) == 1 and page.export.isEnabled(), timeout=60_000)
     assert page.history.rows[0].sentence == page.verdict.sentence.text()
     rows = page.table.rows
@@ -97,6 +97,21 @@ def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, w
     assert kept_tune() is None
     assert page.table.rows == ()
     assert page.measure.isEnabled()
+
+
+def test_what_is_undecided_gets_more_time(page: TunePage, work: Path, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
+        page._begin(Wanted(file=str(work), minutes=0.01))
+    assert page.verdict.sentence.text() == "Undecided: the time was too short."
+    (more,) = page.verdict.buttons
+    assert more.text() == "Measure for 10 minutes more"
+    assert page.tuning.last is not None
+    done = page.tuning.last.trials
+    more.click()
+    measured(page, qtbot, len(done) + 1)
+    assert page.tuning.last.trials[: len(done)] == done
+    with qtbot.waitSignal(page.tuning.paused, timeout=60_000):
+        page._pause()
 
 
 def test_a_server_that_is_stopped_meanwhile_pauses_it(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:

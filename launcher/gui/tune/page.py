@@ -1,6 +1,6 @@
 """The Tune page: what to optimise, how long to measure, and what came of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, QTimer
@@ -124,14 +124,14 @@ class TunePage(QWidget):
     def _measure(self) -> None:
         self._begin(self.wanted)
 
-    def _begin(self, wanted: Wanted | None) -> None:
+    def _begin(self, wanted: Wanted | None, *, more_minutes: float = 0.0) -> None:
         """Begin a tune, or with None go on with the last."""
         self.measure.setEnabled(False)
         self.export.setEnabled(False)
         self.verdict.show_verdict(card_words.beginning([(tr("Pause"), self._pause), (tr("Give up"), self._give_up)]))
         self._area.ensureWidgetVisible(self.verdict)
         self.verdict.buttons[0].setFocus()
-        self.tuning.begin(wanted)
+        self.tuning.begin(wanted, more_minutes=more_minutes)
 
     def _pause(self) -> None:
         self._wind_down()
@@ -198,8 +198,14 @@ class TunePage(QWidget):
 
     def _show_verdict(self, told: "TuneShown", *, kept: bool = False, may_keep: bool = True) -> None:
         decided = told.verdict is not None and (told.verdict["mtp"] != "undecided" or told.verdict["gain"])
-        keep = [(card_words.keep_words(told), self._keep)] if decided and may_keep and not kept else []
-        self.verdict.show_verdict(card_words.verdict(told, keep, kept=kept))
+        buttons: list[tuple[str, Callable[[], object]]] = []
+        if decided and may_keep and not kept:
+            buttons = [(card_words.keep_words(told), self._keep)]
+        elif not decided and may_keep:
+            minutes = self.wanted.minutes
+            words = ntr("Measure for 1 minute more", "Measure for {n} minutes more", round(minutes))
+            buttons = [(words, lambda: self._begin(None, more_minutes=minutes))]
+        self.verdict.show_verdict(card_words.verdict(told, buttons, kept=kept))
 
     def _show_failed(self, error: LauncherError) -> None:
         self._rest()

@@ -82,8 +82,8 @@ class Tuning(QObject):
 
         self._planning = self._controller.bridge.run(work, done=self.planned.emit, failed=lambda _: None)
 
-    def begin(self, wanted: Wanted | None) -> None:
-        """Begin a tune, or with None go on with the one that was begun last."""
+    def begin(self, wanted: Wanted | None, *, more_minutes: float = 0.0) -> None:
+        """Begin a tune, or with None go on with the one that was begun last, for some minutes more than it had."""
         if self.running:
             return
         self._forgets = False
@@ -92,6 +92,8 @@ class Tuning(QObject):
             from launcher.tuner import tune_on
 
             kept = await asyncio.to_thread(_kept) if wanted is None else None
+            if kept is not None:
+                kept = replace(kept, budget_s=kept.budget_s + 60 * more_minutes)
             prepared = await _prepare(session, model, wanted or Wanted(), kept)
             tell(prepared)
             return await tune_on(session, prepared, tell, resume=kept)
