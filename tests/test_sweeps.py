@@ -171,7 +171,7 @@ async def test_sustained_load_asks_without_a_pause_until_its_time(session: Sessi
     await endure_on(session, subject, 2, WORK, 2.0, runs.append, on_begun=ids.append)
     told = judge(runs)
     assert told.replies == len(runs) >= 1
-    assert told.seconds >= 2.0
+    assert told.seconds > 1.9  # the first reply is asked a moment after the clock is read
     assert all(run.counts and run.acceptance for run in runs)
     assert len({(run.acceptance, run.reply_tokens) for run in runs}) == 1  # the same each time, so the same steps
     with History() as history:
