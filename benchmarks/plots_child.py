@@ -54,8 +54,8 @@ def main() -> None:
     for n, kind in enumerate([*MarkKind] * 20):
         panel.marks.put(Mark(end_s - 3_500 + 20 * n, kind, "x"))
     panel.choose_length(3_600)
-    panel.set_limit(Reading(282.0))
-    panel.set_baseline(171.0)
+    panel.references.set_limit(Reading(282.0))
+    panel.references.set_baseline(171.0)
     _spin(500)
     card = panel.cards[0]
     repaint = [_frame(panel, lambda: None) for _ in range(rounds)]

@@ -155,18 +155,18 @@ def test_a_peak_of_one_sample_is_seen_in_an_hour(panel: PlotPanel) -> None:
 
 def test_the_limit_and_the_rate_without_mtp_are_lines_and_the_mean_is_a_share_of_the_limit(panel: PlotPanel) -> None:
     fill(panel)
-    panel.set_limit(Reading(250.0))
-    panel.set_baseline(171.2)
+    panel.references.set_limit(Reading(250.0))
+    panel.references.set_baseline(171.2)
     drawn(panel)
     levels = chart_of(panel.cards[0]).overlay.levels
     assert [(level.text, level.dotted) for level in levels] == [("limit 250", False), ("without MTP 171", True)]
     assert panel.cards[0].aside == "mean of 5 min 200.0\n80 % of the limit"
-    panel.set_limit(Reading(5_000.0))
+    panel.references.set_limit(Reading(5_000.0))
     drawn(panel)
     assert chart_of(panel.cards[0]).overlay.levels[0].text == "limit 5,000, above"
     assert panel.cards[0]._top < 1_000
-    panel.set_limit(Reading.unknown("Nobody tells the bandwidth."))
-    panel.set_baseline(None)
+    panel.references.set_limit(Reading.unknown("Nobody tells the bandwidth."))
+    panel.references.set_baseline(None)
     drawn(panel)
     assert chart_of(panel.cards[0]).overlay.levels == ()
     assert panel.cards[0].aside.endswith("limit not known")

@@ -36,7 +36,6 @@ class CockpitPage(QWidget):
         self.notices, self.copy_panel = Notices(controller), CopyPanel(controller)
         self.copy_panel.copied.connect(self.notices.say)
         self.welcome = self._make_welcome()
-        self.first_button = self.welcome.buttons[0]
         self._middle = QStackedWidget()
         self._middle.addWidget(self.welcome)
         self._middle.addWidget(self._make_figures())

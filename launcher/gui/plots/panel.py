@@ -6,26 +6,25 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent, Qt, QTimer, Signal
+from PySide6.QtCore import QEvent, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QHideEvent, QKeyEvent, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 from launcher.gui import theme
 from launcher.gui.plots import asides
-from launcher.gui.plots.card import PlotCard, Reference
+from launcher.gui.plots.card import PlotCard
 from launcher.gui.plots.cursor import Cursor
 from launcher.gui.plots.head import Head
 from launcher.gui.plots.marks import MarkLog
 from launcher.gui.plots.quantities import GPU_NAMES, MEAN_LENGTH, PLOTS, POSITIONS, position_name
+from launcher.gui.plots.references import References
 from launcher.gui.plots.saving import free_path, save_picture, save_table
 from launcher.gui.plots.span import Span
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:
-    from launcher.engine.launch import Launch
     from launcher.gui.controller import Controller
     from launcher.gui.plots.samples import Columns, Samples
-    from launcher.machine.reading import Reading
     from launcher.monitor.monitor import Sampled
 
 _TICK_MS = 100
@@ -53,8 +52,6 @@ class PlotPanel(QWidget):
         self._vram.hide()
         self._waiting: list[Sampled] = []
         self._latest: Sampled | None = None
-        self._limit: Reading | None = None
-        self._baseline: Reference | None = None
         self._throttled: tuple[float, str] | None = None
         self._drawn_s = self._said_s = float("-inf")
         self._stale = self._attaching = False
@@ -71,44 +68,15 @@ class PlotPanel(QWidget):
         self.head = Head()
         self._build()
         controller.sampled.connect(self.take_samples)
-        controller.launched.connect(self._take_launch)
-        self._take_launch(controller.launch)
+        self.references = References(controller, self)
+        self.references.changed.connect(self._show_references)
+        self.references.take_launch(controller.launch)
 
-    def set_baseline(self, tokens_per_second: float | None, source: str = "") -> None:
-        """Draw the measured rate without MTP as a dotted line; None takes it away. `source` says whence it is."""
-        self._baseline = None
-        if tokens_per_second is not None:
-            words = tr("without MTP {rate:,.0f}", rate=tokens_per_second)
-            self._baseline = Reference(tokens_per_second, f"{words} · {source}" if source else words, dotted=True)
-        self._show_references()
-
-    def set_limit(self, limit: Reading | None) -> None:
-        """Draw the limit that memory bandwidth sets, in tokens per second; without a value say why there is none."""
-        self._limit = limit
-        self._show_references()
-
+    @Slot()
     def _show_references(self) -> None:
-        limit = self._limit.value if self._limit is not None else None
-        line = Reference(limit, tr("limit {rate:,.0f}", rate=limit)) if limit else None
-        self._rate.references = tuple(each for each in (line, self._baseline) if each is not None)
+        self._rate.references = self.references.lines
         self._said_s = float("-inf")
         self.redraw()
-
-    def _take_launch(self, launch: Launch | None) -> None:
-        self.set_limit(None)
-        self.set_baseline(None)
-        if launch is not None:
-            work = self._controller.bridge.run
-            work(lambda _tell: _limit_of(launch), done=lambda limit: self._limit_came(launch, limit))
-            work(lambda _tell: _baseline_of(launch), done=lambda rate: self._baseline_came(launch, rate), failed=_pass)
-
-    def _baseline_came(self, launch: Launch, rate: float | None) -> None:
-        if self._controller.launch is launch:
-            self.set_baseline(rate, tr("as tuned"))
-
-    def _limit_came(self, launch: Launch, limit: Reading) -> None:
-        if self._controller.launch is launch:
-            self.set_limit(limit)
 
     # samples
 
@@ -196,7 +164,7 @@ class PlotPanel(QWidget):
             if not card.isHidden():
                 card.show_readings(latest.readings, samples)
         self._make_room()
-        self._rate.show_aside(*asides.of_rate(samples, self._limit, self._controller.note))
+        self._rate.show_aside(*asides.of_rate(samples, self.references.limit, self._controller.note))
         drafts = asides.of_drafts(latest)
         if drafts is not None:
             self._acceptance.show_aside(*drafts)
@@ -387,23 +355,3 @@ class PlotPanel(QWidget):
         self.head.pause_asked.connect(self.toggle_pause)
         self.head.table_asked.connect(self.export_csv)
         self.head.picture_asked.connect(self.export_png)
-
-
-def _pass(_error: object) -> None:
-    """Say nothing: a line more or less."""
-
-
-async def _baseline_of(launch: Launch) -> float | None:
-    import asyncio
-
-    from launcher.tuner import measured_without_mtp
-
-    return await asyncio.to_thread(measured_without_mtp, launch)
-
-
-async def _limit_of(launch: Launch) -> Reading:
-    import asyncio
-
-    from launcher.speed_limit import speed_limit
-
-    return await asyncio.to_thread(speed_limit, launch)
