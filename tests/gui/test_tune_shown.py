@@ -2,7 +2,8 @@
 
 import pytest
 
-from launcher.gui.tune.card_words import time_words, verdict
+from launcher.gui import words
+from launcher.gui.tune.card_words import sentence, time_words, verdict
 from launcher.gui.tune.shown import (
     TuneShown,
     curves,
@@ -110,11 +111,29 @@ def test_runs_of_the_history_are_trials_again() -> None:
 
 
 def test_what_is_about_drafts_is_no_setting_of_mtp_off() -> None:
-    home = {"threads": 4, "draft_sampling": "greedy"}
-    beside = {"threads": 6, "draft_sampling": "probabilistic"}
+    home: Settings = {"threads": 4, "draft_sampling": "greedy"}
+    beside: Settings = {"threads": 6, "draft_sampling": "probabilistic"}
     forecasts = (Forecast(0, 100.0, 99.0, 101.0), Forecast(2, 165.0, 160.0, 170.0))
     told = rows(TuneShown("m", "Code", Goal(), home, (), forecasts, beside))
     assert [row.setting for row in told] == ["off · threads 6", "draft 2 · sampled drafts · threads 6"]
+
+
+def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
+    told = {"mtp": "on", "draft": 2, "speedup": 1.41, "ci_low": 1.38, "ci_high": 1.44, "sentence": "Draft 2 is it."}
+    assert sentence(told, "Code") == "Draft 2 is it."
+    words.choose("zh_CN")
+    try:
+        said = [
+            sentence(told, "Code"),
+            sentence({**told, "mtp": "off", "ci_low": 0.7, "ci_high": 0.8}, "Code"),
+            sentence({**told, "mtp": "off", "ci_low": 0.97, "ci_high": 1.01}, "Code"),
+            sentence({**told, "mtp": "undecided", "ci_low": 0.9, "ci_high": 1.2}, "Code"),
+        ]
+        assert [each.isascii() for each in said] == [False] * 4
+        assert ["+38 %" in said[0], "-20 %" in said[1], "+1 %" in said[2], "+20 %" in said[3]] == [True] * 4
+        assert sentence({"mtp": "undecided", "sentence": "Undecided.", "speedup": None}, "Code") == "Undecided."
+    finally:
+        words.choose("en")
 
 
 def test_words() -> None:

@@ -1,9 +1,10 @@
 """What the verdict's card says while a tune is planned, runs, stands or has ended."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import LauncherError
+from launcher.gui import words
 from launcher.gui.sentences import say, say_error
 from launcher.gui.tune.told import Told
 from launcher.gui.words import ntr, tr
@@ -91,9 +92,32 @@ def verdict(shown: "TuneShown", buttons: Buttons, *, kept: bool = False) -> Told
     head = tr("Kept for this machine") if kept else tr("Verdict")
     kicker = f"{head} · {_name(shown.model)} · {shown.work} · {time_words(shown.seconds)} · {runs}"
     because = str(told.get("because") or "")
-    detail = tr("Why: {because}.", because=say(because)) if because else ""
+    detail = tr("Why: {because}.", because=because) if because else ""
     meaning = {"on": "good", "off": "good", "undecided": "attention"}[str(told["mtp"])]
-    return Told(say(str(told["sentence"])), kicker, detail, meaning, buttons)
+    return Told(sentence(told, shown.work), kicker, detail, meaning, buttons)
+
+
+def sentence(told: Mapping[str, Any], work: str) -> str:
+    """Return a verdict's sentence, in another language than English made anew from its figures: its own is made of
+    parts whose order is English.
+    """
+    ratio, low, high = told.get("speedup"), told.get("ci_low"), told.get("ci_high")
+    if words.chosen() == "en" or ratio is None or low is None or high is None:
+        return str(told["sentence"])
+    figures = {"work": work, "draft": told["draft"], "low": _change(low), "high": _change(high)}
+    match told["mtp"]:
+        case "on":
+            return tr("For {work}, draft {draft} changes the figure by {low} to {high} against no MTP.", **figures)
+        case "off" if high < 1:
+            return tr("Leave MTP off for {work}: it changes the figure by {low} to {high}.", **figures)
+        case "off":
+            return tr("Leave MTP off for {work}: no gain can be told ({low} to {high}).", **figures)
+        case _:
+            return tr("Undecided for {work}: MTP changes the figure by {low} to {high}.", **figures)
+
+
+def _change(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.0f} %"
 
 
 def unfinished(shown: "TuneShown", why: str) -> Told:
