@@ -10,6 +10,8 @@ from pytestqt.qtbot import QtBot
 
 from launcher.engine.state import State
 from launcher.gui import theme
+from launcher.gui.chat.pane import ChatPane
+from launcher.gui.controller import Controller
 from launcher.gui.window import Window
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
@@ -34,10 +36,14 @@ def window(qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
 
 @pytest.fixture
 def wait_for(window: Window, qtbot: QtBot) -> Callable[..., None]:
-    """Wait until the server is in one of the states."""
+    """Wait until the server is in one of the states; ready it is once the window knows its address, too."""
 
     def wait(*states: State) -> None:
-        qtbot.waitUntil(lambda: window.controller.inputs.status.state in states, timeout=60_000)
+        def reached() -> bool:
+            state = window.controller.inputs.status.state
+            return state in states and (state is not State.READY or bool(window.controller.view.address))
+
+        qtbot.waitUntil(reached, timeout=60_000)
 
     return wait
 
@@ -48,3 +54,27 @@ def demo(window: Window, wait_for: Callable[..., None]) -> Window:
     window.start_demo()
     wait_for(State.READY)
     return window
+
+
+@pytest.fixture
+def pane(qtbot: QtBot, qapp: QApplication, home: Path) -> ChatPane:
+    """The chat by itself, with nothing to ask: replies are what the test says."""
+    theme.apply(qapp, theme.current())
+    controller = Controller()
+    controller.ask = lambda *_: None  # type: ignore[method-assign]
+    pane = ChatPane(controller)
+    qtbot.addWidget(pane)
+    pane.resize(420, 700)
+    with qtbot.waitActive(pane, timeout=60_000):  # keys of a window that is not active go nowhere
+        pane.show()
+        pane.activateWindow()
+    pane.show_abilities(can_ask=True, replying=False, hint="")
+    return pane
+
+
+@pytest.fixture
+def chat(demo: Window, qtbot: QtBot) -> ChatPane:
+    """The chat of a window that serves the demo, ready for a question."""
+    found: ChatPane = demo.page("cockpit").chat
+    qtbot.waitUntil(lambda: demo.controller.view.can_ask, timeout=60_000)
+    return found

@@ -9,20 +9,11 @@ from pytestqt.qtbot import QtBot
 
 from launcher.engine.state import State
 from launcher.gui.chat.pane import ChatPane
-from launcher.gui.window import Window
 from tests.gui.test_chat import in_file
 from tests.gui.test_journeys import endless
 
 WAIT = 20_000
 Wait = Callable[..., None]
-
-
-@pytest.fixture
-def chat(demo: Window, qtbot: QtBot) -> ChatPane:
-    """The chat of a window that serves the demo."""
-    found: ChatPane = demo.page("cockpit").chat
-    qtbot.waitUntil(lambda: found._can_ask, timeout=WAIT)
-    return found
 
 
 def send(chat: ChatPane, qtbot: QtBot, text: str) -> None:

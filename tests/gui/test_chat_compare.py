@@ -1,0 +1,85 @@
+"""One question to two settings: A as the server runs, B with what the bar says."""
+
+from collections.abc import Callable
+
+import pytest
+from PySide6.QtCore import Qt
+from pytestqt.qtbot import QtBot
+
+from launcher.engine.state import State
+from launcher.gui.chat.compare import Pair
+from launcher.gui.chat.pane import ChatPane
+from launcher.gui.labels import Label
+from tests.gui.test_chat import in_file
+
+
+def compared(chat: ChatPane, qtbot: QtBot, **values: str) -> Pair:
+    chat.compare_button.setChecked(True)
+    for name, value in values.items():
+        chat.compare_bar.fields[name].setText(value)
+    chat.prompt.setPlainText("What is a draft?")
+    qtbot.keyClick(chat.prompt, Qt.Key.Key_Return)
+    qtbot.waitUntil(lambda: chat._comparing is None and chat._can_ask, timeout=60_000)
+    return chat.findChildren(Pair)[-1]
+
+
+def test_two_samplings_are_compared_without_a_restart(chat: ChatPane, qtbot: QtBot) -> None:
+    launch = chat._controller.launch
+    pair = compared(chat, qtbot, max_tokens="5")
+    a, b = (answer.said for answer in pair.answers)
+    assert len(b) < len(a)
+    assert chat._controller.launch is launch
+    assert [each["content"] for each in chat.messages] == ["What is a draft?", a]
+    pair.buttons[1].click()
+    assert chat.messages[-1]["content"] == b
+    kept = in_file(chat, qtbot, lambda kept: kept.get(chat.talk.id or ""))
+    assert kept.messages[1].text == b
+    assert kept.messages[1].settings["compared"] == {"max_tokens": 5}
+
+
+def test_a_setting_that_needs_a_restart_is_compared_and_taken_back(
+    chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
+) -> None:
+    pair = compared(chat, qtbot, draft="0")
+    assert all(answer.said for answer in pair.answers)
+    assert "of drafts accepted" in pair.answers[0]._footer.text()
+    assert "of drafts accepted" not in pair.answers[1]._footer.text()
+    wait_for(State.READY)
+    launch = chat._controller.launch
+    assert launch is not None
+    assert launch.options.draft == 2
+
+
+def test_a_comparison_whose_b_cannot_be_comes_back(chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]) -> None:
+    pair = compared(chat, qtbot, kv="q9_9")
+    assert pair.answers[0].said
+    assert pair.note.text()
+    wait_for(State.READY)
+    ask_again = chat._controller.launch
+    assert ask_again is not None
+    assert ask_again.options.draft == 2
+
+
+@pytest.mark.parametrize(("values", "why"), [({}, "B is as A"), ({"top_k": "many"}, "no value"), ({"draft": "x"}, "x")])
+def test_a_b_that_cannot_be_is_told_before_anything_is_asked(pane: ChatPane, values: dict[str, str], why: str) -> None:
+    pane.compare_button.setChecked(True)
+    for name, value in values.items():
+        pane.compare_bar.fields[name].setText(value)
+    pane.ask("Why?")
+    assert why in pane.banner.text.text()
+    assert pane.messages == []
+    assert pane.prompt.toPlainText() == "Why?"
+
+
+def test_b_takes_every_sampling_value_and_says_so_in_a_line(pane: ChatPane) -> None:
+    pane.compare_button.click()
+    bar = pane.compare_bar
+    bar.fields["min_p"].setText("0,1")
+    bar.thinking.button(False).click()
+    assert bar.chosen() == ({"min_p": 0.1, "thinking": False}, {})
+    pane.ask("Why?")
+    assert not bar.fields["min_p"].isVisible()
+    (line,) = [each.text() for each in bar.findChildren(Label) if each.isVisible()]
+    assert line == "B: min-p 0.1, thinking off. Runs A, then B; nothing is restarted."
+    bar.change_button.click()
+    assert bar.fields["min_p"].isVisible()
