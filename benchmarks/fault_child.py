@@ -133,7 +133,7 @@ def _flood(window: Window, seconds: float) -> None:
             "peak_mib": psutil.Process().memory_info().rss / 2**20,
         }
         print(json.dumps(told), flush=True)
-        window.close()
+        window.quit()
 
     window.controller.launched.connect(lambda launch: QTimer.singleShot(1_000, begin) if launch else None)
     _serve(window, _fake(int(_RATE * (seconds + 4))))

@@ -21,7 +21,7 @@ from launcher.engine.load_times import LoadClock, keep_load_time
 from launcher.engine.logs import LogBook
 from launcher.engine.settings import Value, remember
 from launcher.engine.started import Started, keep_start
-from launcher.engine.state import SERVING, EngineStarted, Event, State, Status
+from launcher.engine.state import ADDRESS_CHANGED, SERVING, EngineStarted, Event, Notice, State, Status
 from launcher.engine.supervisor import Supervisor
 from launcher.engine.way import Way, way
 from launcher.monitor.health_event import HealthEvent
@@ -65,6 +65,7 @@ class Session:
         self._on_event = on_event
         self._also: list[OnEvent] = []
         self._hides_lost_port = False
+        self._lost_port: int | None = None
         self._requests = 0
         self._supervisor: Supervisor | None = None
         self._presence: Presence | None = None
@@ -213,7 +214,7 @@ class Session:
             except PortBusy:
                 if not moves_left:
                     raise
-                self._port = None
+                self._lost_port, self._port = self._port, None
             else:
                 break
 
@@ -309,6 +310,15 @@ class Session:
 
         self._presence, self._port = presence, endpoint.port
         self._supervisor = supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), listen)
+        lost, self._lost_port = self._lost_port or endpoint.in_place_of, None
+        if lost is not None and lost != endpoint.port:
+            listen(
+                Notice(
+                    ADDRESS_CHANGED,
+                    f"Port {lost} is in use by another program, so the address is another one this time:"
+                    f" {endpoint.url}. Programs that were told the old address need the new one.",
+                )
+            )
         return supervisor
 
     def _note(self, event: Event, supervisor: Supervisor) -> None:

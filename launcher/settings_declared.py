@@ -115,7 +115,7 @@ SETTINGS = (
         CLOSE,
         mark("Window"),
         mark("Closing the window"),
-        mark("Quitting stops the server. Where the system has no tray, closing always quits."),
+        mark("Quitting stops the server. Where the system has no tray, nothing can be served without the window."),
         "choice",
         ASK,
         "now",

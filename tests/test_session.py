@@ -20,8 +20,9 @@ from launcher.base.errors import ModelBroken, PortBusy, ServerNotFound, Supersed
 from launcher.base.paths import runtime_dir
 from launcher.engine import registry
 from launcher.engine.client import ChatRequest
+from launcher.engine.endpoint import claim
 from launcher.engine.launch import ServeOptions
-from launcher.engine.state import Event, State, Status
+from launcher.engine.state import Event, Notice, State, Status
 
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=20)
 
@@ -218,6 +219,20 @@ async def test_a_port_that_another_program_takes_first_is_exchanged_for_another(
         assert len({mine.supervisor.endpoint.port, *thief.ports}) == 3
         assert [entry.port for entry in registry.running()] == [mine.supervisor.endpoint.port]
         assert State.FAILED not in thief.states
+
+
+async def test_another_address_than_the_last_time_is_told_with_its_reason(options: ServeOptions) -> None:
+    usual = claim(None).port
+    events: list[Event] = []
+    mine = app.Session(on_event=events.append)
+    with socket.create_server(("127.0.0.1", usual)):
+        await mine.start(options)
+        address = mine.supervisor.endpoint.url
+        await mine.stop()
+    (told,) = [event for event in events if isinstance(event, Notice)]
+    assert told.code == "address_changed"
+    assert f"Port {usual} is in use by another program" in told.text
+    assert address in told.text
 
 
 async def test_a_port_that_was_asked_for_is_not_exchanged(options: ServeOptions) -> None:

@@ -27,11 +27,15 @@ _LOCK_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a server listens, and the key that opens it. Shared, it listens on every address of this computer."""
+    """Where a server listens, and the key that opens it. Shared, it listens on every address of this computer.
+
+    `in_place_of` is the usual port, where another program has that.
+    """
 
     port: int
     api_key: str = field(repr=False)
     shared: bool = False
+    in_place_of: int | None = field(default=None, compare=False)
 
     @property
     def host(self) -> str:
@@ -88,6 +92,7 @@ def claim(port: int | None, *, taken: frozenset[int] = frozenset(), shared: bool
     host = ALL_ADDRESSES if shared else HOST
     with _kept_endpoints() as kept:
         known = {entry.port: entry.api_key for entry in kept.endpoints}
+        wanted = port
         if port is not None:
             if port in taken or not is_free(port, host):
                 raise PortBusy(
@@ -97,13 +102,15 @@ def claim(port: int | None, *, taken: frozenset[int] = frozenset(), shared: bool
                 )
             chosen = port
         else:
-            usual = (number for number in known if number in _PORTS)
+            usual = [number for number in known if number in _PORTS]
+            wanted = next((number for number in usual if number not in taken), None)
             fresh = random.sample(_PORTS, k=200)
             free = (number for number in (*usual, *fresh) if number not in taken and is_free(number, host))
             chosen = next(free)
         if chosen not in known:
             kept.endpoints.append(_Kept(port=chosen, api_key=secrets.token_urlsafe(32)))
-        return Endpoint(chosen, known.get(chosen) or kept.endpoints[-1].api_key, shared)
+        lost = wanted if wanted != chosen else None
+        return Endpoint(chosen, known.get(chosen) or kept.endpoints[-1].api_key, shared, lost)
 
 
 def all_kept() -> tuple[Endpoint, ...]:

@@ -61,5 +61,8 @@ class Notice:
     text: str
 
 
+ADDRESS_CHANGED = "address_changed"
+"""The code of the notice that another program has the usual port."""
+
 Event = Status | LogAdded | EngineStarted | Notice
 Listener = Callable[[Event], None]

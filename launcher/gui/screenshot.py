@@ -67,4 +67,4 @@ class Photographer(QObject):
             told["problem"] = problem
             self._window.exit_code = 1
         print(json.dumps(told), flush=True)
-        self._window.close()
+        self._window.quit()

@@ -21,6 +21,7 @@ from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton
 
 from launcher import settings
 from launcher.base.paths import state_dir
+from launcher.engine.state import ADDRESS_CHANGED, Notice
 from launcher.gui.controller import Controller
 from launcher.gui.page_room import PageRoom
 from launcher.gui.pages import PAGES
@@ -228,35 +229,44 @@ class Window(QMainWindow):
     def closeEvent(self, event: QCloseEvent) -> None:  # noqa: N802
         """Go into the tray, if the user wants that; else stop the server first, then close.
 
-        The first time, a line asks; closing once more means to quit. A second close does not wait for the server.
+        While a model is served, a line asks before; closing once more means to quit. A second close does not wait for
+        the server.
         """
         if self._may_close or not self.isEnabled():
             event.accept()
             return
         event.ignore()
         self._keep_place()
-        if self.tray is not None and not self._quitting:
+        if not self._quitting:
             way = self._way or settings.value(CLOSE)
-            if way == ASK and not self._asks and not self.controller.view.resting:
-                self._ask_about_tray()
+            asks = way == ASK or (way == TRAY and self.tray is None)
+            if asks and not self._asks and not self.controller.view.resting:
+                self._ask_how_to_close()
                 return
-            if way == TRAY:
+            if way == TRAY and self.tray is not None:
                 self.hide()
                 return
         self.setEnabled(False)
         self.controller.close()
 
-    def _ask_about_tray(self) -> None:
+    def _ask_how_to_close(self) -> None:
         self._asks = True
-        text = tr("A model is being served. Keep serving it from the tray when this window closes? This is kept.")
-        self.notice.tell(
-            text,
-            "information",
-            [
-                (tr("Keep serving"), lambda: self._answer(keeps=True)),
-                (tr("Stop and quit"), lambda: self._answer(keeps=False)),
-            ],
-        )
+        if self.tray is None:
+            text = tr("A model is being served. It is stopped when this window closes: this system has no tray.")
+            self.notice.tell(text, "information", [(tr("Stop and quit"), self.quit)])
+        else:
+            text = tr(
+                "A model is being served. Keep serving it from the tray when this window closes?"
+                " Your answer is not asked for again; Settings has it under Closing the window."
+            )
+            self.notice.tell(
+                text,
+                "information",
+                [
+                    (tr("Keep serving"), lambda: self._answer(keeps=True)),
+                    (tr("Stop and quit"), lambda: self._answer(keeps=False)),
+                ],
+            )
         self.notice.buttons[0].setFocus()
 
     def _answer(self, *, keeps: bool) -> None:
@@ -286,6 +296,7 @@ class Window(QMainWindow):
         controller = self.controller
         controller.view_changed.connect(self._show_view)
         controller.launched.connect(self._show_launch)
+        controller.noticed.connect(self._show_notice)
         controller.closed.connect(self._close_now)
         controller.page_asked.connect(self.show_page)
         controller.file_asked.connect(self._choose_file)
@@ -319,6 +330,12 @@ class Window(QMainWindow):
             ours = launch.build.name == "built-in"
             name = tr("built-in engine") if ours else tr("{engine} engine", engine=launch.build.name)
             self.rail.show_engine(name, launch.build.version)
+
+    @Slot(object)
+    def _show_notice(self, notice: Notice) -> None:
+        """Say on whatever page what concerns other programs, too."""
+        if notice.code == ADDRESS_CHANGED:
+            self.notice.tell(notice.text, "attention")
 
     @Slot()
     def _choose_file(self) -> None:

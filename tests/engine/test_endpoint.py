@@ -40,7 +40,10 @@ def test_a_usual_port_that_is_taken_is_passed_over() -> None:
     usual = claim(None)
     with socket.create_server(("127.0.0.1", usual.port)):
         assert claim(None).port != usual.port
+        assert claim(None).in_place_of == usual.port
+        assert claim(None, taken=frozenset({usual.port})).in_place_of is None  # another server of ours
     assert claim(None) == usual
+    assert claim(None).in_place_of is None
 
 
 def test_an_asked_port_that_is_taken_is_an_error() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from pytestqt.qtbot import QtBot
 from launcher.base.identity import ProcessId
 from launcher.conversations.records import Ending
 from launcher.conversations.store import Conversations
+from launcher.engine.endpoint import claim
 from launcher.engine.state import State
 from launcher.gui.application import _asked_for
 from launcher.gui.chat.pane import Answer
@@ -112,6 +114,16 @@ def test_a_reply_can_be_stopped_with_escape_and_another_asked(
     assert len(answers(demo)) == 2
 
 
+def test_another_address_than_the_last_time_is_said(window: Window, wait_for: Wait) -> None:
+    usual = claim(None).port
+    with socket.create_server(("127.0.0.1", usual)):
+        window.start_demo()
+        wait_for(State.READY)
+    assert window.notice.isVisible()
+    assert f"Port {usual} is in use by another program" in window.notice.text.text()
+    assert window.controller.inputs.address in window.notice.text.text()
+
+
 def test_stopping_and_starting_again_keeps_the_address(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     address, engine = demo.controller.view.address, engine_of(demo)
     qtbot.mouseClick(button(demo, "Stop"), Qt.MouseButton.LeftButton)
@@ -168,6 +180,7 @@ def test_closing_in_the_middle_of_a_reply_leaves_no_process(
         psutil.Process().children(recursive=True)
     )
     with qtbot.waitSignal(demo.controller.closed, timeout=60_000):
+        demo.close()  # asks
         demo.close()
     assert not engine.running()
     assert ours

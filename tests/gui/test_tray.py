@@ -11,7 +11,7 @@ from launcher import settings
 from launcher.engine.state import State
 from launcher.gui.tray import Tray, make_icon
 from launcher.gui.window import Window
-from launcher.settings_declared import NOTIFICATIONS
+from launcher.settings_declared import ASK, NOTIFICATIONS, TRAY
 
 Wait = Callable[..., None]
 
@@ -102,6 +102,22 @@ def test_closing_again_while_it_asks_means_to_quit(window: Window, tray: Tray, w
     with qtbot.waitSignal(window.gone, timeout=60_000):
         window.close()
     assert window.controller.view.word == "Stopped"
+
+
+@pytest.mark.parametrize("way", [ASK, TRAY])
+def test_without_a_tray_closing_asks_before_it_stops_what_is_served(
+    window: Window, wait_for: Wait, qtbot: QtBot, way: str
+) -> None:
+    window._way = way
+    window.start_demo()
+    wait_for(State.READY)
+    window.close()
+    assert window.isVisible()
+    assert window.controller.view.word == "Ready"
+    assert "stopped when this window closes" in window.notice.text.text()
+    assert [each.text() for each in window.notice.buttons] == ["Stop and quit"]
+    with qtbot.waitSignal(window.gone, timeout=60_000):
+        qtbot.mouseClick(window.notice.buttons[0], Qt.MouseButton.LeftButton)
 
 
 def test_without_a_server_closing_asks_nothing(window: Window, tray: Tray, qtbot: QtBot) -> None:
