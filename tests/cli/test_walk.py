@@ -171,7 +171,7 @@ def test_a_broken_file_is_found_before_an_engine_runs(tmp_path: Path, demo_model
     answer = json.loads(run(*COMMAND, "diagnose", "--json").stdout)
     assert (answer["code"], answer["severity"], answer["log"]) == ("model_broken", "fatal", None)
     assert answer["cause"].startswith("cut.gguf is cut short: ")
-    assert answer["action"]["kind"] == "download_again"
+    assert answer["action"]["kind"] == "other_model"
     model.write_bytes(whole)
     with serving(f"mtp-launcher serve {model}"):
         assert run(*COMMAND, "diagnose").returncode == 1
