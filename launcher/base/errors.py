@@ -148,6 +148,12 @@ class PortBusy(LauncherError):
     code = "port_busy"
 
 
+class GpuUnseen(LauncherError):
+    """The engine does not see the GPU that it was chosen for."""
+
+    code = "gpu_unseen"
+
+
 class EngineFailed(LauncherError):
     """The engine ended or went silent before or while it served."""
 

@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.base.errors import DiskFull, DraftsInert, LauncherError, LibraryMissing
+from launcher.base.errors import DiskFull, DraftsInert, GpuUnseen, LauncherError, LibraryMissing
 from launcher.base.files import private_folder
 from launcher.base.paths import cache_dir
 from launcher.engine.archive import unpack
 from launcher.engine.assets import Choice, Target, choose, slowness, target_of
-from launcher.engine.install_errors import GpuUnseen, ReleaseMissing, SelfTestFailed
+from launcher.engine.install_errors import ReleaseMissing, SelfTestFailed
 from launcher.engine.installed import (
     AUTOMATIC,
     PROGRAM,

@@ -21,12 +21,6 @@ class KnownBad(LauncherError):
     code = "known_bad"
 
 
-class GpuUnseen(LauncherError):
-    """The engine does not see the GPU that it was chosen for."""
-
-    code = "gpu_unseen"
-
-
 class SelfTestFailed(LauncherError):
     """An engine was installed or tested and is not what it was taken for."""
 

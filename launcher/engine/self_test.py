@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.base.errors import DraftsInert, LauncherError, LibraryMissing
+from launcher.base.errors import DraftsInert, GpuUnseen, LauncherError, LibraryMissing
 from launcher.base.paths import expanded, state_dir
 from launcher.base.units import percent
 from launcher.engine.assets import gpu_for
@@ -19,7 +19,7 @@ from launcher.engine.build import Build, Device, find_on_path, list_devices, pro
 from launcher.engine.client import ChatRequest, Timings
 from launcher.engine.demo import demo_preset, unpack_demo_model
 from launcher.engine.endpoint import HOST, Endpoint
-from launcher.engine.install_errors import GpuUnseen, SelfTestFailed
+from launcher.engine.install_errors import SelfTestFailed
 from launcher.engine.installed import AUTOMATIC, BUILT_IN_NAME, read_store
 from launcher.engine.known_bad import build_number
 from launcher.engine.launch import ServeOptions

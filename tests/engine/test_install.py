@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.errors import GpuUnseen
 from launcher.engine import installed
 from launcher.engine.assets import Target
 from launcher.engine.install import InstallProgress, available, install
-from launcher.engine.install_errors import GpuUnseen, KnownBad, ReleaseMissing
+from launcher.engine.install_errors import KnownBad, ReleaseMissing
 from launcher.engine.installed import InstalledEngine, read_store
 from launcher.engine.staging import store_dir
 from launcher.fetch.transfer import TransferSettings

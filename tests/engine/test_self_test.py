@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.base.errors import DraftsInert, EngineMissing, LauncherError, LibraryMissing
+from launcher.base.errors import DraftsInert, EngineMissing, GpuUnseen, LauncherError, LibraryMissing
 from launcher.engine import installed
-from launcher.engine.install_errors import GpuUnseen, SelfTestFailed
+from launcher.engine.install_errors import SelfTestFailed
 from launcher.engine.self_test import check_engine, self_test
 from launcher.engine.staging import installing
 from launcher.machine.gpu import Gpu
