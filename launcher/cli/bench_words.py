@@ -9,6 +9,7 @@ from launcher.base.text import one_line
 from launcher.base.units import percent
 from launcher.cli.layout import filled, print_table
 from launcher.cli.output import print_json, rounded
+from launcher.tuning.statistics import plus_minus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +76,10 @@ def _speed(found: Measured) -> str:
     whose = "" if found.clock == "engine" else ", by the clock here"
     said = f"{decode.mean:.1f} tokens/s"
     if interval is not None and interval.n > 1:
-        said += f" ± {interval.half_width:.1f} (95 % interval of the mean of {interval.n} rounds{whose})"
+        reach = plus_minus(interval)
+        said += reach
+        if "±" in reach:
+            said += f" (95 % interval of the mean of {interval.n} rounds{whose})"
     spread = f"; standard deviation {decode.stdev:.1f}" if decode.stdev is not None else ""
     return f"{said}{spread} over {decode.runs} replies"
 
@@ -169,7 +173,7 @@ def print_standings(found: Sequence[Standing], targets: Sequence[Target], work: 
 def _standing(each: Standing, target: Target) -> tuple[str, ...]:
     found = each.measured
     decode, interval = (found.decode, found.interval) if found else (None, None)
-    spread = f" ± {interval.half_width:.1f}" if interval and interval.n > 1 else ""
+    spread = plus_minus(interval) if interval else ""
     first = found.first_token if found else None
     drafts = found.acceptance if found else None
     return (

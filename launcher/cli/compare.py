@@ -30,7 +30,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from launcher.base.text import one_line
+    from launcher.base.text import one_line, prose
     from launcher.tuning.history import History
     from launcher.tuning.history_named import session_named, split_choice
     from launcher.tuning.report_compare import percent_faster
@@ -54,5 +54,5 @@ def _run(options: argparse.Namespace) -> int:
         rows.append((each.label, interval(each.first.decode), interval(each.second.decode), ratio))
     print_table(rows, right={1, 2})
     for note in found.notes:
-        print(filled(note, "  "))
+        print(filled(prose(note), "  "))
     return 0

@@ -22,6 +22,7 @@ from launcher.cli.subject_options import (
     subject_for,
 )
 from launcher.cli.terminal import rewrite
+from launcher.tuning.statistics import plus_minus
 
 if TYPE_CHECKING:
     from launcher.sweeps import Sweep
@@ -263,7 +264,7 @@ def _cost_lines(costs: Costs) -> list[str]:
 def _rate(point: Point | None) -> str:
     if point is None or point.rate is None:
         return _UNKNOWN
-    reach = f" ± {point.rate.half_width:.1f}" if point.rate.n > 1 else ""
+    reach = plus_minus(point.rate)
     each = f" ({point.each:.1f} each)" if point.each is not None and point.replies > point.rate.n else ""
     return f"{point.rate.estimate:.1f}{reach}{each}"
 

@@ -128,6 +128,7 @@ def _show(history: History, options: argparse.Namespace) -> int:
     from launcher.tuning.history_named import session_named
     from launcher.tuning.report import as_data, words
     from launcher.tuning.report_export import HEAD, about, baseline_report, cells, title
+    from launcher.tuning.report_two import tune_note
 
     session = session_named(history, options.id)
     told = baseline_report(session)
@@ -142,6 +143,8 @@ def _show(history: History, options: argparse.Namespace) -> int:
         print_table([HEAD, *(cells(told, row) for row in told.rows)], right={1, 2, 3})
         if told.common:
             print(filled(words(told.common), "  all with "))
+        if note := tune_note(session):
+            print(filled(note, "  "))
     else:
         print("  Nothing was measured.")
     print_table([(name, text) for name, text in about(session).items()])

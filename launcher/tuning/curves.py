@@ -10,7 +10,7 @@ from launcher.monitor.meter import Acceptance, total
 from launcher.tuning.curves_rounds import Start, Taken
 from launcher.tuning.records import Run, Settings
 from launcher.tuning.space import DRAFT
-from launcher.tuning.statistics import Interval, Pair, mean_interval, paired_speedup
+from launcher.tuning.statistics import Interval, Pair, paired_speedup, rate_interval
 
 OFF = "no MTP"
 """The series without MTP."""
@@ -220,7 +220,7 @@ def _point(axis: Axis, taken: Sequence[Taken], series: str, place: int) -> Point
         series=series,
         place=place,
         tokens=_same([run.prompt_tokens + run.cached_tokens for run in runs]),
-        rate=mean_interval(rates) if rates else None,
+        rate=rate_interval(rates) if rates else None,
         each=_mean([run.decode_rate for run in runs]),
         prefill=_mean([run.prefill_rate for run in runs]),
         first_token_s=_mean([run.first_token_s for run in runs]),

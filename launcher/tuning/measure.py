@@ -11,7 +11,7 @@ from launcher.base.errors import NothingMeasured
 from launcher.monitor.meter import Acceptance, total
 from launcher.tuning.plan_of_trials import WARM_UP_TOKENS
 from launcher.tuning.records import Bench, Prompt, Run
-from launcher.tuning.statistics import Interval, mean_interval
+from launcher.tuning.statistics import Interval, rate_interval
 
 WIDTH = 0.03
 """Half of the interval, as a share of the mean, below which a speed is known well enough."""
@@ -160,7 +160,7 @@ async def measure(
         if number < most and now_s - began_s + (now_s - round_s) > budget_s:
             ended = Ended.BUDGET
             break
-    measured = Measured(tuple(runs), mean_interval(rounds) if rounds else None, ended)
+    measured = Measured(tuple(runs), rate_interval(rounds) if rounds else None, ended)
     if not measured.answered:
         why = next((run.error or run.spoilt for run in (first, *runs) if run.error or run.spoilt), "")
         raise NothingMeasured(f"Nothing could be measured. {why}")
@@ -199,7 +199,7 @@ def round_rate(runs: Sequence[Run], prompts: Sequence[Prompt]) -> float | None:
 def _narrow(rounds: Sequence[float], width: float) -> bool:
     if len(rounds) < 2:
         return False
-    interval = mean_interval(rounds)
+    interval = rate_interval(rounds)
     return interval.half_width <= width * interval.estimate
 
 

@@ -1,8 +1,9 @@
 """Runs as figures: one row for each setting that was measured, with means, spread, acceptance and speed-up.
 
-A mean's interval is Student's t at 95 %, over the runs; that of tokens/s over the starts of the server where there
-were several, as runs of one start are more alike. The speed-up is the ratio of typical speeds (`report_compare`). Only
-runs that count are in the figures; how many there were beside them is told.
+A mean's interval is Student's t at 95 %, over the runs; that of tokens/s, over logarithms, over the starts of the
+server where there were several, else over rounds, as the replies of one start and of one round are more alike. The
+speed-up is the ratio of typical speeds (`report_compare`). Only runs that count are in the figures; how many there were
+beside them is told.
 """
 
 import math
@@ -15,7 +16,7 @@ from launcher.monitor.meter import Acceptance, total
 from launcher.tuning.records import Run, Settings, Value
 from launcher.tuning.report_compare import Start, speedup_of_starts
 from launcher.tuning.space import DRAFT, draft_of, key
-from launcher.tuning.statistics import CONFIDENCE, Interval, t_quantile
+from launcher.tuning.statistics import CONFIDENCE, Interval, rate_interval, t_quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ def _row(starts: Sequence[Start], base: Sequence[Start]) -> Row:
         runs=len(counted),
         failed=len(others),
         why=others[-1] if others else None,
-        decode=_of_starts(figure(lambda run: run.decode_rate), [start.rate for start in starts]),
+        decode=_with_limits(figure(lambda run: run.decode_rate), starts),
         prefill=figure(lambda run: run.prefill_rate),
         first_token_s=figure(lambda run: run.first_token_s),
         acceptance=total(drafts) if drafts else None,
@@ -217,10 +218,15 @@ def _row(starts: Sequence[Start], base: Sequence[Start]) -> Row:
     )
 
 
-def _of_starts(runs: Figure | None, rates: Sequence[float | None]) -> Figure | None:
-    """Return the figure of all runs with the interval of several starts' means around it."""
-    starts = Figure.of(rates)
-    if runs is None or starts is None or starts.high is None:
-        return runs
-    reach = starts.high - starts.mean
-    return replace(runs, low=runs.mean - reach, high=runs.mean + reach)
+def _with_limits(runs: Figure | None, starts: Sequence[Start]) -> Figure | None:
+    """Return the figure of all runs with the interval of several starts around it, of a single start's rounds else."""
+    if runs is None:
+        return None
+    rates = [rate for start in starts if (rate := start.rate)]
+    if len(rates) == 1:
+        rates = [rate for start in starts for rate in start.rounds]
+    if len(rates) < 2:
+        return replace(runs, low=None, high=None)
+    found = rate_interval(rates)
+    factor = found.high / found.estimate
+    return replace(runs, low=runs.mean / factor, high=runs.mean * factor)

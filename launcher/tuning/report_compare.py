@@ -2,14 +2,15 @@
 
 Runs of one start of a server are more alike than those of two, so where both sides were started several times it is
 starts that are compared, each by the typical speed of its runs: neighbours in pairs, so that what drifts cancels.
-Of single starts runs are compared: those of the same prompts in pairs, prompt by prompt, so that what the prompt does
-to both cancels; so are runs that took turns. All else is compared by Welch's t test on the logarithms of the speeds,
-which asks for no equal spread (B. L. Welch, Biometrika 34, 1947).
+Of fewer starts rounds are compared, each the typical speed of one reply to every prompt that both have: the replies of
+a round are more alike than rounds are, and what the prompts differ by is no noise. Rounds that took turns are pairs.
+Where there is but one round, its prompts are the pairs. All else is compared by Welch's t test on the logarithms of the
+speeds, which asks for no equal spread (B. L. Welch, Biometrika 34, 1947).
 """
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.tuning.records import Run
@@ -44,6 +45,11 @@ class Start:
         """The typical speed of those that count: their geometric mean."""
         logs = [math.log(run.decode_rate) for run in self.runs if run.counts and run.decode_rate]
         return math.exp(math.fsum(logs) / len(logs)) if logs else None
+
+    @property
+    def rounds(self) -> tuple[float, ...]:
+        """The mean speed of each round, in which every prompt was answered once: what `bench` takes, too."""
+        return tuple(statistics.fmean(each.values()) for each in _rounds(_rates(self.runs)))
 
 
 def speedup_of_starts(
@@ -83,21 +89,32 @@ def _neighbours(before: Mapping[int, float], after: Mapping[int, float]) -> list
 def speedup(
     baseline: Sequence[Run], candidate: Sequence[Run], *, together: bool = True, confidence: float = CONFIDENCE
 ) -> Speedup:
-    """Return how many times as fast the candidate's replies were. `together` means: measured taking turns.
+    """Return how many times as fast the candidate's rounds were. `together` means: measured taking turns.
 
     Raises ValueError when one of them has no run that counts.
     """
     before, after = _rates(baseline), _rates(candidate)
     if not before or not after:
         raise ValueError("no speed-up without runs on both sides")
-    pairs = [pair for prompt, rates in before.items() for pair in zip(rates, after.get(prompt, ()), strict=False)]
-    same = before.keys() == after.keys() and all(len(before[each]) == len(after[each]) for each in before)
-    if len(pairs) > 1 and (len({*before} & {*after}) > 1 or (together and same)):
-        return Speedup(paired_speedup(pairs, confidence), paired=True)
-    ratio = welch(
-        [x for each in before.values() for x in each], [x for each in after.values() for x in each], confidence
-    )
-    return Speedup(ratio, paired=False)
+    shared = [prompt for prompt in before if prompt in after]
+    if shared:
+        before, after = ({prompt: each[prompt] for prompt in shared} for each in (before, after))
+    ones, others = ([_typical(round_.values()) for round_ in _rounds(each)] for each in (before, after))
+    if min(len(ones), len(others)) < 2 and len(shared) > 1:
+        return Speedup(paired_speedup([(_typical(before[p]), _typical(after[p])) for p in shared], confidence), True)
+    if together and shared and len(ones) == len(others) > 1:
+        return Speedup(paired_speedup(list(zip(ones, others, strict=True)), confidence), paired=True)
+    return Speedup(welch(ones, others, confidence), paired=False)
+
+
+def _typical(rates: Collection[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(math.fsum(map(math.log, rates)) / len(rates))
+
+
+def _rounds(rates: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    """Return the rounds in which every prompt has a reply: the first of each, the second of each, and so on."""
+    return [dict(zip(rates, each, strict=True)) for each in zip(*rates.values(), strict=False)]
 
 
 def welch(baseline: Sequence[float], candidate: Sequence[float], confidence: float = CONFIDENCE) -> Interval:

@@ -14,6 +14,7 @@ from launcher.tuning.records import Run
 from launcher.tuning.report import Figure, Report, Row, by_prompt, report, words
 from launcher.tuning.report_compare import percent_faster
 from launcher.tuning.share import as_json
+from launcher.tuning.statistics import Interval, plus_minus
 
 HEAD = ("SETTINGS", "TOKENS/S", "RUNS", "STDEV", "ACCEPTED", "FIRST TOKEN", "AGAINST THE BASELINE")
 _FIGURES = (
@@ -122,7 +123,8 @@ def interval(figure: Figure | None) -> str:
     if figure is None:
         return ""
     digits = 0 if figure.mean >= 1_000 else 1 if figure.mean >= 10 else 2
-    reach = "" if figure.high is None else f" ± {figure.high - figure.mean:.{digits}f}"
+    known = figure.low is not None and figure.high is not None
+    reach = plus_minus(Interval(figure.mean, figure.low or 0.0, figure.high or 0.0, figure.n), digits) if known else ""
     return f"{figure.mean:.{digits}f}{reach}"
 
 

@@ -34,6 +34,16 @@ class Beside:
         return " -> ".join(text or "as served" for text in own)
 
 
+def tune_note(session: Session) -> str:
+    """Return why a tune's own verdict has other figures than a table of all its starts; nothing for other verbs."""
+    if session.kind != "tune" or not session.result.get("sentence"):
+        return ""
+    return (
+        "These figures take in every start, also those of the search. The tune's own verdict rests on the fresh pairs "
+        "that it made to compare, so its figures differ, and they are the ones to go by."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Two:
     """Two measurements compared. `differences` are those of hardware, driver, engine and model, in words."""
@@ -48,6 +58,8 @@ class Two:
         """What to know of how it was compared."""
         kinds = {row.speedup.paired for row in self.rows if row.speedup}
         notes = []
+        if self.first.id == self.second.id and (own := tune_note(self.first)):
+            notes.append(f"{own} It says: {self.first.result['sentence']}")
         if True in kinds:
             notes.append(
                 "Compared in pairs, of neighbouring starts or of the same prompts, so that what both share cancels."

@@ -69,6 +69,27 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
     return Interval(mean, mean - reach, mean + reach, n)
 
 
+def rate_interval(rates: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Return the mean of rates and an interval that no rate below 0 is in: Student's t over their logarithms.
+
+    Its ends are the mean times and divided by the same factor. Raises ValueError without any, or for one of 0.
+    """
+    if len(rates) < 2:
+        return mean_interval(rates, confidence)
+    logs = mean_interval([math.log(rate) for rate in rates], confidence)
+    mean, reach = statistics.fmean(rates), logs.high - logs.estimate
+    return Interval(mean, mean * math.exp(-reach), mean * _exp(reach), logs.n)
+
+
+def plus_minus(interval: Interval, digits: int = 1) -> str:
+    """Return " ± 1.3" for an interval of a rate; one that is wider than the rate itself says nothing, and says so."""
+    if not math.isfinite(interval.high):
+        return ""
+    if interval.half_width > interval.estimate / 2:
+        return " (too few runs for limits)"
+    return f" ± {interval.half_width:.{digits}f}"
+
+
 def paired_speedup(pairs: Sequence[Pair | tuple[float, float]], confidence: float = CONFIDENCE) -> Interval:
     """Return the typical ratio of candidate to baseline, and its interval: Student's t over the logarithms.
 

@@ -14,6 +14,8 @@ from launcher.tuning.tuner_state import Trial
 
 MARGIN = 0.02
 """Less than this much faster is no reason to change anything."""
+_WIDEST = math.log(3) / 2
+"""Half of the widest interval of logarithms that is told."""
 Answer = Literal["on", "off", "undecided"]
 
 
@@ -111,7 +113,8 @@ class Tried:
 def tried(trials: Sequence[Trial], goal: Goal) -> list[Tried]:
     """Return what was tried, in the order of the first trial of each.
 
-    A value is the geometric mean over the runs that count; its interval is Student's t over starts, None for one.
+    A value is the geometric mean over the runs that count; its interval is Student's t over starts, None for one, and
+    where its ends are so far apart (by more than 3 times) that it would say nothing.
     """
     by_settings: dict[Key, list[Trial]] = {}
     for trial in trials:
@@ -125,7 +128,7 @@ def tried(trials: Sequence[Trial], goal: Goal) -> list[Tried]:
         if starts:
             found = mean_interval(starts)
             value = goal.value_of(found.estimate)
-            if math.isfinite(found.low):
+            if found.half_width <= _WIDEST:
                 low, high = sorted((goal.value_of(found.low), goal.value_of(found.high)))
         rows.append(Tried(same[0].settings, value, low, high, len(starts), sum(map(len, scores)), error))
     return rows

@@ -1,5 +1,6 @@
 """A tune's verdict from its questions and their answers."""
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -7,7 +8,7 @@ from launcher.tuning.records import Settings
 from launcher.tuning.space import draft_of, key
 from launcher.tuning.tuner_course import Course
 from launcher.tuning.tuner_questions import ERROR, Question, Questions
-from launcher.tuning.tuner_state import Trial
+from launcher.tuning.tuner_state import Stage, Trial
 from launcher.tuning.verdict import Answer, Compared, Verdict, not_distinguishable, recommended, sentence, why
 
 _ANSWERS: dict[bool | None, Answer] = {True: "on", False: "off", None: "undecided"}
@@ -28,7 +29,7 @@ def made(course: Course, questions: Questions) -> Verdict:
     if mtp is not None:
         on, off = _of(course.trials, mtp.candidate), _of(course.trials, mtp.against)
         because = why(on, off, {} if answer == "on" else _no_room(course, mtp))
-        values = (_value(course, on), _value(course, off)) if on and off else None
+        values = _values(course, compared) if compared and on and off else None
         rivals = _rivals(course, mtp.candidate) if answer == "on" else []
         if rivals:
             more.append(not_distinguishable(mtp.candidate, rivals))
@@ -92,6 +93,22 @@ def _of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
     return [trial for trial in trials if trial.error is None and key(trial.settings) == key(settings)]
 
 
-def _value(course: Course, trials: Sequence[Trial]) -> float:
-    scores = [score for t in trials for run in t.runs if (score := course.goal.score(run)) is not None]
-    return course.goal.value_of(statistics.fmean(scores))
+def _values(course: Course, compared: Compared) -> tuple[float, float] | None:
+    """Return the goal's values with MTP and without that go with a comparison: they have exactly its ratio.
+
+    Their level is that of the starts that it rests on; None where there are none.
+    """
+    scores = [_score(course, settings) for settings in (compared.candidate, compared.against)]
+    known = [score for score in scores if score is not None]
+    if len(known) < 2:
+        return None
+    level, half = statistics.fmean(known), math.log(compared.ratio.estimate) / 2
+    return course.goal.value_of(level + half), course.goal.value_of(level - half)
+
+
+def _score(course: Course, settings: Settings) -> float | None:
+    """Return the mean score over the starts that were made to compare; over all where there are none."""
+    trials = _of(course.trials, settings)
+    fresh = [trial for trial in trials if trial.stage in (Stage.VERIFY, Stage.CONFIRM)] or trials
+    scores = [score for t in fresh for run in t.runs if (score := course.goal.score(run)) is not None]
+    return statistics.fmean(scores) if scores else None

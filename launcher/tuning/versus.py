@@ -9,7 +9,7 @@ from functools import partial
 from launcher.base.errors import NothingMeasured
 from launcher.tuning.measure import Ended, Measured, ask_round, round_rate, warm_up
 from launcher.tuning.records import Bench, Prompt, Run
-from launcher.tuning.statistics import Interval, Pair, mean_interval, paired_speedup
+from launcher.tuning.statistics import Interval, Pair, paired_speedup, rate_interval
 
 ROUNDS = 6
 """As many as it takes for three pairs in each order, by which the order's own effect is taken out."""
@@ -82,7 +82,7 @@ def _standings(
         mine = [each[name] for each in done if name in each]
         rates = [rate for runs in mine if (rate := round_rate(runs, prompts)) is not None]
         ended = Ended.FAILED if name in errors else Ended.MOST
-        measured = Measured(tuple(run for runs in mine for run in runs), mean_interval(rates) if rates else None, ended)
+        measured = Measured(tuple(run for runs in mine for run in runs), rate_interval(rates) if rates else None, ended)
         ratio = _ratio(done, names[0], name) if name != names[0] else None
         found.append(Standing(name, measured if measured.answered else None, ratio, errors.get(name)))
     return tuple(found)

@@ -33,6 +33,8 @@ def test_settings_of_one_are_compared_in_pairs(two: tuple[str, str]) -> None:
     assert "MTP off -> draft 2" in told
     assert "% faster (" in told
     assert "Compared in pairs" in told
+    assert "The tune's own verdict rests on the fresh pairs" in " ".join(told.split())
+    assert "It says: Draft 2 is 45 % faster" in " ".join(told.split())
     assert "different times" not in told
     (row,) = answer("compare", "bbb:draft=2", "bbb:draft=0")["rows"]
     assert row["paired"]
@@ -55,7 +57,7 @@ def test_what_cannot_be_compared_is_told(two: tuple[str, str]) -> None:
 
 def test_ours_beside_a_published_table(two: tuple[str, str]) -> None:
     told = run("compare", "published:olares-one/ten-runs", "aaa").stdout
-    assert "249.3 ± 2.1" in told
+    assert "249.3 ± 2.2" in told
     assert "draft 3, ctx 32768" in told
     listed = run("history", "published").stdout
     assert "published:rtx-5060-ti/moe-fill" in listed

@@ -1,5 +1,6 @@
 """The measurement of one setting, on a bench in virtual time whose speeds are known."""
 
+import math
 import random
 from collections.abc import Callable
 from typing import NamedTuple
@@ -90,10 +91,9 @@ async def test_it_ends_when_the_interval_is_as_narrow_as_asked_and_not_before() 
     rates = [run.decode_rate or 0.0 for run in measured.runs]
     assert rates == speeds[1 : 1 + len(rates)]
     for count in range(3, len(rates) + 1):
-        low, high = scipy.stats.t.interval(
-            0.95, count - 1, loc=sum(rates[:count]) / count, scale=scipy.stats.sem(rates[:count])
-        )
-        assert ((high - low) / 2 <= 0.02 * (high + low) / 2) == (count == len(rates))
+        logs = [math.log(rate) for rate in rates[:count]]
+        reach = scipy.stats.t.interval(0.95, count - 1, loc=0.0, scale=scipy.stats.sem(logs))[1]
+        assert (math.sinh(reach) <= 0.02) == (count == len(rates))
     assert measured.interval
     assert measured.interval.low < 80.0 < measured.interval.high
     assert measured.interval.n == len(rates)

@@ -14,7 +14,8 @@ from scipy import stats
 from launcher.tuning.records import Run, Settings
 from launcher.tuning.report import Figure, as_data, by_prompt, common, grouped, report, words
 from launcher.tuning.report_compare import percent_faster, speedup, welch
-from launcher.tuning.statistics import Interval
+from launcher.tuning.report_export import interval
+from launcher.tuning.statistics import Interval, rate_interval
 from tests.tuning.measured import OFF, ON, run
 
 BASE, FAST = (50.0, 52.0, 51.0, 49.5), (70.0, 69.0, 72.5, 71.0)
@@ -145,6 +146,27 @@ def test_runs_of_the_same_prompts_are_compared_in_pairs() -> None:
     assert welch(list(prompts.values()), [each.decode_rate or 0 for each in after]).low < 1
 
 
+def test_rounds_are_counted_as_bench_does_and_not_replies() -> None:
+    runs = [run(rate * by, prompt=name) for by in (1.0, 1.1, 1.2) for name, rate in (("a", 100.0), ("b", 50.0))]
+    (row,) = report(runs).rows
+    assert row.decode is not None
+    theirs = rate_interval([75.0, 82.5, 90.0])
+    assert (row.decode.low, row.decode.high) == pytest.approx((theirs.low, theirs.high))
+    after = [replace(each, settings=ON, decode_rate=(each.decode_rate or 0) * 1.5) for each in reversed(runs)]
+    found = speedup(runs, after, together=False)
+    assert not found.paired
+    assert found.ratio.n == 6
+    assert found.ratio.high / found.ratio.estimate == pytest.approx(1.229, abs=0.001)  # of 12 replies: 1.37
+
+
+def test_no_limit_of_a_rate_lies_below_nothing() -> None:
+    (row,) = report([run(10.0), run(2_000.0)]).rows
+    assert row.decode is not None
+    assert row.decode.low is not None
+    assert row.decode.low > 0
+    assert interval(row.decode) == "1005 (too few runs for limits)"
+
+
 def test_one_prompt_is_paired_only_where_the_settings_took_turns() -> None:
     before, after = [run(rate) for rate in BASE], [run(rate, ON) for rate in FAST]
     assert speedup(before, after, together=True).paired
@@ -184,7 +206,8 @@ def test_starts_are_counted_and_not_the_runs_of_each() -> None:
     assert on.decode is not None
     assert off.decode.n == 16
     one = math.sqrt(50.0 * 60.0)  # with the same settings one after the other a server is not started anew
-    low, high = stats.t.interval(0.95, 2, 50.0, stats.sem([one, 40.0, 55.0]))
+    low, high = stats.t.interval(0.95, 2, 0.0, stats.sem(list(map(math.log, [one, 40.0, 55.0]))))
+    low, high = (off.decode.mean * math.exp(end) for end in (low, high))
     assert off.decode.high - off.decode.low == pytest.approx(high - low, rel=0.001)  # type: ignore[operator]
     assert on.speedup is not None
     assert on.speedup.low < 1 < on.speedup.high  # the runs alone would be sure of it

@@ -1,5 +1,7 @@
 """From answers to what is recommended and said."""
 
+import re
+
 import pytest
 
 from launcher.tuning.goal import Goal
@@ -71,6 +73,15 @@ async def test_better_than_another_setting_but_not_surely_than_the_baseline_tell
     verdict = made(course, Questions(asked(ON, OFF, 1.05, 1.1), gains))
     assert (verdict.ci_low, verdict.ci_high) == (0.97, 1.2)
     assert "between 3.0 % slower and 20 % faster than no MTP" in verdict.sentence
+
+
+async def test_the_figures_of_the_sentence_have_the_ratio_that_it_names(course: Course) -> None:
+    sentence = made(course, Questions(asked(ON, BASELINE, 0.6, 0.7))).sentence
+    found = re.search(r"([\d.]+) against ([\d.]+) tokens/s.*which is (\d+) % ± 5 slower", sentence)
+    assert found is not None, sentence
+    off, on, slower = map(float, found.groups())
+    assert slower == 35
+    assert on / off == pytest.approx(0.65, rel=0.02)  # they are rounded
 
 
 @pytest.mark.parametrize(("low", "high", "mtp"), [(1.3, 1.4, "on"), (0.9, 0.95, "off"), (0.99, 1.2, "undecided")])
