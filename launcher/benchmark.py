@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -15,6 +16,7 @@ from launcher.attach_bench import AttachedBench, attached_bench
 from launcher.base.errors import BadOption, LauncherError, NothingMeasured, Refused
 from launcher.bench import SessionBench, options_with
 from launcher.engine import registry
+from launcher.engine.build import BUILT_IN, built_in_version
 from launcher.engine.endpoint import Endpoint
 from launcher.engine.launch import ServeOptions
 from launcher.engine.launch import plan as launch_plan
@@ -34,6 +36,7 @@ from launcher.tuning.workloads import Workload
 
 KIND = "bench"
 """What it is called in the history."""
+_BUILD = re.compile(r"b(\d+)-([0-9a-f]+)")
 _log = logging.getLogger(__name__)
 
 
@@ -257,6 +260,10 @@ async def _recorded(targets: Sequence[Target], work: Workload) -> AsyncIterator[
     record = _Record(targets, work)
     try:
         yield record
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        for target in targets:
+            record.finish(target, {"ended": "stopped", "sentence": "Ended by you before it was done."})
+        raise
     finally:
         await asyncio.shield(asyncio.to_thread(record.close))
 
@@ -280,7 +287,15 @@ def _environment(offer: Offer, engine: str, name: str) -> Environment:
     if offer.model_path is not None:
         with suppress(LauncherError, OSError):
             model = model_facts(read_model(Path(offer.model_path)))
-    return Environment.here(model, engine, offer.engine or "")
+    return Environment.here(model, engine, _version(engine, offer.engine or ""))
+
+
+def _version(engine: str, told: str) -> str:
+    """Return a version as the engine's own `--version` says it, however a server that runs tells it ("b11434-abc")."""
+    if engine == BUILT_IN:
+        return f"xllamacpp {built_in_version()}"  # it tells every server that its build is unknown
+    build = _BUILD.fullmatch(told)
+    return f"{build[1]} ({build[2]})" if build else told
 
 
 def _spill(url: str) -> str | None:

@@ -16,6 +16,7 @@ from launcher.monitor.meter import total
 from launcher.monitor.traffic import between, read_counters
 from launcher.session import Session
 from launcher.tuning.history import History
+from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import Prompt, Run
 from launcher.tuning.workloads import Workload
 from tests.test_attach import KEY, MODELS, Answer, serving
@@ -34,7 +35,7 @@ async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_mod
     told: list[tuple[int, Run]] = []
     try:
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048, draft=4))
-        client = session.supervisor.client
+        client, launch = session.supervisor.client, session.supervisor.launch
         before = read_counters(await client.metrics())
         async with running_target(registry.find(None)) as target:
             made = await benchmark(target, Wanted(WORK, runs=3), lambda run, number: told.append((number, run)))
@@ -54,6 +55,9 @@ async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_mod
     assert not any(run.cached_tokens for run in found.runs)
     assert made.environment.model.name == "MTP demo"
     assert made.settings["draft"] == 4
+    assert launch is not None
+    own = Environment.of_this_machine(launch)
+    assert (made.environment.engine, made.environment.engine_version) == (own.engine, own.engine_version)
     with History() as history:
         kept = history.load(made.kept or "")
     assert kept.runs == found.runs

@@ -162,15 +162,19 @@ def _share(history: History, options: argparse.Namespace) -> int:
 
     if options.to.suffix.lower() != ".json":
         raise BadOption("A shared measurement is a JSON file.", "End its name in .json.")
-    return _write(history, options, shared_json)
+    return _write(history, options, shared_json, least=1)
 
 
-def _write(history: History, options: argparse.Namespace, write: Callable[[Session], str]) -> int:
+def _write(history: History, options: argparse.Namespace, write: Callable[[Session], str], *, least: int = 0) -> int:
     from launcher.base.files import write_atomically
     from launcher.tuning.history_named import session_named
 
     file: Path = options.to
     session = session_named(history, options.id)
+    if len(session.runs) < least:
+        raise BadOption(
+            f"{session.id} has no runs, so there is nothing to share.", "`mtp-launcher history` lists those that have."
+        )
     if file.exists():
         raise BadOption(f"{file} is there already.", "Give another name with --to.", path=str(file))
     write_atomically(file, write(session).encode())

@@ -39,9 +39,11 @@ CREATE INDEX runs_of_session ON runs (session)
 """
 _MIGRATIONS = (_TABLES, TABLE)
 _COUNTS = "r.spoilt IS NULL AND r.error IS NULL AND r.decode_rate IS NOT NULL"
+_SHOWN = f"{_COUNTS} AND (s.kind <> 'tune' OR r.settings = json_extract(s.result, '$.settings'))"
+"""The runs whose mean is listed: a tune's are those with the settings that it recommends."""
 _SUMMARY = f"""
 SELECT s.id, s.kind, s.workload, s.began_s, s.ended_s, s.model, s.quant,
-       count(r.number), coalesce(sum({_COUNTS}), 0), avg(CASE WHEN {_COUNTS} THEN r.decode_rate END),
+       count(r.number), coalesce(sum({_COUNTS}), 0), avg(CASE WHEN {_SHOWN} THEN r.decode_rate END),
        s.sentence
 FROM sessions s LEFT JOIN runs r ON r.session = s.number
 """  # noqa: S608 -- constants
@@ -96,7 +98,7 @@ class History:
                 "INSERT INTO sessions (id, kind, workload, began_s, model, quant, environment, settings) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    session, kind, _clean(workload), self._clock(), _clean(model.name), model.quant,
+                    session, kind, _clean(workload), self._clock(), _clean(model.label), model.quant,
                     packed(environment.as_json()), packed(dict(settings)),
                 ),
             )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from launcher.models.gguf_header import GgufModel
 
 
+_LETTERS = re.compile(r"[^a-z0-9]")
+
+
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
     """A GPU without what is only this one's (UUID, serial number, slot). What is unknown is None."""
@@ -29,17 +33,28 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model by its own name and quantisation. `sha256` are its files' in order, () where they are not known."""
+    """A model by its own name and quantisation. `sha256` are its files' in order, () where they are not known.
+
+    `file` is the name of its first file, without its folder.
+    """
 
     name: str
     quant: str | None = None
     bytes: int | None = None
     sha256: tuple[str, ...] = ()
+    file: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name, with that of its file where this is quite another one: many files may bear the same name inside."""
+        plain = _LETTERS.sub("", self.name.lower())
+        same = self.file is None or plain in _LETTERS.sub("", self.file.lower())
+        return self.name if same else f"{self.name} ({self.file})"
 
     @property
     def words(self) -> str:
         """What it is called in a line."""
-        return f"{self.name} {self.quant}" if self.quant and self.quant not in self.name else self.name
+        return f"{self.label} {self.quant}" if self.quant and self.quant not in self.label else self.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +142,8 @@ def model_facts(header: GgufModel, *, compute: bool = False) -> ModelFacts:
     hashes = [each.sha256 if each else "" for each in kept]
     if compute:
         hashes = [known or _hashed(Path(part.path)) for known, part in zip(hashes, header.parts, strict=True)]
-    return ModelFacts(header.name, quant_of(header.path.name), header.file_bytes, tuple(hashes) if all(hashes) else ())
+    known = tuple(hashes) if all(hashes) else ()
+    return ModelFacts(header.name, quant_of(header.path.name), header.file_bytes, known, header.path.name)
 
 
 def _hashed(path: Path) -> str:

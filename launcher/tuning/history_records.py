@@ -23,7 +23,8 @@ RUN_COLUMNS = (
 class Summary:
     """A measurement in a list. Times are seconds since the epoch; `ended_s` None: it was cut off, or still runs.
 
-    `runs` counts all runs, `counted` those that may be used; `decode_rate` is the mean of these in tokens a second.
+    `runs` counts all runs, `counted` those that may be used; `decode_rate` is the mean of these in tokens a second;
+    of a tune only with the settings that it recommends, None where it recommends none.
     """
 
     id: str

@@ -103,7 +103,11 @@ def anonymous(
         workload=clean(session.workload),
         began_s=began_s,
         ended_s=None if session.ended_s is None else began_s + session.ended_s - session.began_s,
-        environment=replace(environment, system=_KERNEL.sub(r"\1", environment.system)),
+        environment=replace(
+            environment,
+            system=_KERNEL.sub(r"\1", environment.system),
+            model=replace(environment.model, file=None),
+        ),
         settings=clean(session.settings),
         result=clean(session.result),
         runs=tuple(

@@ -164,6 +164,8 @@ def test_an_interrupted_one_leaves_no_server_and_keeps_what_it_has(tmp_path: Pat
         process.communicate(timeout=60)
     assert process.returncode == 130
     assert runs_kept() >= 1
+    with History() as history:
+        assert [each.sentence for each in history.find()] == ["Ended by you before it was done."]
     assert json.loads(run("status", "--json").stdout) == []
 
 

@@ -1,14 +1,17 @@
 """`mtp-launcher history` as a user types it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.tuning.history import History
+from launcher.tuning.history_environment import ModelFacts
 from launcher.tuning.use_counts import UseCounts
 from tests.cli.in_process import run
+from tests.tuning.measured import ENVIRONMENT, OFF, ON
 
 
 def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
@@ -68,6 +71,31 @@ def test_one_is_shown(two: tuple[str, str]) -> None:
     assert rows[0]["baseline"]
     assert rows[1]["speedup"]["estimate"] == pytest.approx(1.446, abs=0.001)
     assert rows[1]["acceptance_by_position"] == [0.9, 0.6]
+
+
+def test_of_a_tune_the_winners_speed_is_listed(two: tuple[str, str]) -> None:
+    with History() as history:
+        assert [each.decode_rate for each in history.find(kind="tune")] == [None]  # nothing is recommended
+        history.finish(two[1], {"sentence": "Draft 2.", "settings": dict(ON)})
+        assert [each.decode_rate for each in history.find(kind="tune")] == [pytest.approx((29.0 + 29.2 + 28.7) / 3)]
+
+
+def test_a_file_with_another_models_name_inside_is_told_by_its_own(home: Path) -> None:
+    with History() as history:
+        facts = ModelFacts("MTP demo", file="slow4.gguf")
+        history.add_session("bench", replace(ENVIRONMENT, model=facts), OFF, workload="code", id="ccc0000003")
+        assert history.load("ccc0000003").environment.model == facts
+    assert "MTP demo (slow4.gguf)" in run("history").stdout
+    assert ModelFacts("MTP demo", "F16", file="mtp-demo-F16.gguf").words == "MTP demo F16"
+
+
+def test_what_has_no_runs_is_not_shared(home: Path, tmp_path: Path) -> None:
+    with History() as history:
+        history.add_session("bench", ENVIRONMENT, OFF, workload="code", id="ccc0000003")
+    told = run("history", "share", "ccc", "--to", str(tmp_path / "nothing.json"))
+    assert told.returncode != 0
+    assert "has no runs, so there is nothing to share" in " ".join(told.stderr.split())
+    assert not list(tmp_path.glob("*.json"))
 
 
 @pytest.mark.parametrize("ending", ["md", "csv", "json"])

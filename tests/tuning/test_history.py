@@ -62,7 +62,7 @@ def test_what_is_put_in_comes_out(history: History, clock: Clock) -> None:
 
 
 def test_only_runs_that_count_make_the_figure_of_a_list(history: History) -> None:
-    id_ = history.add_session("tune", ENVIRONMENT, OFF)
+    id_ = history.add_session("bench", ENVIRONMENT, OFF)
     history.add_runs(id_, RUNS)
     (told,) = history.find()
     assert (told.runs, told.counted) == (4, 2)
