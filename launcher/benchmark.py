@@ -109,12 +109,20 @@ class Target:
     here: bool = True
 
 
-async def serve_target(session: Session, options: ServeOptions, named: str, settings: Settings | None = None) -> Target:
+async def serve_target(
+    session: Session,
+    options: ServeOptions,
+    named: str,
+    settings: Settings | None = None,
+    work: Workload | None = None,
+) -> Target:
     """Serve a model on a session, to be measured; stopping that is the caller's. Raises what a start raises.
 
+    Where `work` is known, BadOption is raised before the start for prompts that its context cannot hold.
     `settings` are further ones, which need not be options of `serve`: see bench.options_with.
     """
     launch = await launch_plan(options_with(options, settings or {}), Endpoint(0, ""))
+    _check_sizes(work, launch.context)
     options = replace(options, context=launch.context)
     chosen = {**_chosen(options), **(settings or {})}
     bench = SessionBench(session, options, named=named)
@@ -123,6 +131,16 @@ async def serve_target(session: Session, options: ServeOptions, named: str, sett
     environment = await asyncio.to_thread(Environment.of_this_machine, launch)
     own: dict[str, Value] = {"extra": shlex.join(options.extra)} if options.extra else {}
     return Target(bench, supervisor.client, environment, {**chosen, **own}, supervisor.endpoint.url)
+
+
+def _check_sizes(work: Workload | None, context: int) -> None:
+    large = [each for each in work.prompts if each.size and each.size + each.tokens > context] if work else []
+    if large:
+        listed = "; ".join(f"{each.name} ({each.size:,} to read, {each.tokens:,} to write)" for each in large)
+        raise BadOption(
+            f"The context of {context:,} tokens does not hold {listed}.",
+            "Ask for less, or give more context: --set ctx=N.",
+        )
 
 
 @asynccontextmanager

@@ -69,6 +69,8 @@ async def test_what_does_not_fit_is_told_and_kept_as_a_failure(demo_model: Path)
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=512)
     try:
         long = Workload("long", "Long", 1, (Prompt("long", (("user", "What?"),), 8, size=900),), "this test")
+        with pytest.raises(BadOption, match=r"context of 512 tokens does not hold long .900 to read, 8 to write"):
+            await serve_target(session, options, "demo", work=long)
         target = await serve_target(session, options, "demo")
         with pytest.raises(NothingMeasured, match="context"):
             await benchmark(target, Wanted(long, runs=1), lambda *_: None)

@@ -123,7 +123,7 @@ async def run(options: argparse.Namespace) -> int:
     states = StateLine()
     session = app.Session(on_event=None if options.json else states.show)
     try:
-        target = await _served(session, options)
+        target = await _served(session, options, work)
         return await _measured(target, work, options)
     except LauncherError as error:
         print_failure(error, session.way, as_json=options.json)
@@ -234,7 +234,7 @@ def _name(options: argparse.Namespace) -> str:
     return name_of(app.options_for(options.model, lambda path: ServeOptions(model=path), draft=None))
 
 
-async def _served(session: Session, options: argparse.Namespace) -> Target:
+async def _served(session: Session, options: argparse.Namespace, work: Workload) -> Target:
     """Serve the model as `serve` would, with those settings over that which are given."""
     from launcher import app
     from launcher.benchmark import serve_target
@@ -254,7 +254,7 @@ async def _served(session: Session, options: argparse.Namespace) -> Target:
     if preset is not None and not options.json:
         print(filled(preset.line, "Preset: "), file=sys.stderr, flush=True)
     found = with_settings(with_settings(found, settings_kept(preset, asked, kept)), asked)
-    return await serve_target(session, found, model, {**settings_used(preset, asked, kept), **further})
+    return await serve_target(session, found, model, {**settings_used(preset, asked, kept), **further}, work)
 
 
 def _split(changes: Sequence[tuple[str, str]]) -> tuple[dict[str, Setting], dict[str, Value]]:

@@ -13,6 +13,7 @@ from launcher.base.paths import shipped
 from launcher.base.prompts import read_prompts
 from launcher.base.text import one_line
 from launcher.tuning.records import Prompt, Value
+from launcher.tuning.workloads_faults import EXAMPLE, faults
 
 USUAL = "code"
 """The workload that is measured where none is named."""
@@ -87,11 +88,10 @@ def of_file(path: Path) -> Workload:
     except UnicodeDecodeError as error:
         raise WorkloadUnusable(f"{path.name} is no text in UTF-8.", "Save it as UTF-8.", path=str(path)) from error
     except tomllib.TOMLDecodeError as error:
-        raise WorkloadUnusable(f"{path.name} is no TOML: {error}.", path=str(path)) from error
+        raise WorkloadUnusable(f"{path.name} is no TOML: {error}.", EXAMPLE, path=str(path)) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise WorkloadUnusable(f"{path.name} is no workload: {where}: {first['msg']}.", path=str(path)) from error
+        said = faults(error.errors())
+        raise WorkloadUnusable(f"{path.name} is no workload. {said}", EXAMPLE, path=str(path)) from error
 
 
 class _Message(BaseModel):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -87,7 +88,13 @@ def test_a_file_of_text_is_one_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("prompts = 3", "name: Field required"),
+        ("prompts = 3", "The file has no name. The file has no title.*prompts of the file must be a list."),
+        (
+            SMALLEST.replace("title =", "titel =") + "colour = 1\ntokens = 'x'\n",
+            "no title.*tokens of the file must be a whole number.*titel, which nothing.*colour, which nothing",
+        ),
+        (SMALLEST.replace('name = "a", ', ""), "Prompt 1 has no name."),
+        (SMALLEST.replace('text = "Say something."', 'text = ""'), "text of prompt 1 must not be empty."),
         (SMALLEST.replace(', text = "Say something."', ""), "either text or messages"),
         (SMALLEST.replace("}]", '}, { name = "a", text = "Again" }]'), "the same name"),
         (SMALLEST + "tokens = 0\n", "tokens"),
@@ -99,8 +106,10 @@ def test_a_file_of_text_is_one_too(tmp_path: Path) -> None:
 def test_a_file_that_is_none_says_why(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
-    with pytest.raises(WorkloadUnusable, match=why):
+    with pytest.raises(WorkloadUnusable, match=why) as told:
         of_file(path)
+    assert not re.search("Field required|Extra inputs|Value error|Input should", told.value.title)
+    assert "docs/measuring.md" in told.value.hint
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
