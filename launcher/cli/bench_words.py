@@ -97,7 +97,8 @@ def _drafts(found: Measured) -> str:
         return "none"
     by_position = ", ".join(percent(share) for share in drafts.rates_by_position)
     whole = f"{percent(drafts.rate)} accepted ({drafts.accepted:,} of {drafts.drafted:,}"
-    return f"{whole}; by position {by_position}); a step yields {drafts.mean_length:.2f} tokens"
+    step = f"each step of the engine writes {drafts.mean_length:.2f} tokens, without MTP 1"
+    return f"{whole}; by position {by_position}); {step}"
 
 
 def _power(found: Measured) -> str:
@@ -164,32 +165,34 @@ def print_standings(found: Sequence[Standing], targets: Sequence[Target], work: 
     whose = "the servers' own timings" if clock == "engine" else "the clock here: one of them gives no timings"
     print(filled(f"{work.title} (version {work.version}), asked in turns, by {whose}."))
     head = ("SERVER", "MODEL", "TOKENS/S", "FIRST TOKEN", "ACCEPTED", "AGAINST THE FIRST")
-    print_table([head, *(_standing(each, by_url[each.name]) for each in found)], right=(2, 3, 4))
+    print_table(
+        [head, *(_standing(each, by_url[each.name], first=each is found[0]) for each in found)], right=(2, 3, 4)
+    )
     for each in found:
         if each.error:
             print(filled(f"{each.name}: {one_line(each.error)}"))
 
 
-def _standing(each: Standing, target: Target) -> tuple[str, ...]:
+def _standing(each: Standing, target: Target, *, first: bool) -> tuple[str, ...]:
     found = each.measured
     decode, interval = (found.decode, found.interval) if found else (None, None)
     spread = plus_minus(interval) if interval else ""
-    first = found.first_token if found else None
+    began = found.first_token if found else None
     drafts = found.acceptance if found else None
     return (
         f"{each.name} ({target.environment.engine})",
         one_line(target.environment.model.words),
         f"{decode.mean:.1f}{spread}" if decode else _UNKNOWN,
-        f"{first.mean:.3f} s" if first else _UNKNOWN,
+        f"{began.mean:.3f} s" if began else _UNKNOWN,
         percent(drafts.rate) if drafts else _UNKNOWN if found and found.clock == "wall" else "no drafts",
-        _against(each),
+        "" if first else _against(each),
     )
 
 
 def _against(each: Standing) -> str:
     ratio = each.ratio
     if ratio is None:
-        return ""
+        return "not known: too few rounds, 3 are the least (--runs)"
     figures = f"{ratio.estimate:.2f} times as fast ({ratio.low:.2f} to {ratio.high:.2f})"
     return figures if ratio.low > 1 or ratio.high < 1 else f"not distinguishable: {figures}"
 

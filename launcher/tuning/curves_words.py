@@ -10,6 +10,14 @@ _AT = {
     Axis.STREAMS: "with {} streams",
 }
 
+_OVER = {
+    Axis.FILL: "from {} to {} tokens",
+    Axis.CONTEXT: "from a context of {} to one of {}",
+    Axis.STREAMS: "from {} to {} streams",
+}
+_WIDEST = 1.5
+"""How many times the upper end of an interval may be the lower one where something is said of the middle."""
+
 
 def sentences(curve: Curve) -> list[str]:
     """Return what the curve shows: MTP against none at each place, then each series from its first place to its last.
@@ -44,7 +52,13 @@ def _against(curve: Curve, name: str) -> str:
 def _along(curve: Curve, ratio: Ratio) -> str:
     point = next(each for each in curve.points if each.series == ratio.series and each.rate is not None)
     here, there = f"{ratio.place:,}", f"{point.place:,}"
-    open_ = " (not distinguishable)" if ratio.clear is None else ""
+    low, high = ratio.interval.low, ratio.interval.high
+    if high > _WIDEST * low:
+        what = _OVER[curve.axis].format(there, here)
+        return f"{_capital(ratio.series)}: how its speed changes {what} is too uncertain to say. More --rounds tell."
+    open_ = ""
+    if ratio.clear is None:
+        open_ = f" (no difference is shown: {100 * (low - 1):+.0f} to {100 * (high - 1):+.0f} %)"
     times = ratio.interval.estimate
     match curve.axis:
         case Axis.FILL:

@@ -141,7 +141,11 @@ def percent_faster(ratio: Interval) -> str:
     if not math.isfinite(ratio.high):
         return f"{ratio.estimate:.2f} times as fast (too few runs for limits)"
     if ratio.low <= 1 <= ratio.high:
-        return f"not distinguishable ({100 * (ratio.low - 1):+.0f} to {100 * (ratio.high - 1):+.0f} %)"
+        ends = [100 * (end - 1) for end in (ratio.low, ratio.high)]
+        digits = 0 if max(map(abs, ends)) >= 0.95 else 1
+        if max(map(abs, ends)) < 0.05:
+            return "equally fast (within 0.1 %)"
+        return f"not distinguishable ({ends[0]:+.{digits}f} to {ends[1]:+.{digits}f} %)"
     faster = ratio.estimate > 1
     low, high = sorted(abs(100 * (end - 1)) for end in (ratio.low, ratio.high))
     return f"{100 * abs(ratio.estimate - 1):.1f} % {'faster' if faster else 'slower'} ({low:.1f} to {high:.1f} %)"

@@ -186,7 +186,9 @@ def why(on: Sequence[Trial], off: Sequence[Trial], no_room: Settings) -> str:
     said = []
     if with_mtp and without:
         yields, longer = with_mtp[0], with_mtp[1] / without[1]
-        said.append(f"a step yields {yields:.2f} tokens and takes {longer:.2f} times as long")
+        said.append(
+            f"each step of the engine writes {yields:.2f} tokens, without MTP 1, and takes {longer:.2f} times as long"
+        )
     if no_room:
         listed = ", ".join(f"{name} {value}" for name, value in sorted(no_room.items()))
         said.append(f"MTP leaves no memory for {listed}")

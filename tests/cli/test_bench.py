@@ -111,6 +111,7 @@ def test_two_servers_are_asked_in_turns_and_shown_in_one_table(short: Path) -> N
     assert table.returncode == 0
     assert f"{on['url']} (llama-server)" in table.stdout
     assert "no drafts" in table.stdout
+    assert "not known: too few rounds, 3 are the least (--runs)" in table.stdout
     assert alone.returncode == 2
 
 

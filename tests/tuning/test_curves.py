@@ -300,6 +300,8 @@ async def test_what_a_curve_says() -> None:
         "Draft 2 keeps 31 % of its speed from 0 to 40,000 tokens.",
     ]
     once = sentences((await fill_curve(Clocked(by_depth), rounds=1))[0])
+    uncertain = "No MTP: how its speed changes from 0 to 40,000 tokens is too uncertain to say. More --rounds tell."
+    assert once[1] == uncertain
     assert once[0].startswith(
         "Draft 2 is not distinguishable from no MTP at every fill: 1.28 times at 0, 1.03 times at"
     )

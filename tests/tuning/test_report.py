@@ -187,6 +187,8 @@ def test_nothing_is_compared_with_nothing() -> None:
         (Interval(1.41, 1.38, 1.44, 8), "41.0 % faster (38.0 to 44.0 %)"),
         (Interval(0.763, 0.75, 0.78, 8), "23.7 % slower (22.0 to 25.0 %)"),
         (Interval(1.01, 0.98, 1.04, 8), "not distinguishable (-2 to +4 %)"),
+        (Interval(1.001, 0.998, 1.004, 8), "not distinguishable (-0.2 to +0.4 %)"),
+        (Interval(1.0, 1.0, 1.0, 8), "equally fast (within 0.1 %)"),
         (Interval(1.469, 0.0, math.inf, 2), "1.47 times as fast (too few runs for limits)"),
     ],
 )

@@ -75,7 +75,7 @@ async def test_where_mtp_wins_it_says_by_how_much() -> None:
     assert verdict.gain.ratio.low <= true <= verdict.gain.ratio.high
     assert verdict.sentence.startswith(f"Draft {verdict.draft} is ")
     assert "faster than no MTP for code: " in verdict.sentence
-    assert "a step yields" in verdict.because
+    assert "each step of the engine writes" in verdict.because
 
 
 async def test_where_mtp_loses_it_is_left_off() -> None:
