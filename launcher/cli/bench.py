@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--list", action="store_true", help="list the workloads, and measure nothing")
     how_long = parser.add_mutually_exclusive_group()
-    how_long.add_argument("--runs", type=runs, metavar="N", help="ask each prompt N times, neither more nor less often")
+    how_long.add_argument("--runs", type=runs, metavar="N", help="ask each prompt exactly N times")
     how_long.add_argument(
         "--within",
         type=_share,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 USUAL_MIN = 10.0
 AIMS = ("speed", "answer", "energy")
 """The names of Aim, held equal by a test: importing it would slow every --help."""
-_STAGES = {"probe": "first look", "explore": "explore", "verify": "verify", "confirm": "confirm"}
+_STAGES = {"probe": "first look", "explore": "explore", "verify": "compare", "confirm": "compare"}
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 
