@@ -203,6 +203,8 @@ def _damaged(archive: Path, error: Exception) -> ArchiveRefused:
 def _zip_entries(archive: Path) -> Iterator[_Entry]:
     with zipfile.ZipFile(archive) as opened:
         for info in opened.infolist():
+            if not info.filename:
+                raise _refused(archive, "an entry has no name")
             mode = info.external_attr >> 16
             if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _refused(archive, f"{info.filename[:80]!r} is neither a file nor a folder")

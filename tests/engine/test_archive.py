@@ -276,6 +276,13 @@ def test_whatever_is_turned_in_an_archive_it_is_unpacked_or_refused(
         unpack(archive, base / "out")
 
 
+def test_an_entry_without_a_name_is_refused(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "a.zip", ("a.so", TEXT))
+    archive.write_bytes(archive.read_bytes().replace(b"a.so", b"\0.so"))
+    with pytest.raises(ArchiveRefused):
+        unpack(archive, tmp_path / "out")
+
+
 @settings(max_examples=60, deadline=None)
 @given(names=st.lists(st.text(st.sampled_from("ab./\\:~ \0"), min_size=1, max_size=12), min_size=1, max_size=4))
 def test_whatever_the_names_nothing_lies_outside(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -8,7 +8,7 @@ from PySide6.QtCore import QMimeData, Qt, QUrl
 from pytestqt.qtbot import QtBot
 
 from launcher.engine.state import State
-from launcher.gui.chat.pane import ChatPane
+from launcher.gui.chat.pane import Answer, ChatPane
 from tests.gui.test_chat import in_file
 from tests.gui.test_journeys import endless
 
@@ -34,6 +34,7 @@ def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
     endless(chat._controller.parent(), monkeypatch)  # type: ignore[arg-type]
     with qtbot.waitSignal(chat._controller.deltas, timeout=WAIT):
         send(chat, qtbot, "What is a draft?")
+    qtbot.waitUntil(lambda: len(chat.findChildren(Answer)[-1].said) > 50, timeout=WAIT)
     delete_first(chat, qtbot)
     qtbot.waitUntil(lambda: chat._can_ask, timeout=WAIT)
     assert chat.messages == []

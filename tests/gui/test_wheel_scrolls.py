@@ -13,6 +13,7 @@ from PySide6.QtWidgets import (
 )
 from pytestqt.qtbot import QtBot
 
+from launcher.gui.settings.page import SettingsPage
 from launcher.gui.widgets import ComboBox
 from launcher.gui.window import Window
 
@@ -34,6 +35,8 @@ def controls(page: QWidget) -> list[QComboBox | QAbstractSpinBox | QAbstractSlid
 def test_no_control_without_the_focus_is_changed_by_the_wheel(window: Window, name: str, qtbot: QtBot) -> None:
     window.show_page(name)
     page: QWidget = window.page(name)
+    if isinstance(page, SettingsPage):
+        qtbot.waitUntil(lambda: all(row.standing is not None for row in page.rows.values()), timeout=60_000)
     areas = window.findChildren(QScrollArea)
     for control in controls(page):
         if isinstance(control, QComboBox) and control.count() < 2:
