@@ -1,10 +1,13 @@
 """A small, fixed part of the simulation behind docs/tuning.md, and the tables that it is told in."""
 
+import re
 import statistics
+from pathlib import Path
 
 import pytest
 
 from launcher.tuning.goal import Goal
+from tools.tuner_simulation.__main__ import BEGIN
 from tools.tuner_simulation.report import grid_table, kept_table, kinds_table, lengths_table, promises, results_table
 from tools.tuner_simulation.run import Outcome, exhaustives, tunes
 
@@ -63,3 +66,21 @@ def test_the_tables_say_what_was_missed(an_hour: list[Outcome]) -> None:
     assert lengths_table(an_hour).count("\n") == 2 + 7
     assert "| draft length | 0 (MTP off), 1, 2, 3, 4, 5, 6 | all |" in grid_table()
     assert results_table([("these", an_hour)]).splitlines()[-1].startswith("| these | 8 |")
+
+
+def test_the_document_has_these_tables_and_says_what_their_columns_mean(an_hour: list[Outcome]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text("utf-8")
+    above, tables = text.split(BEGIN)
+    for each in promises(an_hour, an_hour[:4]):
+        assert f"| {each.what} | {each.limit} |" in tables
+    head = results_table([("all", an_hour)]).splitlines()[0]
+    assert head in tables
+    explained = " ".join(above.split()).lower()
+    columns = ("slower", "on / off / undecided", "mtp on, but slower", "intervals that hold", "of one for each setting")
+    for column in columns:
+        assert column in head.lower()
+        assert f"*{column}*" in explained
+    for name in ("small", "large"):
+        found = re.search(rf"\| 10 minutes, {name} grid \| 200 \| ([\d.]+ %)", tables)
+        assert found is not None
+        assert found[1] in above  # the default's figures stand directly above the first table

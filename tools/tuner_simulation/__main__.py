@@ -61,8 +61,8 @@ def _side_studies(numbers: range) -> list[tuple[str, Sequence[Outcome]]]:
     return [
         ("10 minutes, small grid", tunes(numbers, Goal(), DEFAULT_S, small=True)),
         ("20 minutes, small grid", tunes(numbers, Goal(), 2 * DEFAULT_S, small=True)),
-        ("10 minutes", tunes(numbers, Goal(), DEFAULT_S)),
-        ("20 minutes", tunes(numbers, Goal(), 2 * DEFAULT_S)),
+        ("10 minutes, large grid", tunes(numbers, Goal(), DEFAULT_S)),
+        ("20 minutes, large grid", tunes(numbers, Goal(), 2 * DEFAULT_S)),
         ("goal: time to answer", tunes(numbers, Goal(Aim.ANSWER), BUDGET_S)),
         ("goal: tokens per joule", tunes(numbers, Goal(Aim.ENERGY), BUDGET_S)),
     ]
