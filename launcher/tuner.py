@@ -83,7 +83,7 @@ async def serve_winner(session: Session, model: str, options: ServeOptions, sett
 def keep_winner(options: ServeOptions, settings: Settings) -> None:
     """Keep what a tune recommends for the model's next start; of the last tune as this machine's preset, too."""
     remember(options.model, remembered(options.model) | lasting(settings))
-    tune = kept_tune()
+    tune = kept_tune(options.model)
     if tune is None or tune.verdict is None or tune.options.model != options.model:
         return
     if tune.verdict["settings"] != dict(settings):
@@ -212,7 +212,7 @@ class _Record:
         """Keep that nothing could be measured; there is nothing to continue."""
         self._writer.finish(self._kept.session, {"error": error.title, "sentence": error.title})
         with suppress(OSError):
-            forget_tune()
+            forget_tune(self._kept.options.model)
 
     def close(self) -> None:
         """Let the history be written to its end."""

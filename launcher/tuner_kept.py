@@ -1,5 +1,6 @@
-"""The tune of this computer that was begun last, kept after each trial: what it needs to be continued, and its end."""
+"""The last tune of each model, kept after each trial: what it needs to be continued, and its end."""
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -68,7 +69,7 @@ class _File(BaseModel):
 
 
 def keep(tune: KeptTune) -> None:
-    """Keep a tune in place of the one before. Raises OSError."""
+    """Keep a tune in place of the one before of the same model. Raises OSError."""
     file = _File(
         version=_VERSION,
         model=tune.model,
@@ -82,12 +83,21 @@ def keep(tune: KeptTune) -> None:
         verdict=None if tune.verdict is None else dict(tune.verdict),
         changed_s=time.time(),
     )
-    write_atomically(_path(), file.model_dump_json().encode())
+    write_atomically(_path(tune.options.model), file.model_dump_json().encode())
 
 
-def kept_tune() -> KeptTune | None:
-    """Return the tune that was begun last, None when there is none; one that cannot be read is set aside."""
-    path = _path()
+def kept_tunes() -> list[KeptTune]:
+    """Return the last tune of each model, the one that was worked at last first; what cannot be read is set aside."""
+    found = [tune for path in state_dir().glob("tune*.json") if (tune := _read(path)) is not None]
+    return sorted(found, key=lambda tune: tune.changed_s, reverse=True)
+
+
+def kept_tune(model: Path | None = None) -> KeptTune | None:
+    """Return the last tune of a model's file, or of all; None when there is none."""
+    return next((tune for tune in kept_tunes() if model is None or _same(tune.options.model, model)), None)
+
+
+def _read(path: Path) -> KeptTune | None:
     try:
         file = _File.model_validate_json(path.read_bytes())
         state = TuneState.from_json(file.state)
@@ -111,9 +121,19 @@ def kept_tune() -> KeptTune | None:
     )
 
 
-def forget_tune() -> None:
-    """Let the tune that was begun last be none."""
-    _path().unlink(missing_ok=True)
+def forget_tune(model: Path | None = None) -> None:
+    """Let the last tune of a model's file, or the one that was worked at last, be none."""
+    last = kept_tune(model)
+    for path in state_dir().glob("tune*.json") if last is not None else ():
+        found = _read(path)
+        if found is not None and last is not None and _same(found.options.model, last.options.model):
+            path.unlink(missing_ok=True)
+
+
+def check_no_tune() -> None:
+    """Raise TuneUnderWay when a program of this user tunes: what is measured beside it would spoil both."""
+    with only_tune():
+        pass
 
 
 @contextmanager
@@ -137,5 +157,10 @@ def _space(data: Mapping[str, Any]) -> Space:
     return Space(data["baseline"], tuple(data["drafts"]), tuple(axes))
 
 
-def _path() -> Path:
-    return state_dir() / "tune.json"
+def _same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
+
+
+def _path(model: Path) -> Path:
+    name = hashlib.sha256(str(model.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return state_dir() / f"tune-{name}.json"

@@ -1,9 +1,11 @@
 """What a tune may change for one model on this machine, and how long that is expected to take."""
 
 import asyncio
+import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import psutil
 
@@ -15,6 +17,8 @@ from launcher.engine.endpoint import Endpoint
 from launcher.engine.launch import Launch, ServeOptions
 from launcher.engine.launch import plan as launch_plan
 from launcher.engine.settings import OPTIONS
+from launcher.machine.gpu import ASLEEP, TOO_SHORT
+from launcher.machine.gpus import find_gpus, inspect_gpus
 from launcher.models.plan import Status
 from launcher.models.speed import bytes_per_token
 from launcher.preview import Basis, Preview, Previewer
@@ -24,6 +28,7 @@ from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.plan_of_trials import PlanOfTrials, plan
 from launcher.tuning.records import Prompt, Settings, Value
 from launcher.tuning.space import DRAFT, Axis, Space
+from launcher.tuning.tuner_state import Trial
 from launcher.tuning.workloads import Workload
 
 DRAFTS = (1, 2, 3, 4, 5, 6)
@@ -59,6 +64,23 @@ class Prepared:
     measured: bool
     needs: Callable[[Settings], int | None]
     """The GPU memory that settings need by the formula, in MiB; None where that is not known, or it is the host's."""
+
+    def measured_by(self, trials: Sequence[Trial]) -> "Prepared":
+        """Return it with the plan made anew from what trials of it took; itself where none was whole."""
+        whole = [trial for trial in trials if trial.error is None and trial.start_s and trial.runs]
+        if not whole:
+            return self
+        restart_s = fmean(trial.start_s for trial in whole)
+        runs = [run for trial in whole for run in trial.runs if run.decode_rate and run.reply_tokens]
+        if not runs:
+            return self
+        writing_s = sum(run.reply_tokens / (run.decode_rate or math.inf) for run in runs)
+        rate = sum(run.reply_tokens for run in runs) / writing_s
+        reading_s = max(0.0, sum(run.wall_s for run in runs) - writing_s) / len(runs)
+        found = plan(
+            self.space, self.workload.prompts, self.budget_s, rate=rate, restart_s=restart_s, reading_s=reading_s
+        )
+        return replace(self, plan=found, rate=rate, restart_s=restart_s, measured=True)
 
     @property
     def tokens(self) -> int:
@@ -101,8 +123,8 @@ async def prepare(
 
     `vary` names settings of VARIED to vary beside the draft length, None those that are likely to matter. `space` is
     that of a tune which is continued. `engine_pid` is the server's that will be stopped for it, whose memory it may
-    have. Raises ModelHasNoHead for a model that cannot draft, BadOption for a name that is none, and what checks a
-    start.
+    have. Raises ModelHasNoHead for a model that cannot draft, BadOption for a name that is none or a goal that no
+    sensor here tells, and what checks a start.
     """
     if unknown := set(vary or ()) - set(VARIED):
         raise BadOption(f"{', '.join(sorted(unknown))} cannot be varied.", f"There are {', '.join(VARIED)}.")
@@ -114,6 +136,8 @@ async def prepare(
             "Get a file with the head (its repository is often called ...-MTP-GGUF).",
             path=str(options.model),
         )
+    if goal.aim is Aim.ENERGY:
+        await asyncio.to_thread(_check_power)
     options = replace(options, draft=0)
     ground = _Ground(launch, basis, goal, workload.prompts)
     found = await asyncio.to_thread(lambda: replace(space, fits=ground.fits) if space else ground.space(vary))
@@ -236,6 +260,22 @@ class _Ground:
             middle = (low + high) // 2
             low, high = (low, middle) if self.fits({DRAFT: draft, "n_cpu_moe": middle}) else (middle + 1, high)
         return low
+
+
+def _check_power() -> None:
+    """Raise BadOption when no sensor tells the power of the GPU that an engine would use. One asleep may yet tell."""
+    found = find_gpus()
+    why = found.none_because or ""
+    if found.gpus:
+        gpu = found.gpus[0]
+        told = inspect_gpus([gpu]).get(gpu.id)
+        why = (told[0]["gpu_power_w"].absent or "") if told else gpu.absent.get("driver", "No driver here is asked.")
+        if gpu.asleep or why in ("", ASLEEP, TOO_SHORT):
+            return
+    raise BadOption(
+        f"There is no power sensor here, so tokens per joule cannot be measured. {why}".rstrip(),
+        "Choose another goal: speed (tokens/s) or answer (time to the whole answer).",
+    )
 
 
 def _physical_cores() -> int:

@@ -185,7 +185,7 @@ async def test_applying_a_tune_keeps_its_verdict_as_the_preset(
         history.finish(id_, RESULT)
     options = ServeOptions(demo_model, built_in=True)
     tune = SimpleNamespace(options=options, verdict=RESULT, session=id_)
-    monkeypatch.setattr(tuner, "kept_tune", lambda: tune)
+    monkeypatch.setattr(tuner, "kept_tune", lambda _model: tune)
     await asyncio.to_thread(tuner.keep_winner, options, SETTINGS if same else {"draft": 2})
     assert [preset.settings for preset in presets()] == ([SETTINGS] if same else [])
     assert remembered(demo_model)["draft"] == (1 if same else 2)

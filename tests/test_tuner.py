@@ -17,7 +17,7 @@ from launcher.engine.launch import ServeOptions
 from launcher.engine.settings import remembered
 from launcher.engine.state import State
 from launcher.tuner import is_decided, keep_winner, measured_without_mtp, serve_winner, tune_on
-from launcher.tuner_kept import TuneUnderWay, forget_tune, kept_tune, only_tune
+from launcher.tuner_kept import TuneUnderWay, check_no_tune, forget_tune, keep, kept_tune, kept_tunes, only_tune
 from launcher.tuner_space import Prepared, prepare
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.history import History
@@ -200,9 +200,49 @@ async def test_what_cannot_be_measured_is_no_tune_to_go_on_with(options: ServeOp
         assert "cannot be measured" in (history.find(kind="tune")[0].sentence or "")
 
 
+async def test_each_model_keeps_its_own_tune(options: ServeOptions, session: app.Session, tmp_path: Path) -> None:
+    told = Told(trials=1)
+    tuning = asyncio.create_task(tune_on(session, await prepared(options, budget_s=600.0), told))
+    await told.enough.wait()
+    tuning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tuning
+    first = kept_tune()
+    assert first is not None
+    other = replace(options, model=tmp_path / "other.gguf")
+    keep(replace(first, model="other", options=other))
+    assert [each.model for each in kept_tunes()] == ["other", "demo"]
+    mine = kept_tune(options.model)
+    assert mine is not None
+    assert mine.state == first.state
+    forget_tune(other.model)
+    assert [each.model for each in kept_tunes()] == ["demo"]
+    forget_tune()
+    assert not kept_tunes()
+
+
+async def test_a_plan_is_made_anew_by_what_was_measured(options: ServeOptions, session: app.Session) -> None:
+    guessed = await prepared(options)
+    verdict = await tune_on(session, guessed, Told())
+    first = verdict.trials[0]
+    slow = replace(
+        first,
+        start_s=100.0,
+        runs=tuple(replace(run, decode_rate=0.5, reply_tokens=24, wall_s=50.0) for run in first.runs),
+    )
+    again = replace(guessed, budget_s=600.0).measured_by([slow])
+    assert again.measured
+    assert (again.restart_s, again.rate) == (100.0, pytest.approx(0.5))
+    assert again.plan.starts == int(600 / (100 + 24 / 0.5 + 2 + len(first.runs) * 50))
+    assert guessed.measured_by([replace(first, error="It ended.")]) is guessed
+
+
 def test_one_tune_at_a_time() -> None:
     with only_tune(), pytest.raises(TuneUnderWay), only_tune():
         pass
+    with only_tune(), pytest.raises(TuneUnderWay):
+        check_no_tune()
+    check_no_tune()
     with only_tune():
         pass
 

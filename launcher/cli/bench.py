@@ -109,6 +109,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.cli.bench_words import print_workloads
     from launcher.cli.progress import StateLine
     from launcher.cli.to_do import print_failure
+    from launcher.tuner_kept import check_no_tune
     from launcher.tuning.workloads import USUAL, workload, workloads
 
     if options.list:
@@ -116,6 +117,7 @@ async def run(options: argparse.Namespace) -> int:
         return 0
     prices_of(options)  # what is no price is told before anything is measured
     work = await asyncio.to_thread(workload, options.workload or USUAL)
+    await asyncio.to_thread(check_no_tune)
     entry = await _running(options)
     if entry is not None:
         async with _asked(entry, options) as target:

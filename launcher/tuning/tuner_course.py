@@ -136,7 +136,11 @@ class Course:
         if not self.affords(len(order)):
             return
         seed = len(self.trials)
-        done = [(place, self._scores(await self._unspoilt(settings[place], stage, seed))) for place in order]
+        done: list[tuple[int, dict[str, float]]] = []
+        for place in order:
+            if self.left_s <= 0:  # trials took longer than those before
+                break
+            done.append((place, self._scores(await self._unspoilt(settings[place], stage, seed))))
         for later, (second, after) in enumerate(done):
             for first, before in done[:later]:
                 ratio = _log_ratio(before, after)

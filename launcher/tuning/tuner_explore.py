@@ -20,6 +20,8 @@ _MOST_OF_BUDGET = 0.5
 _SPARE = 2
 _MOST_FAILURES, _PATIENCE_S = 3, 180.0
 """How often the baseline may fail to start, and how long what spoils its replies is waited for, in seconds."""
+LEAST_MORE = 1 + visits(balanced_orders(FEWEST_PAIRS, 1))
+"""Trials that a verdict takes at least after that of the baseline: a draft length, and pairs of the two."""
 _EXPLORED = 12
 """Trials that there should be time for before prompts are asked more than once on a start."""
 
@@ -27,10 +29,13 @@ _EXPLORED = 12
 async def probe(course: Course) -> None:
     """Measure the baseline, and the longest, the shortest and a middle draft.
 
-    A draft that cannot be served is replaced by the next shorter. Raises NothingMeasured when the baseline cannot be
+    A draft that cannot be served is replaced by the next shorter. When the baseline has shown that the budget does not
+    hold what a verdict takes at least, nothing else is tried. Raises NothingMeasured when the baseline cannot be
     measured at all.
     """
     await _measure_baseline(course)
+    if not course.affords(LEAST_MORE):
+        return
     for length in probe_lengths(course.space.drafts):
         await _probe_draft(course, length)
     _foretell(course)
@@ -64,7 +69,7 @@ def _foretell(course: Course) -> None:
 
 async def _measure_baseline(course: Course) -> None:
     failures = 0
-    while failures < _MOST_FAILURES and course.state.used_s < _PATIENCE_S:
+    while failures < _MOST_FAILURES and course.state.used_s < _PATIENCE_S and (course.left_s > 0 or not course.trials):
         trial = await course.visit(course.space.off(), Stage.PROBE)
         if trial.fault is Fault.NONE and any(course.goal.value(run) is not None for run in trial.runs):
             return
@@ -80,6 +85,8 @@ async def _probe_draft(course: Course, length: int) -> None:
         settings = course.search.nearest(draft)
         if settings is None:
             continue
+        if course.left_s <= 0:
+            return
         trial = await course.visit(settings, Stage.PROBE)
         if trial.fault in {Fault.NONE, Fault.SPOILT}:
             return

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.tune import AIMS, minutes, settings_words
+from launcher.cli.tune import AIMS
+from launcher.cli.tune_lines import minutes, settings_words
 from launcher.tuning.goal import Aim
 
 COMMAND = [sys.executable, "-m", "launcher", "tune"]
@@ -38,6 +39,23 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=240, check=False)
 
 
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "launcher", "bench", *arguments, "--runs", "1"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_a_budget_that_holds_no_verdict_ends_after_the_first_trial(quick: list[str]) -> None:
+    done = run(*quick, "--budget", "0.001", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("  time      ") == 2  # the guess, and the plan as it was measured
+    assert "(as measured here)" in " ".join(done.stdout.split())
+    assert "  1  first look  off " in done.stdout
+    assert "  2  " not in done.stdout
+    assert "Undecided: the time was too short." in done.stdout
+    assert "a verdict takes 11 of them at least" in " ".join(done.stdout.split())
+    assert "`mtp-launcher tune demo --continue --budget MIN`" in " ".join(done.stdout.split())
+
+
 def test_the_plan_comes_first_then_each_trial_then_the_verdict(quick: list[str]) -> None:
     done = run(*quick, "--budget", "0.15", "--yes")
     assert done.returncode == 0, done.stderr
@@ -54,11 +72,11 @@ def test_the_plan_comes_first_then_each_trial_then_the_verdict(quick: list[str])
 
 
 def test_json_ends_with_the_verdict_and_all_trials(quick: list[str]) -> None:
-    done = run(*quick, "--budget", "0.15", "--json")
+    done = run(*quick, "--budget", "0.8", "--json")
     assert done.returncode == 0, done.stderr
     plan, *trials, end = map(json.loads, done.stdout.splitlines())
     assert plan["event"] == "plan"
-    assert plan["seconds"] <= plan["budget_s"] == 9
+    assert plan["seconds"] <= plan["budget_s"] == 48
     assert plan["servers"] == []
     verdict = end["verdict"]
     assert {"mtp", "draft", "speedup", "ci_low", "ci_high", "sentence"} <= verdict.keys()
@@ -83,20 +101,27 @@ def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
                 program.send_signal(signal.SIGINT)
     assert program.returncode == 130
     assert told[-1] == {"event": "paused", "trials": len(told) - 2}
-    refused = run("demo", "--continue")
+    refused = run("demo", "--continue", "--vary", "none")
     assert refused.returncode == 1
-    assert "model cannot be changed" in refused.stderr
-    with subprocess.Popen([*COMMAND, "--continue"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as again:
+    assert "vary cannot be changed" in refused.stderr
+    with subprocess.Popen(
+        [*COMMAND, "demo", "--continue"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as again:
         assert again.stdout
         assert again.stderr
         lines = []
         for line in again.stdout:
             lines.append(line)
             if line.startswith(f"{len(told):>3}  "):  # one more than were kept
+                beside = bench("demo")
                 again.send_signal(signal.SIGINT)
         said = again.stderr.read()
     assert any(line.startswith("  done      ") for line in lines)
     assert "Go on with `mtp-launcher tune --continue`." in said
+    assert beside.returncode == 1
+    assert "tuning on this computer" in beside.stderr
+    new = run(*quick, "--json", "--budget", "0.001")
+    assert json.loads(new.stdout.splitlines()[0])["replaces"] >= len(told) - 2
 
 
 def test_after_a_kill_it_goes_on(quick: list[str]) -> None:
@@ -126,6 +151,9 @@ def test_after_a_kill_it_goes_on(quick: list[str]) -> None:
     ("arguments", "said"),
     [
         (["--continue"], "no tune to go on with"),
+        (["demo", "--continue", "--apply"], "no tune to go on with"),
+        (["demo", "--goal", "energy"], "no power sensor here"),
+        (["--yes"], "`mtp-launcher tune MODEL`"),
         (["demo", "--workload", "poetry"], "poetry is no workload"),
         (["demo", "--vary", "colour"], "colour cannot be varied"),
         (["demo", "--mix", "4K:300"], "Add --goal answer"),

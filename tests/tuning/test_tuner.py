@@ -347,6 +347,27 @@ async def test_an_undecided_tune_goes_on_with_more_time() -> None:
     assert second.mtp == "on"
 
 
+@pytest.mark.parametrize("budget_s", [20, 60, 130, 200, 260, 300])
+async def test_no_trial_starts_after_the_end_of_the_budget(budget_s: float) -> None:
+    for number in (MTP_WINS, MTP_WINS + 1, MTP_WINS + 2):
+        machine, told = draw(number), Told()
+        verdict = await tune(
+            SimulatedBench(machine, seed=2), machine.space(), WORK, Goal(), budget_s, on_event=told, seed=3
+        )
+        assert all(event.left_s > 0 for event in told.of(TrialPlanned))
+        if verdict.speedup is None and verdict.mtp == "undecided":
+            assert "a verdict takes" in verdict.because
+
+
+async def test_a_budget_that_the_first_trial_shows_too_small_ends_undecided() -> None:
+    machine = draw(MTP_WINS)
+    verdict = await tune(SimulatedBench(machine, seed=2), machine.space(), WORK, Goal(), 25, seed=3)
+    assert len(verdict.trials) == 1
+    assert verdict.mtp == "undecided"
+    assert draft_of(verdict.settings) == 0
+    assert "a verdict takes 11 of them at least, which is " in verdict.because
+
+
 async def test_the_state_of_another_tune_is_refused() -> None:
     bench, state = await paused(MTP_WINS, 3, HOUR_S)
     for space, goal in (
