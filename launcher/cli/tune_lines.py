@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from launcher.tuning.tuner_state import Trial
     from launcher.tuning.verdict import Verdict
 
-_STAGES = {"probe": "first look", "explore": "explore", "verify": "verify", "confirm": "confirm"}
+_STAGES = {"probe": "first look", "explore": "explore", "verify": "compare", "confirm": "compare"}
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 
@@ -27,10 +27,10 @@ def time_words(prepared: Prepared) -> str:
     """Return in words how long a tune takes."""
     plan = prepared.plan
     how = "as measured here" if prepared.measured else "a guess"
-    start = prepared.restart_s
+    start = f"{prepared.restart_s:.0f}" if prepared.restart_s >= 0.95 else "less than 1"
     return (
         f"about {minutes(plan.seconds)}, {minutes(prepared.budget_s)} at most: {plan.starts} starts of "
-        f"{start:.0f} s ({how}), {plan.runs} replies, {prepared.tokens:,} tokens, at {prepared.rate:.3g} tokens/s"
+        f"{start} s ({how}), {plan.runs} replies, {prepared.tokens:,} tokens, at {prepared.rate:.3g} tokens/s"
     )
 
 
