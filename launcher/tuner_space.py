@@ -273,7 +273,7 @@ def _check_power() -> None:
         if gpu.asleep or why in ("", ASLEEP, TOO_SHORT):
             return
     raise BadOption(
-        f"There is no power sensor here, so tokens per joule cannot be measured. {why}".rstrip(),
+        f"There is no power sensor here, so tokens per joule cannot be measured. {why}",
         "Choose another goal: speed (tokens/s) or answer (time to the whole answer).",
     )
 

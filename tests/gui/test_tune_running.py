@@ -170,13 +170,17 @@ def test_a_measurement_is_exported(
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
         page._begin(Wanted(file=str(work), minutes=0.02))
     qtbot.waitUntil(page.export.isEnabled, timeout=60_000)
-    for name, kind in (("told.md", ""), ("told", "CSV (*.csv)"), ("told.json", "")):
+    for name, kind, part in (
+        ("told.md", "", "boats"),
+        ("told", "CSV (*.csv)", "decode_rate"),
+        ("told.json", "", "boats"),
+    ):
         path = tmp_path / name
         monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_, path=path, kind=kind: (str(path), kind))
         page.export.click()
         path = path if path.suffix else path.with_suffix(".csv")
         qtbot.waitUntil(lambda path=path: path.exists() and path.stat().st_size > 0, timeout=60_000)
-        assert "draft" in path.read_text("utf-8")
+        assert part in path.read_text("utf-8")
 
 
 def test_what_cannot_be_measured_is_said(page: TunePage, tmp_path: Path, qtbot: QtBot) -> None:

@@ -144,3 +144,9 @@ def test_words() -> None:
     card = verdict(tuned(told), [])
     assert card.kicker == "Verdict · qwen.gguf · Code · 1 min 10 s · 7 replies"
     assert (card.sentence, card.detail, card.meaning) == ("Leave MTP off.", "Why: it is slower.", "good")
+
+
+def test_the_level_of_a_range_stands_in_the_detail() -> None:
+    told: dict[str, object] = {"mtp": "off", "sentence": "Leave MTP off.", "because": "it is slower", "settings": OFF}
+    card = verdict(tuned({**told, "speedup": 0.8, "confidence": 0.975}), [])
+    assert card.detail == "Why: it is slower. The range holds with 97.5 % confidence."

@@ -93,6 +93,9 @@ def verdict(shown: "TuneShown", buttons: Buttons, *, kept: bool = False) -> Told
     kicker = f"{head} · {_name(shown.model)} · {shown.work} · {time_words(shown.seconds)} · {runs}"
     because = str(told.get("because") or "")
     detail = tr("Why: {because}.", because=because) if because else ""
+    if told.get("speedup") is not None and told.get("confidence") is not None:
+        level = tr("The range holds with {level} % confidence.", level=f"{100 * told['confidence']:.3g}")
+        detail = f"{detail} {level}".strip()
     meaning = {"on": "good", "off": "good", "undecided": "attention"}[str(told["mtp"])]
     return Told(sentence(told, shown.work), kicker, detail, meaning, buttons)
 
