@@ -66,8 +66,8 @@ def test_the_plan_comes_first_then_each_trial_then_the_verdict(quick: list[str])
     assert "  1  first look  off " in plan
     assert "tokens/s" in told
     assert "MTP" in told or "Undecided" in told
-    again = run("--continue")
-    assert again.returncode == 0
+    again = run("demo", "--continue")
+    assert again.returncode == 0, again.stderr
     assert again.stdout.splitlines()[0] in done.stdout.replace("\n", " ") + done.stdout
 
 
