@@ -2,8 +2,8 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,22 @@ def open_memory(migrations: Sequence[str], what: str, ready: Ready = lambda _: N
     opened = Opened(_set_up(":memory:", migrations, what, ready))
     opened.db.execute("PRAGMA temp_store = MEMORY")
     return opened
+
+
+@contextmanager
+def changing(db: sqlite3.Connection) -> Iterator[None]:
+    """Make changes that come to be all together, or not at all; within others they are part of those."""
+    if db.in_transaction:
+        yield
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # a full disk ends it by itself
+            db.execute("ROLLBACK")
+        raise
 
 
 def is_damage(error: sqlite3.Error) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from launcher.base.database import changing
 from launcher.base.errors import ConversationMissing
 from launcher.conversations.file import conversations_file, open_file, open_memory, unusable
 from launcher.conversations.records import (
@@ -346,18 +347,8 @@ class Conversations:
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
         """Make changes that come to be all together, or not at all."""
-        with self._told():
-            if self._db.in_transaction:
-                yield self._db
-                return
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # a full disk ends it by itself
-                    self._db.execute("ROLLBACK")
-                raise
+        with self._told(), changing(self._db):
+            yield self._db
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from launcher.base.database import open_database
+from launcher.base.database import changing, open_database
 from launcher.base.errors import HistoryUnusable, ResultMissing
 from launcher.base.paths import data_dir
 from launcher.tuning.history_environment import Environment
@@ -229,15 +229,8 @@ class History:
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
         """Make changes that come to be all together, or not at all."""
-        with self._told():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # a full disk ends it by itself
-                    self._db.execute("ROLLBACK")
-                raise
+        with self._told(), changing(self._db):
+            yield self._db
 
     @contextmanager
     def _told(self) -> Iterator[None]:
