@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
@@ -68,11 +68,11 @@ class Runtime:
     def _make_task(
         self,
         loop: asyncio.AbstractEventLoop,
-        work: Coroutine[Any, Any, _T] | Generator[Any, None, _T],
+        work: Any,  # noqa: ANN401 -- what asyncio makes tasks of differs by Python's version
         **given: Any,  # noqa: ANN401 -- what asyncio has for its tasks
-    ) -> "asyncio.Task[_T]":
+    ) -> "asyncio.Task[Any]":
         """Hold a task until it is done: what waits for a pipe is held by nobody else, and would be collected."""
-        task = asyncio.Task(work, loop=loop, **given)
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **given)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
