@@ -35,10 +35,14 @@ _UNPACKED = 3
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What is to be started: a model as `serve` takes it, and the setting of its plan; None leaves that to us."""
+    """What is to be started: a model as `serve` takes it, and the setting of its plan; None leaves that to us.
+
+    With `kept` the settings that the user chose for the model the last time go before the plan's.
+    """
 
     model: str
     setting: Setting | None = None
+    kept: bool = False
 
     @property
     def is_demo(self) -> bool:
@@ -56,9 +60,9 @@ class Aim:
         return self.setting is not None and self.setting.backend != "cpu"
 
 
-def aim_of(plan: Plan) -> Aim:
-    """Return what starts a plan."""
-    return Aim(DEMO) if plan.entry.id == DEMO else Aim(f"{plan.entry.id}:{plan.file.quant}", plan.setting)
+def aim_of(plan: Plan, *, kept: bool = False) -> Aim:
+    """Return what starts a plan; with `kept` the user's own settings go before the plan's."""
+    return Aim(DEMO) if plan.entry.id == DEMO else Aim(f"{plan.entry.id}:{plan.file.quant}", plan.setting, kept)
 
 
 @dataclass(frozen=True, slots=True)

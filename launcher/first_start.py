@@ -35,6 +35,7 @@ from launcher.first_steps import How, Stage, Step, StepTold
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import find_companion
 from launcher.models.locate import locate
+from launcher.models.memory import Setting
 from launcher.models.pull import Pulled, PullProgress, pull
 from launcher.models.wanted import wanted
 from launcher.monitor.reply import Reply
@@ -86,16 +87,19 @@ def serve_by(session: Session, aim: Aim) -> Serve:
 
 def chosen_by(aim: Aim, model: Path) -> dict[str, Value]:
     """Return what the user chose for a model, to be kept for its next start: its plan, or without one what is kept."""
-    setting = aim.setting
+    setting, kept = aim.setting, remembered(model)
     if setting is None or aim.is_demo:
-        return remembered(model)
-    kept: dict[str, Value] = {
+        return kept
+    planned: dict[str, Value] = {
         "ctx": setting.context,
         "kv": setting.kv,
-        "draft": setting.draft,
+        "draft": _drafts(setting),
         "ubatch": setting.ubatch,
+        "slots": setting.slots,
     }
-    return kept | {"slots": setting.slots} | ({"n_cpu_moe": setting.n_cpu_moe} if setting.n_cpu_moe else {})
+    if setting.n_cpu_moe:
+        planned["n_cpu_moe"] = setting.n_cpu_moe
+    return planned | kept if aim.kept else planned
 
 
 async def first_start(aim: Aim, serve: Serve, tell: Tell) -> Reply:
@@ -335,7 +339,13 @@ def options_of(aim: Aim) -> ServeOptions:
             extra=_projector(aim),
         )
 
-    return app.options_for(aim.model, planned, draft=0 if setting.ngrams else setting.draft)
+    options = app.options_for(aim.model, planned, draft=_drafts(setting))
+    return with_settings(options, remembered(options.model)) if aim.kept else options
+
+
+def _drafts(setting: Setting) -> int:
+    """Return the length of what the model itself drafts: repeats of earlier text are none of it."""
+    return 0 if setting.ngrams else setting.draft
 
 
 def _projector(aim: Aim) -> tuple[str, ...]:

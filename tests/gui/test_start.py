@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.base.errors import LauncherError
+from launcher.engine.settings import remembered
 from launcher.first_steps import Stage, Step
 from launcher.gui import theme
 from launcher.gui.labels import Label
@@ -192,6 +193,37 @@ def test_a_plan_is_downloaded_and_served_as_it_says(
     looked._choose_row(0)
     settle(looked, qtbot)
     assert looked.card.primary.text() == "Start"
+
+
+def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
+    mine: None, looked: StartPage, window: Window, qtbot: QtBot
+) -> None:
+    choose(looked, qtbot, "mine")
+    assert not looked.card.whose.isVisible()
+    click(looked, qtbot, "Download and start")
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    model = window.controller.launch.options.model
+    with qtbot.waitSignal(window.controller.applied, timeout=60_000):
+        window.controller.apply({"draft": 3, "ctx": 2_048}, drain_s=0)
+    window.controller.stop()
+    qtbot.waitUntil(lambda: window.controller.launch is None, timeout=60_000)
+    choose(looked, qtbot, "mine")
+    told = "As you set it the last time: 2K context, draft 3. The plan: 4K context, draft 2."
+    assert looked.card.whose.text() == told
+    assert told in looked.card.accessibleName()
+    assert "Mine, F16, 2K context, draft 3" in looked.card.accessibleName()
+    assert looked.card.other.text() == "Use the plan's"
+    qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
+    assert "Recommended · balanced. FITS. Mine, F16, 4K context, draft 2" in looked.card.accessibleName()
+    assert looked.table.model().rowCount() == 1
+    qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
+    settle(looked, qtbot)
+    click(looked, qtbot, "Start")
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    launch = window.controller.launch
+    assert launch is not None
+    assert (launch.context, launch.options.draft) == (2_048, 3)
+    assert remembered(model) == {"ctx": 2_048, "draft": 3, "kv": "f16", "ubatch": 512, "slots": 1}
 
 
 def test_pause_keeps_what_arrived_and_resume_goes_on(

@@ -85,8 +85,8 @@ class Flow(QObject):
             lambda _tell: looking.ask_engine(plan), done=self.answered.emit, failed=self.answered.emit
         )
 
-    def start(self, plan: Plan | None) -> None:
-        """Do all steps of a plan, or of the demo (None)."""
+    def start(self, plan: Plan | None, *, kept: bool = False) -> None:
+        """Do all steps of a plan, or of the demo (None); with `kept` by the user's own settings for its model."""
         if self.running:
             return
 
@@ -94,7 +94,7 @@ class Flow(QObject):
             from launcher.engine.demo import DEMO
             from launcher.first_checks import Aim, aim_of
 
-            aim = aim_of(plan) if plan is not None else Aim(DEMO)
+            aim = aim_of(plan, kept=kept) if plan is not None else Aim(DEMO)
             return await run_first_start(aim, tell)  # type: ignore[arg-type]
 
         self._starting = self._bridge.run(

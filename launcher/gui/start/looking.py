@@ -14,6 +14,7 @@ from launcher.base.errors import LauncherError
 
 if TYPE_CHECKING:
     from launcher.first_checks import Survey
+    from launcher.kept_plans import KeptPlan
     from launcher.machine.advice import Advice
     from launcher.machine.backend import BackendChoice
     from launcher.machine.disks import Disk
@@ -62,6 +63,7 @@ class Found:
     """The answer. `situation` is None when it could not be read, for `problem`.
 
     `plans` are what to choose from, the recommended one first; `lacking` is what could not be planned of a family.
+    `kept` are what the user set otherwise before for some of them.
     """
 
     question: Question
@@ -72,6 +74,15 @@ class Found:
     lacking: tuple[Unplanned, ...]
     problem: LauncherError | None
     offline: bool = False
+    kept: tuple[KeptPlan, ...] = ()
+
+    def kept_for(self, plan: Plan) -> KeptPlan | None:
+        """Return what the user set otherwise than a plan, or than what it was made of."""
+        return next((each for each in self.kept if plan in (each.planned, each.mine)), None)
+
+    def with_other(self, plan: Plan, other: Plan) -> Found:
+        """Return it with another plan in the place of one."""
+        return replace(self, plans=_told_apart(other if each is plan else each for each in self.plans))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +113,21 @@ async def look(question: Question, tell: Callable[[Looking], object], known: Com
         plans, lacking = await asyncio.to_thread(_plans, catalogue, there, question)
     except LauncherError as error:
         return replace(here, problem=error)
-    return replace(here, situation=there, plans=plans, lacking=lacking)
+    return await asyncio.to_thread(_with_kept, replace(here, situation=there, plans=plans, lacking=lacking), catalogue)
+
+
+def _with_kept(found: Found, catalogue: Catalogue) -> Found:
+    """Return the answer with the settings that the user chose before in place of the plans' own, where they fit."""
+    from launcher.kept_plans import kept_plans
+    from launcher.models.plan import Wish
+
+    if found.situation is None:
+        return found
+    wish = Wish(found.question.family, found.question.intent)
+    found = replace(found, kept=kept_plans(found.plans, catalogue, found.situation, wish))
+    for each in found.kept:
+        found = found.with_other(each.planned, each.mine) if each.mine is not None else found
+    return found
 
 
 def _read_computer(*, wake: bool) -> Computer:

@@ -51,7 +51,7 @@ class StartPage(QWidget):
         self.flow = Flow(controller, self)
         self.banner = Banner()
         self.machine = MachineCard(self.check_again, self.copy_report)
-        self.card = PlanCard(self.go, self.flow.pause, self._ask, self._take_demo)
+        self.card = PlanCard(self.go, self.flow.pause, self._ask, self._take_demo, self._take_other)
         self.steps = StepsCard()
         self.table = PlansTable()
         self.family = ComboBox()
@@ -89,7 +89,25 @@ class StartPage(QWidget):
             self._controller.open_chat()
             return
         self.banner.clear()
-        self.flow.start(self.plan)
+        self.flow.start(self.plan, kept=self._with_kept)
+
+    @property
+    def _with_kept(self) -> bool:
+        """Whether what is chosen is a plan with the user's own settings."""
+        kept = self.found.kept_for(self.plan) if self.found is not None and self.plan is not None else None
+        return kept is not None and self.plan == kept.mine
+
+    def _take_other(self) -> None:
+        """Take the plan's own settings in place of the user's, or the user's again."""
+        found, plan = self.found, self.plan
+        kept = found.kept_for(plan) if found is not None and plan is not None else None
+        if found is None or plan is None or kept is None or kept.mine is None:
+            return
+        other = kept.planned if self._with_kept else kept.mine
+        self.found = found.with_other(plan, other)
+        row = self.found.plans.index(other)
+        self.table.show_plans(self.found.plans, several=found.question.family is None, row=row)
+        self._choose(other)
 
     def _take_demo(self) -> None:
         self._chosen = self._replaces = True

@@ -18,6 +18,7 @@ from launcher.gui.words import tr
 
 if TYPE_CHECKING:
     from launcher.gui.start.looking import Answer, Found
+    from launcher.kept_plans import KeptPlan
     from launcher.models.plan import Plan
 
 _MIB = 2**20
@@ -33,6 +34,7 @@ class PlanCard(Card):
         pause: Callable[[], object],
         ask: Callable[[], object],
         demo: Callable[[], object],
+        other: Callable[[], object],
     ) -> None:
         super().__init__()
         self._kind, self._title, self._needs = Label(), Label(), Label()
@@ -51,6 +53,10 @@ class PlanCard(Card):
         self.demo: QPushButton = make_button(tr("Try the demo instead"), demo)
         self.demo.setObjectName("quiet")
         self.demo.setToolTip(tr("A small built-in model: needs neither a GPU nor the network"))
+        self.whose = Label()
+        self.whose.setWordWrap(True)
+        self.other: QPushButton = make_button(tr("Use mine"), other)
+        self.other.setObjectName("quiet")
         self.bar = MemoryBar()
         self.ask: QPushButton = make_button(tr("Ask the engine"), ask)
         self.ask.setObjectName("quiet")
@@ -71,6 +77,11 @@ class PlanCard(Card):
         words.addLayout(kind)
         words.addWidget(self._title)
         words.addWidget(self._needs)
+        whose = QHBoxLayout()
+        whose.setSpacing(theme.px(theme.GAP))
+        whose.addWidget(self.whose, 1)
+        whose.addWidget(self.other, alignment=Qt.AlignmentFlag.AlignTop)
+        words.addLayout(whose)
         column = QWidget()
         column.setObjectName("plain")
         widest = self.primary.fontMetrics().boundingRect(tr("Download and start")).width() * 1.12
@@ -107,6 +118,7 @@ class PlanCard(Card):
         self.body.addWidget(self._below)
         self.setTabOrder(self.primary, self.pause)
         self.setTabOrder(self.pause, self.demo)
+        self.setTabOrder(self.demo, self.other)
         self._kind.setAlignment(Qt.AlignmentFlag.AlignVCenter)
 
     def arrange(self, direction: QBoxLayout.Direction) -> None:
@@ -128,6 +140,7 @@ class PlanCard(Card):
             f"{kind} · {goal}", plan.status.value, said.plan_title(plan), said.needs_of(plan, answer), plan.entry.id
         )
         total, others = said.memory_of(found)
+        self._show_whose(found.kept_for(plan), plan)
         self.bar.show_parts(said.parts_of(plan), total, others, plan.margin_mib * _MIB)
         self.bar.show()
         lines = [say(each) for each in (*plan.reasons[:1], *plan.cautions[:2], *plan.reasons[2:3])][:3] or [""]
@@ -160,7 +173,25 @@ class PlanCard(Card):
         self.ask.setText(text)
         self.ask.setEnabled(text == tr("Ask the engine"))
 
+    def _show_whose(self, kept: KeptPlan | None, plan: Plan) -> None:
+        """Say whose settings they are where the user's own differ from the plan's, with the way to the other."""
+        if kept is None:
+            return
+        mine = kept.with_kept(plan)
+        self.whose.setText(said.whose_settings(kept, plan))
+        self.whose.show()
+        self.other.setText(tr("Use the plan's") if mine else tr("Use mine"))
+        self.other.setToolTip(
+            tr("Start it as the plan says; yours are kept until then")
+            if mine
+            else tr("Start it with what you chose for this model the last time")
+        )
+        self.other.setVisible(kept.mine is not None)
+        self.setAccessibleName(f"{self.accessibleName()} {self.whose.text()}")
+
     def _show(self, kind: str, status: str, title: str, needs: str, tip: str) -> None:
+        self.whose.hide()
+        self.other.hide()
         self._kind.setText(kind)
         self._kind.setVisible(bool(kind))
         self.badge.show_status(status)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.first_steps import How, Stage, Step, StepTold
-from launcher.gui.words import tr
+from launcher.gui.words import ntr, tr
 
 if TYPE_CHECKING:
+    from launcher.engine.settings import Settings
     from launcher.gui.start.looking import Answer, Found
+    from launcher.kept_plans import KeptPlan
     from launcher.models.plan import Plan
 
 _MIB, _GIB, _GB = 2**20, 2**30, 10**9
@@ -41,6 +43,30 @@ def plan_title(plan: Plan) -> str:
     if plan.setting.gpus > 1:
         parts.append(tr("over {count} GPUs", count=plan.setting.gpus))
     return ", ".join(parts)
+
+
+def whose_settings(kept: KeptPlan, plan: Plan) -> str:
+    """Return whose settings a plan has, and how the other's differ."""
+    mine, theirs = _named(kept.settings), _named(kept.planned_settings)
+    if kept.with_kept(plan):
+        return tr("As you set it the last time: {mine}. The plan: {theirs}.", mine=mine, theirs=theirs)
+    if kept.mine is None:
+        return tr("What you set the last time does not fit what is free now: {mine}. The plan is used.", mine=mine)
+    return tr("As the plan says: {theirs}. You set it the last time: {mine}.", mine=mine, theirs=theirs)
+
+
+def _named(settings: Settings) -> str:
+    """Return settings in a line."""
+    words = {
+        "ctx": lambda value: tr("{tokens} context", tokens=tokens(value)),
+        "draft": lambda value: tr("draft {length}", length=value) if value else tr("MTP off"),
+        "kv": lambda value: tr("KV {type}", type=value),
+        "ubatch": lambda value: tr("ubatch {count:,}", count=value),
+        "slots": lambda value: ntr("1 slot", "{n} slots", value),
+        "threads": lambda value: ntr("1 thread", "{n} threads", value) if value else tr("threads left to the engine"),
+        "n_cpu_moe": lambda value: tr("experts of {count} layers on the CPU", count=value),
+    }
+    return ", ".join(words[name](value) for name, value in settings.items())
 
 
 def needs_of(plan: Plan, answer: Answer | None) -> str:
