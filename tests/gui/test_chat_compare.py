@@ -50,6 +50,22 @@ def test_a_setting_that_needs_a_restart_is_compared_and_taken_back(
     assert launch.options.draft == 2
 
 
+def test_a_comparison_of_which_nothing_came_is_asked_again(pane: ChatPane, qtbot: QtBot) -> None:
+    pane.compare_button.setChecked(True)
+    pane.compare_bar.fields["temperature"].setText("0.2")
+    pane.ask("Lost?")
+    pane.end("The server ended.")
+    (answer,) = pane.column.answers
+    assert "The server ended." in [each.text() for each in answer.findChildren(Label)]
+    pane.show_abilities(can_ask=True, replying=False, hint="")
+    assert answer.again_button.isVisibleTo(answer)
+    pane.compare_button.setChecked(False)
+    answer.again_button.click()
+    pane.add("Found.", "")
+    pane.end("")
+    assert [each["content"] for each in pane.messages] == ["Lost?", "Found."]
+
+
 def test_a_comparison_whose_b_cannot_be_comes_back(chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]) -> None:
     pair = compared(chat, qtbot, kv="q9_9")
     assert pair.answers[0].said

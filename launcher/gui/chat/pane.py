@@ -137,6 +137,10 @@ class ChatPane(ChatFrame):
         answer.end(footer)
         if self._comparing is not None:
             self._comparing.end(self._writing, answer, reply, footer)
+            if self.talk.has_unanswered:  # then there is nothing to be compared
+                answer = Answer(coloured=self.colour_button.isChecked())
+                self.column.exchange(self.column.turns[-1], answer)
+                answer.end(footer)
         elif answer.said:
             self.talk.end_reply(self._writing, answer.said, reply, footer, steps=answer.steps)
             if reply is None:
@@ -253,6 +257,8 @@ class ChatPane(ChatFrame):
         if self._can_ask:
             self._leave_editing()
             self.system.settle()
+            if self._waits(turn):
+                self.talk.take_up()
             self.column.cut(turn.at + 1)
             self.talk.cut(turn.at + 1)
             answer = Answer(coloured=self.colour_button.isChecked())
@@ -264,14 +270,19 @@ class ChatPane(ChatFrame):
         if not self._replying and self._comparing is None:
             self._editing = turn.at
             self.editing_bar.show()
-            self.prompt.setPlainText(self.messages[turn.at]["content"])
+            self.prompt.setPlainText(turn.question.text)
             self.prompt.moveCursor(self.prompt.textCursor().MoveOperation.End)
             self.prompt.setFocus()
 
     @Slot()
     def _edit_last(self) -> None:
-        if self.column.turns and self.column.turns[-1].at < len(self.messages):
-            self._edit(self.column.turns[-1])
+        turn = self.column.turns[-1] if self.column.turns else None
+        if turn is not None and (turn.at < len(self.messages) or self._waits(turn)):
+            self._edit(turn)
+
+    def _waits(self, turn: Turn) -> bool:
+        """Whether a turn's question got no reply, and stands last."""
+        return self.talk.has_unanswered and turn is self.column.turns[-1]
 
     @Slot(object, int)
     def _show_version(self, turn: Turn, by: int) -> None:
@@ -292,7 +303,8 @@ class ChatPane(ChatFrame):
             if isinstance(turn.reply, Answer) and turn.reply is not self._answer:
                 asked = turn.at < len(self.messages) and turn is last[turn.at]
                 replied = asked and turn.at + 1 < len(self.messages)
-                turn.reply.show_actions(again=self._can_ask and asked, edit=self._can_ask and asked)
+                can_be_asked = self._can_ask and (asked or self._waits(turn))
+                turn.reply.show_actions(again=can_be_asked, edit=can_be_asked)
                 number, versions = self.talk.version(turn.at + 1) if replied else (0, [])
                 turn.reply.show_versions(number + 1, len(versions) if self._can_ask or not self._replying else 0)
 

@@ -66,6 +66,7 @@ class Question(QWidget):
 
     def __init__(self, text: str) -> None:
         super().__init__()
+        self.text = text
         shown = text if len(text) <= _MOST_ASKED else f"{text[:_MOST_ASKED]} …"
         bubble = Label(shown)
         bubble.setObjectName("bubble")

@@ -1,6 +1,7 @@
 """The conversation that is open: what goes to the model, and how it is kept."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from launcher.conversations.records import Conversation, Ending, Role, new_id
@@ -12,8 +13,20 @@ if TYPE_CHECKING:
     from launcher.app import Reply
 
 
+@dataclass(frozen=True, slots=True)
+class _Unanswered:
+    """A question that stands last and has no reply; `reply` is the empty one that is kept of it, if any."""
+
+    question: str
+    text: str
+    reply: str | None
+
+
 class Talk:
-    """Its messages as the server takes them, and the ids under which they are kept, side by side."""
+    """Its messages as the server takes them, and the ids under which they are kept, side by side.
+
+    A question of which nothing came is no message any more: it would be asked with the next one. `take_up` asks it.
+    """
 
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
@@ -22,6 +35,12 @@ class Talk:
         self.messages: list[dict[str, str]] = []
         self.ids: list[str] = []
         self._versions: dict[tuple[str | None, Role], list[str]] = {}
+        self._unanswered: _Unanswered | None = None
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether the last question got no reply."""
+        return self._unanswered is not None
 
     def clear(self) -> None:
         """Begin a new one, with the same system prompt."""
@@ -29,6 +48,7 @@ class Talk:
         self.messages.clear()
         self.ids.clear()
         self._versions.clear()
+        self._unanswered = None
 
     def load(self, conversation: Conversation) -> None:
         """Go on with one that is kept. What was asked last and has no reply is left out."""
@@ -38,10 +58,12 @@ class Talk:
             self.messages.append({"role": message.role.value, "content": message.text})
             self.ids.append(message.id)
             self._versions[message.parent, message.role] = list(message.versions)
+        empty = None
         if self.messages and self.messages[-1] == {"role": Role.ASSISTANT.value, "content": ""}:
+            empty = self.ids[-1]
             self.cut(len(self.messages) - 1)
         if self.messages and self.messages[-1]["role"] == Role.USER.value:
-            self.cut(len(self.messages) - 1)
+            self._set_aside(empty)
 
     def request(self, *, alone: bool = False) -> list[dict[str, str]]:
         """Return what is sent: the system prompt and the messages, or `alone` only the last of them."""
@@ -60,6 +82,7 @@ class Talk:
             id_, system = new_id(), self.system
             self.id = id_
             self._kept.do(lambda kept: kept.begin(text, system=system, model=model, id=id_))
+        self._unanswered = None
         conversation, parent, message = self.id, self.ids[-1] if self.ids else None, new_id()
         self.messages.append({"role": "user", "content": text})
         self.ids.append(message)
@@ -102,9 +125,24 @@ class Talk:
         if others:
             self._kept.change(lambda kept: kept.withdraw(reply))
             return others[-1]
-        self.cut(len(self.messages) - 1)
+        self._set_aside(reply)
         self._kept.change(lambda kept: kept.end(reply, ending, footer=footer))
         return None
+
+    def take_up(self) -> None:
+        """Let the question that got no reply be asked again; the empty reply to it is not kept."""
+        again, self._unanswered = self._unanswered, None
+        if again is not None:
+            self.messages.append({"role": Role.USER.value, "content": again.text})
+            self.ids.append(again.question)
+            if (reply := again.reply) is not None:
+                self._kept.change(lambda kept: kept.withdraw(reply))
+
+    def _set_aside(self, reply: str | None) -> None:
+        """Take the last question out of what is sent; `reply` is the empty one to it."""
+        self._unanswered = _Unanswered(self.ids[-1], self.messages[-1]["content"], reply)
+        self._versions.pop((self.ids[-1], Role.ASSISTANT), None)
+        self.cut(len(self.messages) - 1)
 
     def go_on_with(self, message: str, text: str) -> None:
         """Let another version of the last reply be the one that the conversation goes on with."""
