@@ -1,0 +1,76 @@
+"""Tells what a tree holds: the project, each package of its site-packages, and the interpreter, with their licences.
+
+    python contents.py TREE DEBS COPYRIGHT CONTENTS
+
+TREE is as for prune.py, and DEBS the folder of the Debian packages that brought its interpreter. Writes COPYRIGHT, the
+licences in full, and CONTENTS, a line for each piece: name, version, licence, where from.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import Parser
+from hashlib import sha256
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Something in the tree: its name, version, the short name of its licence, its texts, and where it comes from."""
+
+    name: str
+    version: str
+    licence: str
+    texts: tuple[str, ...]
+    source: str
+
+
+def wheels(site: Path) -> Iterator[Piece]:
+    """Yield the packages that wheels have brought, by name."""
+    for folder in sorted(site.glob("*.dist-info"), key=lambda each: each.name.lower()):
+        about = Parser().parsestr((folder / "METADATA").read_text("utf-8"), headersonly=True)
+        names = ("LICEN[CS]E*", "COPYING*", "NOTICE*", "AUTHORS*", "licenses/**/*")
+        files = sorted({each for name in names for each in folder.glob(name) if each.is_file()})
+        texts = tuple(each.read_text("utf-8", errors="replace").strip() for each in files)
+        yield Piece(about["Name"], about["Version"], _licence(about), texts, "a wheel of requirements.lock")
+
+
+def _licence(about: Message) -> str:
+    if told := about["License-Expression"]:
+        return str(told)
+    classified = [each.split(" :: ")[-1] for each in about.get_all("Classifier", ()) if each.startswith("License ::")]
+    first = next(iter((about["License"] or "").strip().splitlines()), "")
+    return first if first and len(first) < 60 else ", ".join(classified) or "see its text"
+
+
+def interpreter(debs: Path, licence: Path) -> Iterator[Piece]:
+    """Yield the Debian packages of the interpreter."""
+    for deb in sorted(debs.glob("*.deb")):
+        told = ["dpkg-deb", "--show", "--showformat=${Package} ${Version}", str(deb)]
+        name, version = subprocess.run(told, check=True, capture_output=True, text=True).stdout.split()
+        digest = sha256(deb.read_bytes()).hexdigest()
+        texts = (licence.read_text("utf-8").strip(),) if name == "python3.11-minimal" else ()
+        yield Piece(name, version, "PSF-2.0", texts, f"Debian 12, sha256 {digest}")
+
+
+def main(tree: Path, debs: Path, copyright_file: Path, contents_file: Path) -> None:
+    """Write both files."""
+    pieces = [*wheels(tree / "site-packages"), *interpreter(debs, tree / "lib" / "python3.11" / "LICENSE.txt")]
+    parts = [
+        "MTP Launcher and what its Debian package holds beside it. Each piece has a licence of its own.\n\n"
+        "Qt and PySide6 are used under the GNU Lesser General Public License, version 3, whose text is in\n"
+        "/usr/share/common-licenses/LGPL-3. They are shared libraries in /opt/mtp-launcher/site-packages/PySide6,\n"
+        "which you may replace. Their sources: https://code.qt.io"
+    ]
+    for each in pieces:
+        texts = "\n\n".join(each.texts) or "Its package holds no text of the licence."
+        parts.append(f"{each.name} {each.version}\nLicence: {each.licence}\n\n{texts}")
+    copyright_file.write_text(f"\n\n{'-' * 79}\n\n".join(parts) + "\n", "utf-8")
+    lines = [f"{each.name} {each.version} | {each.licence} | {each.source}" for each in pieces]
+    contents_file.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:5]))

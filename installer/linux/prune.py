@@ -1,0 +1,122 @@
+"""Takes out of a tree what the program does not use, and says which libraries of the system the rest needs.
+
+    python prune.py TREE            deletes; TREE holds bin/, lib/python3.11/ and site-packages/
+    python prune.py --needs TREE    prints the Depends field of a Debian package, and fails where it has no package for a
+                                    library; the names are in dependencies.txt
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+STDLIB = "distutils ensurepip idlelib lib2to3 pydoc_data test tkinter turtle.py turtledemo venv EXTERNALLY-MANAGED"
+EXTENSIONS = "_crypt _curses _curses_panel _dbm _gdbm _tkinter nis ossaudiodev readline _testbuffer _testcapi _ctypes_test"
+"""Extension modules of the standard library that the program does not import, and that need libraries of their own."""
+
+QT_MODULES = "QtCore QtDBus QtGui QtNetwork QtOpenGL QtOpenGLWidgets QtSvg QtTest QtWidgets"
+"""The launcher's, and those that pyqtgraph asks for."""
+QT_PLUGINS = """
+    iconengines/*  imageformats/libqgif.so imageformats/libqico.so imageformats/libqjpeg.so imageformats/libqsvg.so
+    imageformats/libqwebp.so  platforminputcontexts/libcompose* platforminputcontexts/libibus*
+    platforms/libqoffscreen.so platforms/libqwayland* platforms/libqxcb.so  platformthemes/libqxdgdesktopportal.so
+    wayland-decoration-client/*  wayland-graphics-integration-client/libqt-plugin-wayland-egl.so
+    wayland-shell-integration/libxdg-shell.so  xcbglintegrations/*
+"""
+SITE = """
+    bin example.py numpy/distutils numpy/f2py numpy/typing/tests pyqtgraph/examples
+    **/tests **/*.pyi **/*.pxd **/*.h **/*.a **/__pycache__
+    *.dist-info/RECORD *.dist-info/INSTALLER *.dist-info/REQUESTED *.dist-info/direct_url.json *.dist-info/sboms
+"""
+STRIPPED = ("xllamacpp/*.so", "numpy.libs/libscipy_openblas*")
+"""What its makers ship with debugging symbols: 80 of 106 MB in the engine's case."""
+OPENED = "libEGL.so.1 libGL.so.1 libgomp.so.1"
+"""Opened at run time, so that nothing names them as needed."""
+
+
+def prune(tree: Path) -> None:
+    """Delete what is not used."""
+    stdlib, site = tree / "lib" / "python3.11", tree / "site-packages"
+    for name in STDLIB.split():
+        _delete(stdlib / name)
+    for name in EXTENSIONS.split():
+        for each in (stdlib / "lib-dynload").glob(f"{name}.*"):
+            _delete(each)
+    for pattern in SITE.split():
+        for each in list(site.glob(pattern)):
+            _delete(each)
+    _prune_qt(site / "PySide6")
+    for pattern in STRIPPED:
+        for each in site.glob(pattern):
+            subprocess.run(["strip", "--strip-unneeded", str(each)], check=True)
+
+
+def _prune_qt(qt: Path) -> None:
+    modules = set(QT_MODULES.split())
+    plugins = {each for pattern in QT_PLUGINS.split() for each in (qt / "Qt" / "plugins").glob(pattern)}
+    translations = set((qt / "Qt" / "translations").glob("qtbase_*.qm"))
+    bindings = {each for each in qt.glob("*.abi3.so") if each.name.split(".")[0] in modules}
+    kept = plugins | translations | bindings | set(qt.glob("*.py"))
+    libraries = {each.name: each for each in [*qt.glob("lib*.so*"), *(qt / "Qt" / "lib").iterdir()]}
+    waiting = [*plugins, *bindings]
+    while waiting:
+        for name in needed(waiting.pop()):
+            if name in libraries and libraries[name] not in kept:
+                kept.add(libraries[name])
+                waiting.append(libraries[name])
+    for each in sorted(qt.rglob("*"), reverse=True):
+        if each.is_dir() and not each.is_symlink():
+            if not any(each.iterdir()):
+                each.rmdir()
+        elif each not in kept:
+            each.unlink()
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def needed(file: Path) -> list[str]:
+    """Return the sonames that an ELF file names as needed."""
+    told = subprocess.run(["objdump", "-p", str(file)], check=True, capture_output=True, text=True).stdout
+    return re.findall(r"^ +NEEDED +(\S+)$", told, re.MULTILINE)
+
+
+def programs(tree: Path) -> Iterator[Path]:
+    """Yield the tree's ELF files."""
+    for each in sorted(tree.rglob("*")):
+        if each.is_file() and not each.is_symlink():
+            with each.open("rb") as file:
+                if file.read(4) == b"\x7fELF":
+                    yield each
+
+
+def depends(tree: Path) -> str:
+    """Return a Depends field for all libraries that the tree needs and does not hold."""
+    lines = Path(__file__).with_name("dependencies.txt").read_text("utf-8").splitlines()
+    packages = dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    files = list(programs(tree))
+    inside = {each.name for each in files}
+    wanted = {name for each in files for name in needed(each)} - inside | set(OPENED.split())
+    if unknown := sorted(wanted - packages.keys()):
+        sys.exit(f"dependencies.txt names no package for {', '.join(unknown)}")
+    if unused := sorted(packages.keys() - wanted):
+        sys.exit(f"dependencies.txt names what nothing needs: {', '.join(unused)}")
+    return ", ".join(sorted({packages[name] for name in wanted}))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--needs", action="store_true")
+    parser.add_argument("tree", type=Path)
+    asked = parser.parse_args()
+    if asked.needs:
+        print(depends(asked.tree))
+    else:
+        prune(asked.tree)
