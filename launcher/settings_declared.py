@@ -62,6 +62,7 @@ ADVICE = "server.advice"
 TEMPERATURE, TOP_K, TOP_P, MIN_P = "chat.temperature", "chat.top_k", "chat.top_p", "chat.min_p"
 MAX_TOKENS, THINKING, SYSTEM_PROMPT = "chat.max_tokens", "chat.thinking", "chat.system_prompt"
 KEEP = "chat.keep"
+WEEKLY_CHECK = "updates.weekly"
 SYSTEM, SERVER, NONE, ON, OFF = "system", "server", "none", "on", "off"
 ASK, TRAY, QUIT = "ask", "tray", "quit"
 FINISH, CANCEL = "finish", "cancel"
@@ -280,6 +281,15 @@ SETTINGS = (
         mark("Chat"),
         mark("Keep conversations"),
         mark("Off: conversations of the window are written nowhere, and those kept before are not shown."),
+        "switch",
+        True,
+        "next window",
+    ),
+    Setting(
+        WEEKLY_CHECK,
+        mark("Updates"),
+        mark("Look for newer versions"),
+        mark("Asks once a week, when the window opens, whether there is one. Nothing about you is sent or installed."),
         "switch",
         True,
         "next window",

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from hypothesis import settings
 
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model
+from tests.updates.published import Release
+from tools.fault_matrix.server import FileServer, serving
 
 # A test run in the background of a script inherits SIGINT as ignored, and so would every program that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -191,3 +193,44 @@ def releases(running_releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -
     running_releases.forget()
     running_releases.requests()
     return running_releases
+
+
+@pytest.fixture(scope="session")
+def release_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
+    """The fake file server as a program, for releases of this program."""
+    with serving(tmp_path_factory.mktemp("release")) as server:
+        yield server
+
+
+@pytest.fixture
+def release(release_server: FileServer, monkeypatch: pytest.MonkeyPatch) -> Release:
+    """Version 7.0.0 of this program, and no proxy of this computer between."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    return Release(release_server, monkeypatch)
+
+
+@pytest.fixture
+def uv_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Let this be an installation by `uv tool install`, with a uv on PATH that does what the test says.
+
+    What is returned is the file in which that uv notes its arguments.
+    """
+
+    def make(then: str = "", says: str = "7.0.0") -> Path:
+        prefix, programs, noted = tmp_path / "tool", tmp_path / "programs", tmp_path / "uv-arguments"
+        (prefix / "bin").mkdir(parents=True)
+        programs.mkdir()
+        (prefix / "uv-receipt.toml").write_text("[tool]\n")
+        for path, text in (
+            (prefix / "bin" / "mtp-launcher", f"echo mtp-launcher {says}"),
+            (programs / "uv", f'printf "%s\\n" "$@" >"{noted}"\n{then}'),
+        ):
+            path.write_text(f"#!/bin/sh\n{text}\n")
+            path.chmod(0o755)
+        monkeypatch.setattr(sys, "prefix", str(prefix))
+        monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+        return noted
+
+    return make

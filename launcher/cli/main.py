@@ -46,6 +46,7 @@ VERBS = {
     "diagnose": "say why an engine failed, from its log",
     "doctor": "say what this machine has and what is missing",
     "versions": "say what runs here, by version, for a report",
+    "update": "say whether there is a newer version of this program, and install it",
 }
 _ANSWERING = ("plan", "estimate", "models", "doctor", "versions", "status", "diagnose", "export")
 """The verbs that do nothing but print."""

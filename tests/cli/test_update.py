@@ -1,0 +1,67 @@
+"""`mtp-launcher update` as a user types it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher import __version__
+from launcher.updates import check as checking
+from launcher.updates.check import VARIABLE
+from tests.cli.in_process import run
+from tests.updates.published import WHEEL, Release
+
+
+def test_a_newer_version_is_told_with_its_notes_and_how_to_get_it(
+    release: Release, uv_tool: Callable[..., Path]
+) -> None:
+    uv_tool()
+    told = run("update")
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith(f"MTP Launcher 7.0.0 is out; this is {__version__}.\n\nFaster.\nQuieter.\n\n")
+    assert f"`mtp-launcher update --install` gets and installs it ({WHEEL}, 512 kB)." in " ".join(told.stdout.split())
+
+
+def test_notes_do_nothing_to_a_terminal(release: Release) -> None:
+    release.tell({"version": "7.0.0", "notes": "\x1b]0;title\x07new", "artefacts": []})
+    assert "\x1b" not in run("update").stdout
+    assert json.loads(run("update", "--json").stdout)["notes"] == "\x1b]0;title\x07new"
+
+
+def test_a_checkout_is_told_how_it_is_renewed(release: Release) -> None:
+    assert "git pull" in run("update").stdout
+    told = run("update", "--install")
+    assert told.returncode == 1
+    assert "git pull" in told.stderr
+
+
+@pytest.mark.parametrize(("version", "said"), [(__version__, "the newest version"), ("0.0.1", "newer than 0.0.1")])
+def test_where_there_is_nothing_newer_nothing_is_installed(
+    release: Release, uv_tool: Callable[..., Path], version: str, said: str
+) -> None:
+    noted = uv_tool()
+    release.publish(version)
+    for arguments in ((), ("--install",)):
+        assert run("update", *arguments).stdout == f"This is {__version__}, {said}.\n"
+    assert not noted.exists()
+
+
+def test_it_is_installed_on_request(release: Release, uv_tool: Callable[..., Path]) -> None:
+    noted = uv_tool()
+    told = run("update", "--install")
+    assert told.returncode == 0, told.stderr
+    assert "Faster." in told.stdout
+    assert told.stdout.endswith("Version 7.0.0 is installed.\n")
+    assert noted.read_text().startswith("tool\ninstall\n")
+    in_json = json.loads(run("update", "--install", "--json").stdout)
+    assert (in_json["newest"], in_json["newer"], in_json["installed"], in_json["way"]) == ("7.0.0", True, True, "tool")
+
+
+def test_without_an_address_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "RELEASES", "")
+    monkeypatch.delenv(VARIABLE, raising=False)
+    told = run("update")
+    assert told.returncode == 1
+    assert told.stderr.startswith("Error: This build does not say where its releases are")
+    assert json.loads(run("update", "--json").stdout)["error"]["code"] == "releases_unknown"

@@ -1,0 +1,149 @@
+"""Whether there is a newer version: asked over HTTP, kept, and asked by itself no more than once a week."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher import __version__, settings
+from launcher.base.errors import Refused, Unreachable
+from launcher.engine import registry
+from launcher.settings_declared import WEEKLY_CHECK
+from launcher.updates import check as checking
+from launcher.updates.check import VARIABLE, check, releases, weekly
+from launcher.updates.errors import ManifestBroken, ReleasesUnknown
+from tests.updates.published import Release
+
+DAY_S = 86_400
+
+
+def aged(home: Path, seconds: float) -> None:
+    """Let the last check be so long ago."""
+    path = home / "state" / "updates.json"
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps(kept | {"asked_s": time.time() - seconds}))
+
+
+async def test_a_newer_version_is_told_with_its_notes(release: Release) -> None:
+    newest = await check()
+    assert (newest.manifest.version, newest.is_newer) == ("7.0.0", True)
+    assert newest.manifest.notes == "Faster.\nQuieter."
+    assert newest.folder == release.at()
+    release.publish(__version__)
+    assert not (await check()).is_newer
+
+
+async def test_it_is_one_request_that_tells_only_the_programs_version(release: Release) -> None:
+    await check()
+    (asked,) = release.told.requests
+    assert asked["target"].endswith("/manifest.json")
+    assert set(asked) <= {"server", "target", "Host", "User-Agent", "Accept", "Accept-Encoding", "Connection"}
+    assert asked["User-Agent"] == f"mtp-launcher/{__version__}"
+
+
+@pytest.mark.parametrize(
+    ("address", "good"),
+    [
+        ("", False),
+        ("https://example.org/latest/", True),
+        ("http://example.org/latest", False),
+        ("http://127.0.0.1:8080/x", True),
+        ("http://[::1]:8080/x", True),
+        ("http://127.0.0.1.example.org/x", False),
+        ("ftp://example.org", False),
+        ("https://", False),
+        ("https://[oops", False),
+        ("/srv/releases", False),
+    ],
+)
+def test_programs_come_over_https_or_from_this_computer(
+    address: str, *, good: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "RELEASES", "")
+    monkeypatch.setenv(VARIABLE, address)
+    if good:
+        assert releases() == address.rstrip("/")
+    else:
+        with pytest.raises(ReleasesUnknown):
+            releases()
+
+
+@pytest.mark.parametrize(("faults", "error"), [("404", Refused), ("500", Refused), ("drops=10", Unreachable)])
+async def test_a_server_that_does_not_tell_is_an_error(release: Release, faults: str, error: type[Exception]) -> None:
+    release.at(faults)
+    with pytest.raises(error):
+        await check()
+
+
+@pytest.mark.parametrize("told", [[], {"version": "7.0.0"}, {"version": 7, "notes": "", "artefacts": []}])
+async def test_what_is_no_manifest_is_named(release: Release, told: object) -> None:
+    release.tell(told)
+    with pytest.raises(ManifestBroken, match=r"What 127.0.0.1 tells of the newest release is not understood"):
+        await check()
+
+
+async def test_by_itself_it_asks_once_a_week(release: Release, home: Path) -> None:
+    for days, asked in ((0, 1), (6.9, 1), (7.1, 2), (-1, 3)):  # a clock that was set back lets it ask anew
+        if days:
+            aged(home, days * DAY_S)
+        newest = await weekly()
+        assert newest is not None
+        assert newest.is_newer
+        assert len(release.told.requests) == asked
+
+
+async def test_switched_off_it_asks_nothing_and_tells_what_is_known(release: Release, home: Path) -> None:
+    settings.change(WEEKLY_CHECK, False)
+    assert await weekly() is None
+    await check()
+    aged(home, 30 * DAY_S)
+    newest = await weekly()
+    assert newest is not None
+    assert newest.manifest.version == "7.0.0"
+    assert len(release.told.requests) == 1
+
+
+async def test_while_a_model_is_served_it_asks_nothing(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "running", lambda: ("a server",))
+    assert await weekly() is None
+    assert release.told.requests == []
+
+
+async def test_after_a_failure_it_asks_again_a_day_later_and_keeps_what_it_knew(release: Release, home: Path) -> None:
+    address = release.at()
+    await check()
+    manifest = release.server.folder / "manifest.json"
+    good = manifest.read_text()
+    manifest.write_text("{")
+    aged(home, 8 * DAY_S)
+    for age_days, asked in ((None, 2), (0.9, 2), (1.1, 3)):
+        if age_days:
+            aged(home, age_days * DAY_S)
+        newest = await weekly()
+        assert newest is not None
+        assert (newest.manifest.version, newest.folder) == ("7.0.0", address)
+        assert len(release.told.requests) == asked
+    manifest.write_text(good)
+
+
+async def test_without_an_address_nothing_is_looked_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "RELEASES", "")
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert await weekly() is None
+    assert not (home / "state" / "updates.json").exists()
+
+
+@pytest.mark.parametrize("kept", ["", "[]", '{"folder": 1}'])
+async def test_what_is_kept_and_cannot_be_read_is_asked_anew(release: Release, home: Path, kept: str) -> None:
+    (home / "state").mkdir(parents=True)
+    (home / "state" / "updates.json").write_text(kept)
+    assert await weekly() is not None
+    assert len(release.told.requests) == 1
+
+
+async def test_what_another_server_told_does_not_count(release: Release) -> None:
+    await check()
+    release.at("redirect")
+    assert await weekly() is not None
+    assert len(release.told.requests) == 3  # and the one that it was redirected to

@@ -1,0 +1,80 @@
+"""Manifests of releases: which file is whose, which version is later, and what is no manifest."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from launcher.updates.manifest import Manifest, this_platform
+
+HASH = "a" * 64
+
+
+def artefact(name: str, platform: str) -> dict[str, Any]:
+    return {"name": name, "platform": platform, "size": 1, "sha256": HASH}
+
+
+def manifest(version: str = "1.2.0", *artefacts: dict[str, Any], **more: Any) -> Manifest:  # noqa: ANN401
+    return Manifest.model_validate({"version": version, "notes": "", "artefacts": artefacts, **more})
+
+
+def test_a_platforms_file_is_found_by_the_end_of_its_name() -> None:
+    told = manifest(
+        "1.2.0",
+        artefact("mtp-launcher-1.2.0-setup.exe", "windows-x64"),
+        artefact("mtp-launcher_1.2.0_arm64.deb", "linux-arm64"),
+        artefact("mtp-launcher_1.2.0_amd64.deb", "linux-x64"),
+        artefact("mtp_launcher-1.2.0-py3-none-any.whl", "any"),
+    )
+
+    def name(suffix: str, platform: str) -> str | None:
+        found = told.artefact(suffix, platform)
+        return found.name if found else None
+
+    assert name(".deb", "linux-x64") == "mtp-launcher_1.2.0_amd64.deb"
+    assert name("-setup.exe", "windows-x64") == "mtp-launcher-1.2.0-setup.exe"
+    assert name(".whl", "linux-riscv64") == "mtp_launcher-1.2.0-py3-none-any.whl"
+    assert name("-setup.exe", "linux-x64") is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "newer"),
+    [
+        ("0.10.0", "0.9.9", True),
+        ("1.0", "1.0.0", False),
+        ("1.0.0", "1.0", False),
+        ("1.0.0.1", "1.0", True),
+        ("0.1.0", "0.1.0", False),
+        ("0.1.0", "0.2.0", False),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(one: str, other: str, *, newer: bool) -> None:
+    assert manifest(one).newer_than(other) is newer
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"version": "1.2.0-rc1"},
+        {"version": "newest"},
+        {"notes": None},
+        {"notes": "x" * 20_001},
+        {"artefacts": [artefact("../x.deb", "any")]},
+        {"artefacts": [artefact("a/b.deb", "any")]},
+        {"artefacts": [artefact(".deb", "any")]},
+        {"artefacts": [artefact("x.deb", "any") | {"sha256": "A" * 64}]},
+        {"artefacts": [artefact("x.deb", "any") | {"size": 0}]},
+        {"artefacts": [artefact("x.deb", "every/one")]},
+    ],
+)
+def test_what_is_no_manifest_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        manifest(**{"version": "1.0.0", **wrong})  # type: ignore[arg-type]
+
+
+def test_what_else_a_manifest_says_is_left_out() -> None:
+    assert manifest("1.0.0", licences={"numpy": "BSD"}).version == "1.0.0"
+
+
+def test_the_platform_is_one_that_manifests_may_name() -> None:
+    assert manifest("1.0.0", artefact("x.deb", this_platform())).artefact(".deb", this_platform()) is not None
