@@ -16,6 +16,15 @@ from hashlib import sha256
 from pathlib import Path
 
 
+_HEAD = """\
+MTP Launcher, and what its Debian package holds beside it. Each piece has a licence of its own.
+
+Qt and PySide6 are used under the GNU Lesser General Public License, version 3, whose text is in
+/usr/share/common-licenses/LGPL-3. They are shared libraries in /opt/mtp-launcher/site-packages/PySide6, which you may
+replace; their sources: https://code.qt.io. Beside Qt lies ICU (Unicode-3.0). xllamacpp holds llama.cpp and ggml (MIT,
+Copyright (c) 2023-2026 The ggml authors). The licence of nvidia-ml-py stands at the head of pynvml.py."""
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Something in the tree: its name, version, the short name of its licence, its texts, and where it comes from."""
@@ -34,7 +43,8 @@ def wheels(site: Path) -> Iterator[Piece]:
         names = ("LICEN[CS]E*", "COPYING*", "NOTICE*", "AUTHORS*", "licenses/**/*")
         files = sorted({each for name in names for each in folder.glob(name) if each.is_file()})
         texts = tuple(each.read_text("utf-8", errors="replace").strip() for each in files)
-        yield Piece(about["Name"], about["Version"], _licence(about), texts, "a wheel of requirements.lock")
+        source = "this project" if about["Name"] == "mtp-launcher" else "a wheel of requirements.lock"
+        yield Piece(about["Name"], about["Version"], _licence(about), texts, source)
 
 
 def _licence(about: Message) -> str:
@@ -51,21 +61,18 @@ def interpreter(debs: Path, licence: Path) -> Iterator[Piece]:
         told = ["dpkg-deb", "--show", "--showformat=${Package} ${Version}", str(deb)]
         name, version = subprocess.run(told, check=True, capture_output=True, text=True).stdout.split()
         digest = sha256(deb.read_bytes()).hexdigest()
-        texts = (licence.read_text("utf-8").strip(),) if name == "python3.11-minimal" else ()
-        yield Piece(name, version, "PSF-2.0", texts, f"Debian 12, sha256 {digest}")
+        texts = (licence.read_text("utf-8").strip(),)
+        yield Piece(
+            name, version, "PSF-2.0", texts if name == "libpython3.11-minimal" else (), f"Debian 12, sha256 {digest}"
+        )
 
 
 def main(tree: Path, debs: Path, copyright_file: Path, contents_file: Path) -> None:
     """Write both files."""
     pieces = [*wheels(tree / "site-packages"), *interpreter(debs, tree / "lib" / "python3.11" / "LICENSE.txt")]
-    parts = [
-        "MTP Launcher and what its Debian package holds beside it. Each piece has a licence of its own.\n\n"
-        "Qt and PySide6 are used under the GNU Lesser General Public License, version 3, whose text is in\n"
-        "/usr/share/common-licenses/LGPL-3. They are shared libraries in /opt/mtp-launcher/site-packages/PySide6,\n"
-        "which you may replace. Their sources: https://code.qt.io"
-    ]
+    parts = [_HEAD]
     for each in pieces:
-        texts = "\n\n".join(each.texts) or "Its package holds no text of the licence."
+        texts = "\n\n".join(each.texts) or "See above."
         parts.append(f"{each.name} {each.version}\nLicence: {each.licence}\n\n{texts}")
     copyright_file.write_text(f"\n\n{'-' * 79}\n\n".join(parts) + "\n", "utf-8")
     lines = [f"{each.name} {each.version} | {each.licence} | {each.source}" for each in pieces]

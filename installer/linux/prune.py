@@ -1,8 +1,7 @@
 """Takes out of a tree what the program does not use, and says which libraries of the system the rest needs.
 
-    python prune.py TREE            deletes; TREE holds bin/, lib/python3.11/ and site-packages/
-    python prune.py --needs TREE    prints the Depends field of a Debian package, and fails where it has no package for a
-                                    library; the names are in dependencies.txt
+python prune.py TREE            deletes; TREE holds bin/, lib/python3.11/ and site-packages/
+python prune.py --needs TREE    prints the Depends field of a Debian package, by the names in dependencies.txt
 """
 
 import argparse
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 STDLIB = "distutils ensurepip idlelib lib2to3 pydoc_data test tkinter turtle.py turtledemo venv EXTERNALLY-MANAGED"
-EXTENSIONS = "_crypt _curses _curses_panel _dbm _gdbm _tkinter nis ossaudiodev readline _testbuffer _testcapi _ctypes_test"
+EXTENSIONS = "_crypt _curses _curses_panel _dbm _gdbm _tkinter nis ossaudiodev readline"
 """Extension modules of the standard library that the program does not import, and that need libraries of their own."""
 
 QT_MODULES = "QtCore QtDBus QtGui QtNetwork QtOpenGL QtOpenGLWidgets QtSvg QtTest QtWidgets"
