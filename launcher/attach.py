@@ -14,7 +14,7 @@ from launcher.engine.client import ChatRequest, Delta, EngineClient
 from launcher.engine.launch import Launch
 from launcher.engine.logs import LogBook
 from launcher.engine.state import State, Status
-from launcher.monitor.traffic import read_counters
+from launcher.monitor.traffic import Counters, read_counters
 
 _PERIOD_S = 2.0
 _NOT_OFFERED = "not offered"
@@ -225,6 +225,14 @@ class Attached:
             else:
                 gone = Unreachable(f"{self.address.url} does not answer any more.", "Was it stopped?")
                 self._status = Status(State.FAILED, error=gone)
+
+    async def counters(self) -> Counters | None:
+        """Return its counters now; where it has none, but slots, only how many of these work. None without either."""
+        if self.offer.counts:
+            return read_counters(await self._client.metrics())
+        if "/slots" in self.offer.missing:
+            return None
+        return Counters(0.0, 0.0, 0, 0, 0, (), processing=await self._client.working_slots())
 
     async def count_tokens(self, request: ChatRequest) -> int:
         """See EngineClient.count_tokens. Raises Refused for what is no llama-server."""

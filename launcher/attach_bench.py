@@ -15,6 +15,7 @@ from launcher.tuning.asking import request_of, run_of
 from launcher.tuning.beside import Beside
 from launcher.tuning.fill import sized
 from launcher.tuning.measure import Measured, OnRun, measure
+from launcher.tuning.other_requests import ASKED, OtherRequests
 from launcher.tuning.records import Prompt, Run, Settings
 from launcher.tuning.workloads import Workload
 
@@ -40,6 +41,7 @@ class AttachedBench:
         self.error: LauncherError | None = None
         self._settings = dict(settings or {})
         self._beside = Beside(self.monitor, lambda: server.engine_pid)
+        self._others = OtherRequests(server.counters)
         self._spoilt = spoilt
         self._counts = True
 
@@ -57,16 +59,19 @@ class AttachedBench:
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
         """See Bench. What is no llama-server is asked with a beginning of each seed's own, which no cache has."""
-        before = self._beside.look()
-        began_s = self.now_s()
+        before, began_s = self._beside.look(), self.now_s()
         self.error = None
         try:
-            reply = await self._ask(prompt, seed)
+            async with self._others.asking() as asking:
+                began_s = self.now_s()
+                asking.reply = reply = await self._ask(prompt, seed)
+                wall_s = self.now_s() - began_s
         except LauncherError as error:
             self.error = error
             return Run(prompt.name, self._settings, began_s, self.now_s() - began_s, error=error.title)
-        run = run_of(prompt, self._settings, reply, began_s=began_s, wall_s=self.now_s() - began_s)
-        run = self._beside.told(run, before)
+        run = self._beside.told(run_of(prompt, self._settings, reply, began_s=began_s, wall_s=wall_s), before)
+        if run.spoilt is None and asking.disturbed:
+            return replace(run, spoilt=ASKED)
         return replace(run, spoilt=run.spoilt or await self._spoilt()) if self._spoilt is not None else run
 
     async def _ask(self, prompt: Prompt, seed: int) -> Reply:

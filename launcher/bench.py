@@ -1,18 +1,18 @@
 """The real bench: a session's server, given settings and asked, with the machine's own figures beside each reply."""
 
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 
 from launcher.base.errors import BadOption, LauncherError, ServerNotFound, Superseded
-from launcher.engine.client import Delta
 from launcher.engine.launch import ServeOptions
 from launcher.engine.settings import OPTIONS, with_settings
 from launcher.engine.state import SERVING
-from launcher.session import OnEvent, OnSample, Session
+from launcher.monitor.traffic import Counters, read_counters
+from launcher.session import Session
 from launcher.tuning.asking import request_of, run_of
 from launcher.tuning.beside import Beside
+from launcher.tuning.other_requests import ASKED, OtherRequests
 from launcher.tuning.records import Prompt, Run, Settings, Value
 
 NGRAM = "ngram"
@@ -22,9 +22,6 @@ ARGUMENTS: Mapping[str, str] = {"p_min": "--spec-draft-p-min", "draft_sampling":
 only, as does NGRAM, the kind of n-gram drafting beside the model's own."""
 DRAFTING = (*ARGUMENTS, NGRAM)
 """Settings without a meaning while MTP is off."""
-
-
-_CHAT = "The server was asked something else meanwhile."
 
 
 class SessionBench:
@@ -40,8 +37,8 @@ class SessionBench:
         self._settings: Settings = {}
         self._served: ServeOptions | None = None
         self._asked: int | None = None
-        self._running = 0
         self._beside = Beside(session.monitor, self._engine_pid)
+        self._others = OtherRequests(self._counters)
 
     def now_s(self) -> float:
         """Return the monitor's time."""
@@ -68,26 +65,19 @@ class SessionBench:
 
         Raises Superseded when somebody else has stopped the server, or given it other settings.
         """
-        began_s, before, disturbed = self.now_s(), self._beside.look(), False
-        watch = self.session.monitor.watch
-
-        def look(_delta: Delta) -> None:
-            nonlocal disturbed
-            disturbed |= watch.replies > self._running
-
-        self._running += 1
+        before, began_s = self._beside.look(), self.now_s()
         try:
             if self._served is None:
                 raise ServerNotFound("The bench serves nothing.", "Give it settings first.")
-            reply = await self.session.ask(request_of(prompt, seed=seed), look)
+            async with self._others.asking() as asking:
+                began_s = self.now_s()
+                asking.reply = reply = await self.session.ask(request_of(prompt, seed=seed))
+                wall_s = self.now_s() - began_s
         except LauncherError as error:
             self._check_ours()
             return Run(prompt.name, self._settings, began_s, self.now_s() - began_s, error=error.title)
-        finally:
-            self._running -= 1
-        wall_s = self.now_s() - began_s
         run = self._beside.told(run_of(prompt, self._settings, reply, began_s=began_s, wall_s=wall_s), before)
-        return replace(run, spoilt=_CHAT) if disturbed and run.spoilt is None else run
+        return replace(run, spoilt=ASKED) if asking.disturbed and run.spoilt is None else run
 
     async def close(self) -> None:
         """Stop the server."""
@@ -101,25 +91,11 @@ class SessionBench:
                 "The server was stopped, or given other settings, while it was measured.", "Measure it again."
             )
 
+    async def _counters(self) -> Counters:
+        return read_counters(await self.session.supervisor.client.metrics())
+
     def _engine_pid(self) -> int | None:
         return None if self.session.rests else self.session.supervisor.engine_pid
-
-
-@asynccontextmanager
-async def serving_bench(
-    options: ServeOptions,
-    *,
-    port: int | None = None,
-    named: str | None = None,
-    on_event: OnEvent | None = None,
-    on_sample: OnSample | None = None,
-) -> AsyncIterator[SessionBench]:
-    """Give a bench with a session of its own, which serves nothing yet; leaving it leaves no process."""
-    bench = SessionBench(Session(port=port, on_event=on_event, on_sample=on_sample), options, named=named)
-    try:
-        yield bench
-    finally:
-        await bench.close()
 
 
 def options_with(options: ServeOptions, settings: Settings) -> ServeOptions:

@@ -1,23 +1,38 @@
 """The real bench: settings become a server's, and a reply's figures are the engine's own."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launcher.attach import address_of, attached
+from launcher.attach_bench import attached_bench
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead, Superseded
-from launcher.bench import SessionBench, options_with, serving_bench
+from launcher.bench import SessionBench, options_with
 from launcher.engine import registry
-from launcher.engine.client import ChatRequest
+from launcher.engine.client import ChatRequest, EngineClient
 from launcher.engine.launch import ServeOptions
 from launcher.engine.state import State
 from launcher.monitor.meter import total
 from launcher.monitor.traffic import between, read_counters
-from launcher.tuning.records import Prompt
+from launcher.session import Session
+from launcher.tuning.measure import measure
+from launcher.tuning.other_requests import ASKED
+from launcher.tuning.records import Prompt, Run
 
 PROMPT = Prompt("story", (("user", "Tell me of a small boat on a wide river."),), 48, {"temperature": 0.0})
+
+
+@asynccontextmanager
+async def serving_bench(options: ServeOptions) -> AsyncIterator[SessionBench]:
+    bench = SessionBench(Session(), options)
+    try:
+        yield bench
+    finally:
+        await bench.close()
 
 
 @pytest.fixture
@@ -111,23 +126,87 @@ async def test_an_engine_that_dies_is_told_in_the_run(bench: SessionBench) -> No
     assert (await bench.run(PROMPT, seed=1)).counts
 
 
-async def test_a_chat_meanwhile_spoils_a_run_and_several_runs_at_once_do_not(options: ServeOptions) -> None:
-    async with serving_bench(replace(options, slots=2)) as bench:
+async def asked_by_others(bench: SessionBench, tokens: int, begun: asyncio.Event | None = None) -> None:
+    """Ask as another program does, with connections of its own."""
+    endpoint = bench.session.supervisor.endpoint
+    stranger = EngineClient(endpoint.url, endpoint.api_key)
+    async with stranger.chat(ChatRequest([{"role": "user", "content": "Hello"}], tokens)) as deltas:
+        async for _ in deltas:
+            if begun is not None:
+                begun.set()
+    await stranger.close()
+
+
+async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 4) -> Run:
+    """Ask ours, and meanwhile as another program."""
+    ours = asyncio.ensure_future(asking)
+    await bench.session.supervisor.wait_for(State.BUSY)
+    await asked_by_others(bench, tokens)
+    return await ours
+
+
+LONG = replace(PROMPT, tokens=900)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+async def test_another_programs_request_meanwhile_spoils_a_run(options: ServeOptions, slots: int) -> None:
+    async with serving_bench(replace(options, slots=slots)) as bench:
         await bench.become({"draft": 0})
-        over = asyncio.Event()
+        assert (await disturbed(bench, bench.run(LONG, seed=1))).spoilt == ASKED
+        assert (await bench.run(PROMPT, seed=1)).spoilt is None
+        await asked_by_others(bench, 4)  # between two, which disturbs none
+        assert (await bench.run(PROMPT, seed=1)).spoilt is None
 
-        async def chat() -> None:
-            while not over.is_set():
-                await bench.session.ask(ChatRequest([{"role": "user", "content": "Hello"}], 900))
 
-        chatting = asyncio.create_task(chat())
-        await bench.session.supervisor.wait_for(State.BUSY)
-        run = await bench.run(PROMPT, seed=1)
-        over.set()
-        await chatting
-        assert run.spoilt == "The server was asked something else meanwhile."
-        both = await asyncio.gather(bench.run(PROMPT, seed=1), bench.run(PROMPT, seed=2))
+async def test_several_runs_at_once_do_not_spoil_each_other_and_another_programs_request_does(
+    options: ServeOptions,
+) -> None:
+    async with serving_bench(replace(options, slots=3)) as bench:
+        await bench.become({"draft": 2})
+        both = await asyncio.gather(bench.run(PROMPT, seed=1), bench.run(LONG, seed=2))
         assert [run.spoilt for run in both] == [None, None]
+        both = await asyncio.gather(bench.run(PROMPT, seed=1), disturbed(bench, bench.run(LONG, seed=2)))
+        assert both[1].spoilt == ASKED
+
+
+async def test_what_others_spoilt_is_asked_again(options: ServeOptions) -> None:
+    async with serving_bench(options) as bench:
+        await bench.become({"draft": 0})
+        tasks = []
+
+        def disturb(_run: Run, number: int) -> None:
+            if number == 0:  # the warm-up has ended, and what counts is asked next
+                tasks.append(asyncio.create_task(asked_by_others(bench, 900)))
+
+        measured = await measure(bench, [LONG], minimum=1, most=1, on_run=disturb)
+        await asyncio.gather(*tasks)
+        assert [run.spoilt for run in measured.runs] == [ASKED, None]
+        assert [run.counts for run in measured.counted] == [True]
+
+
+@pytest.mark.parametrize("counts", ["metrics", "slots", "neither"])
+async def test_a_server_that_others_started_tells_of_others_too(options: ServeOptions, counts: str) -> None:
+    async with serving_bench(replace(options, slots=2)) as ours:
+        await ours.become({"draft": 0})
+        endpoint = ours.session.supervisor.endpoint
+        async with attached(address_of(endpoint.url), endpoint.api_key) as server, attached_bench(server) as bench:
+            if counts != "metrics":
+                server.offer = replace(server.offer, counts=False)
+            if counts == "neither":
+                server.offer = replace(server.offer, missing={"/slots": "not offered"})
+            begun, over = asyncio.Event(), asyncio.Event()
+
+            async def chat() -> None:
+                while not over.is_set():
+                    await asked_by_others(ours, 900, begun)
+
+            stranger = asyncio.create_task(chat())
+            await begun.wait()
+            run = await bench.run(PROMPT, seed=1)
+            over.set()
+            await stranger
+            assert run.spoilt == (None if counts == "neither" else ASKED)
+            assert (await bench.run(PROMPT, seed=1)).spoilt is None
 
 
 @pytest.mark.parametrize("how", ["stopped", "changed"])

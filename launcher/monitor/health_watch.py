@@ -70,11 +70,6 @@ class HealthWatch:
         """What was raised about the server that runs, and is not over."""
         return self.health.standing if self.health else ()
 
-    @property
-    def replies(self) -> int:
-        """How many replies of ours are read now."""
-        return len(self._own)
-
     def due(self, now_s: float) -> bool:
         """Whether it is time for a look."""
         return now_s >= self._next_s
