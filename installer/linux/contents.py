@@ -15,7 +15,6 @@ from email.parser import Parser
 from hashlib import sha256
 from pathlib import Path
 
-
 _HEAD = """\
 MTP Launcher, and what its Debian package holds beside it. Each piece has a licence of its own.
 

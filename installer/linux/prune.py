@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 STDLIB = "distutils ensurepip idlelib lib2to3 pydoc_data test tkinter turtle.py turtledemo venv EXTERNALLY-MANAGED"
-EXTENSIONS = "_crypt _curses _curses_panel _dbm _gdbm _tkinter nis ossaudiodev readline"
+EXTENSIONS = "_crypt _curses _curses_panel _dbm _gdbm _tkinter nis ossaudiodev readline _test* _xxtest*"
 """Extension modules of the standard library that the program does not import, and that need libraries of their own."""
 
 QT_MODULES = "QtCore QtDBus QtGui QtNetwork QtOpenGL QtOpenGLWidgets QtSvg QtTest QtWidgets"
