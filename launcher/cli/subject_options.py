@@ -86,7 +86,7 @@ def cost_words(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices | N
 async def subject_for(options: argparse.Namespace, drafts: Sequence[int]) -> Subject:
     """Return the model to measure, served as `serve` would, with those settings over that which are given.
 
-    Where another server runs beside it, that is said.
+    Where another server runs beside it, that is said. Raises TuneUnderWay while a tune is made.
     """
     from launcher import app
     from launcher.base.errors import BadOption
@@ -97,7 +97,9 @@ async def subject_for(options: argparse.Namespace, drafts: Sequence[int]) -> Sub
     from launcher.engine.settings import OPTIONS, parse_settings, remembered, with_settings
     from launcher.machine_presets import find_preset, settings_kept, settings_used
     from launcher.sweeps import subject_of
+    from launcher.tuner_kept import check_no_tune
 
+    await asyncio.to_thread(check_no_tune)
     asked = parse_settings(dict(options.changes))
     if "draft" in asked:
         raise BadOption("Here the draft length is no setting but what is compared.", "Say --draft.")

@@ -125,10 +125,9 @@ class _Taking:
         except LauncherError as error:
             return Taken(self._number, turn, start.series, place, error=error.title)
         for left in reversed(range(_TRIES)):
-            began_s = self._bench.now_s()
             asked = [self._bench.run(prompt, seed=seed + number) for number, prompt in enumerate(prompts)]
             runs = tuple(await asyncio.gather(*asked))
-            span_s = self._bench.now_s() - began_s
+            span_s = max(run.began_s + run.wall_s for run in runs) - min(run.began_s for run in runs)
             if not left or not any(run.spoilt for run in runs):
                 break
             again += runs

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from launcher.engine import registry
+from launcher.tuner_kept import only_tune
+from tests import forked
 
 COMMAND = [sys.executable, "-m", "launcher"]
 SHORT = ["--set", "threads=1", "--set", "ctx=1024"]
@@ -26,7 +28,7 @@ def work(tmp_path: Path) -> str:
 
 
 def told(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, encoding="utf-8")
+    return forked.run(*arguments)
 
 
 def interrupted(*arguments: str, at: str) -> tuple[int, str, str]:
@@ -176,3 +178,11 @@ def test_what_cannot_be_measured_is_said(arguments: list[str], code: int, said: 
     assert done.returncode == code, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["curve", "endure"])
+def test_nothing_is_measured_beside_a_tune(verb: str) -> None:
+    with only_tune():
+        done = told(verb, "demo")
+    assert done.returncode == 1
+    assert "tuning on this computer" in done.stderr
