@@ -14,7 +14,7 @@ as_root() {
 # Prints the Debian packages that are missing for the purposes given.
 missing_packages() {
     libraries=$(/sbin/ldconfig -p 2>/dev/null || true)
-    while read -r purpose soname package; do
+    while read -r purpose soname package _; do
         case " $* " in *" $purpose "*) ;; *) continue ;; esac
         case "$libraries" in *"	$soname "*) ;; *) printf '%s ' "$package" ;; esac
     done <resources/system-libraries.txt

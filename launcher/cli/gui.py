@@ -6,6 +6,8 @@ import argparse
 import os
 import re
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError, LibraryMissing
@@ -51,8 +53,6 @@ def shows() -> bool:
 
 def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace], int]) -> int:
     """Open the window. Raises LibraryMissing before Qt is touched, for Qt aborts without telling much."""
-    from launcher.machine.libraries import install_line, missing_libraries
-
     platform = os.environ.get(_PLATFORM) or None
     if platform is None:
         os.environ.pop(_PLATFORM, None)
@@ -62,14 +62,10 @@ def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace],
                 "There is no display that answers, to open a window on.", "Run `mtp-launcher demo` in the terminal."
             )
         os.environ[_PLATFORM] = platform = "offscreen"
-    purposes = ["window"]
-    if sys.platform == "linux" and platform != "offscreen":
-        only_wayland = platform == "wayland" or not os.environ.get("DISPLAY")
-        purposes += ["wayland"] if only_wayland else ["xcb"]
-    missing = tuple(library for purpose in purposes for library in missing_libraries(purpose))
-    if missing:
-        names = ", ".join(library.soname for library in missing)
-        raise LibraryMissing(f"The window needs {names}.", f"Install it: {install_line(missing)}")
+    elif platform is None and os.environ.get("DISPLAY") and _in_wsl():
+        os.environ[_PLATFORM] = platform = "xcb"  # Qt's Wayland plugin fails in WSLg (WSL issue 12616)
+    if sys.platform == "linux":
+        _check_libraries(platform)
     try:
         return open_window(options)
     except ImportError as error:
@@ -77,3 +73,28 @@ def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace],
             f"The window cannot be loaded: {error}.",
             "Install that library; `mtp-launcher doctor` names the known ones.",
         ) from error
+
+
+def _in_wsl() -> bool:
+    from launcher.machine.surroundings import wsl_version
+
+    return wsl_version() == 2
+
+
+def _check_libraries(platform: str | None) -> None:
+    """Raise LibraryMissing for what Qt needs to show a window and the system lacks.
+
+    The known ones all at once; then Qt's own library for the display is loaded, which names any other.
+    """
+    from launcher.machine.libraries import install_line, missing_below, missing_libraries
+
+    usual = "xcb" if os.environ.get("DISPLAY") else "wayland"
+    plugin = re.split("[:;]", platform or usual)[0]
+    missing = (*missing_libraries("window"), *missing_libraries(plugin))
+    if not missing and (qt := find_spec("PySide6")) is not None:
+        below = (Path(place, "Qt", "plugins", "platforms") for place in qt.submodule_search_locations or ())
+        found = (missing_below(folder / f"libq{plugin}.so") for folder in below)
+        missing = tuple(library for library in found if library is not None)
+    if missing:
+        names = ", ".join(library.soname for library in missing)
+        raise LibraryMissing(f"The window needs {names}.", f"Install it: {install_line(missing)}")

@@ -7,12 +7,15 @@ import signal
 import sys
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from launcher import __version__
 from launcher.cli import gui
 from launcher.cli.interrupts import INTERRUPTED, run_interruptible
 from launcher.cli.terminal import guard
+
+if TYPE_CHECKING:
+    from launcher.base.errors import LauncherError
 
 VERBS = {
     "gui": "open the window (also what happens without a verb)",
@@ -153,9 +156,18 @@ def _explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:
         return verb()
     except LauncherError as error:
         print_error(error, as_json=options.json)
+        if options.verb == "gui":
+            _show_unseen(error)
     except OSError as error:
         unnamed = error.filename is None and not isinstance(error, TimeoutError)  # which is a lock's
         if isinstance(error, BrokenPipeError) or (unnamed and options.verb in _ANSWERING):
             raise  # it is the output that cannot be written
         print_error(refusal(error), as_json=options.json)
     return 1
+
+
+def _show_unseen(error: "LauncherError") -> None:
+    from launcher.cli import unseen
+
+    if unseen.started_from_a_menu():
+        unseen.show(error)

@@ -1,7 +1,6 @@
 """From the command to the first paint, and to the end."""
 
 import argparse
-import os
 import signal
 import socket
 import sys
@@ -22,7 +21,6 @@ from launcher.gui import theme, words
 from launcher.gui.single import SingleInstance
 from launcher.gui.tray import make_icon
 from launcher.gui.window import Window
-from launcher.machine.host import read_host
 from launcher.settings_declared import MOTION, SYSTEM
 
 _AHEAD_MS = 1_000
@@ -47,8 +45,6 @@ class FirstPaint(QObject):
 
 def run_window(options: argparse.Namespace) -> int:
     """Open the window and return the exit code when it has closed."""
-    if read_host().wsl == 2:
-        os.environ.setdefault("QT_QPA_PLATFORM", "xcb")  # Qt's Wayland plugin fails in WSLg (WSL issue 12616)
     QApplication.setHighDpiScaleFactorRoundingPolicy(Qt.HighDpiScaleFactorRoundingPolicy.PassThrough)
     application = QApplication(sys.argv[:1])
     application.setApplicationName("mtp-launcher")

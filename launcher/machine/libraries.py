@@ -1,19 +1,28 @@
 """System libraries that the engine and the window need, looked for before anything is loaded."""
 
 import ctypes
+import re
+import shlex
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from launcher.base.paths import shipped
+
+ROOT = Path("/")
+_OS_RELEASE = ("etc/os-release", "usr/lib/os-release")
+_WITHOUT = re.compile(r"([^\s/]+\.so[.\d]*): (?:cannot open shared object file|file too short|invalid ELF header)")
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A shared library by its soname, what needs it ("engine", "window", "xcb", "wayland"), and its Debian package."""
+    """A shared library by its soname, what needs it ("engine", "window", "xcb", "wayland"), its Debian package, and
+    Arch Linux's. A package that is not known is empty."""
 
     purpose: str
     soname: str
-    package: str
+    package: str = ""
+    arch_package: str = ""
 
 
 def known_libraries() -> tuple[Library, ...]:
@@ -26,18 +35,52 @@ def missing_libraries(purpose: str) -> tuple[Library, ...]:
     """Return those libraries for `purpose` that the dynamic linker does not find. Empty outside Linux."""
     if sys.platform != "linux":
         return ()
-    return tuple(library for library in known_libraries() if library.purpose == purpose and not _loads(library))
+    return tuple(library for library in known_libraries() if library.purpose == purpose and _refusal(library.soname))
 
 
-def install_line(libraries: tuple[Library, ...]) -> str:
-    """Return the Debian or Ubuntu command that installs `libraries`."""
-    packages = " ".join(dict.fromkeys(library.package for library in libraries))
-    return f"sudo apt-get install --no-install-recommends {packages}"
+def missing_below(plugin: Path) -> Library | None:
+    """Return the first library that a shared library of a program's own, such as Qt's for a display, cannot load."""
+    found = _WITHOUT.search(_refusal(str(plugin)) if plugin.exists() else "")
+    if found is None:
+        return None
+    return next((each for each in known_libraries() if each.soname == found[1]), Library("window", found[1]))
 
 
-def _loads(library: Library) -> bool:
+def install_line(libraries: tuple[Library, ...], root: Path = ROOT) -> str:
+    """Return the command that installs `libraries` on this distribution, or what to look for where it is not known.
+
+    dnf and zypper take what a package provides, such as 'libEGL.so.1()(64bit)' (RPM's automatic dependencies), in place
+    of its name; so there is nothing to be known of Fedora's, Red Hat's and openSUSE's names.
+    """
+    provided = [f"{each.soname}()(64bit)" for each in libraries]
+    commands = {
+        "debian": ("apt-get install --no-install-recommends", [each.package for each in libraries]),
+        "fedora": ("dnf install", provided),
+        "rhel": ("dnf install", provided),
+        "suse": ("zypper install", provided),
+        "arch": ("pacman -S --needed", [each.arch_package for each in libraries]),
+    }
+    for name in _distribution(root):
+        command, packages = commands.get(name, ("", [""]))
+        if all(packages):
+            return f"sudo {command} {shlex.join(dict.fromkeys(packages))}"
+    packages = [each.package for each in libraries if each.package]
+    brings = f"what brings {', '.join(dict.fromkeys(each.soname for each in libraries))}"
+    return f"{brings} (on Debian {' '.join(dict.fromkeys(packages))})" if packages else brings
+
+
+def _distribution(root: Path) -> list[str]:
+    """Return the distribution's identifier, and those that it is like, the nearest first (os-release(5))."""
+    file = next((root / name for name in _OS_RELEASE if (root / name).is_file()), None)
+    lines = file.read_text("utf-8", "replace").splitlines() if file else ()
+    fields = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    return " ".join(fields.get(name, "").strip("\"'") for name in ("ID", "ID_LIKE")).split()
+
+
+def _refusal(library: str) -> str:
+    """Return why the dynamic linker does not load a library; empty where it does."""
     try:
-        ctypes.CDLL(library.soname)
-    except OSError:
-        return False
-    return True
+        ctypes.CDLL(library)
+    except OSError as error:
+        return str(error)
+    return ""

@@ -119,6 +119,27 @@ def test_a_display_that_does_not_answer_is_told_before_qt_aborts() -> None:
     assert "no display that answers" in told.stderr
 
 
+def test_a_library_that_a_display_needs_is_named_before_qt_aborts(tmp_path: Path) -> None:
+    (tmp_path / "libxcb-cursor.so.0").touch()  # the linker finds it first, and cannot use it
+    told = gui(QT_QPA_PLATFORM="xcb", LD_LIBRARY_PATH=str(tmp_path))
+    assert told.returncode == 1, told.stderr
+    assert "The window needs libxcb-cursor.so.0." in told.stderr
+    assert "libxcb-cursor0" in told.stderr
+
+
+def test_started_from_a_menu_an_error_is_told_in_a_dialog(tmp_path: Path) -> None:
+    said, dialog = tmp_path / "said", tmp_path / "zenity"
+    os.mkfifo(said)
+    dialog.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{said}"\n')
+    dialog.chmod(0o755)
+    no_display = {"QT_QPA_PLATFORM": "", "DISPLAY": "", "WAYLAND_DISPLAY": ""}
+    told = gui(PATH=f"{tmp_path}:{os.environ['PATH']}", XDG_ACTIVATION_TOKEN="a-token", **no_display)
+    assert told.returncode == 1
+    arguments = said.read_text()
+    assert arguments.startswith("--error\n")
+    assert "There is no display that answers, to open a window on.\n\nRun `mtp-launcher demo`" in arguments
+
+
 def status() -> list[dict[str, str]]:
     told = subprocess.run([*COMMAND, "status", "--json"], capture_output=True, text=True, check=False)
     servers: list[dict[str, str]] = json.loads(told.stdout)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.machine.libraries import Library, install_line, known_libraries
+from launcher.machine import libraries
+from launcher.machine.libraries import Library, install_line, known_libraries, missing_below
 
 ROOT = Path(__file__).parents[2]
 LIST = """\
@@ -44,13 +45,71 @@ def test_missing_is_what_the_linker_does_not_find_and_the_purpose_needs(tmp_path
 
 
 def test_the_shipped_list_names_what_engine_and_window_need() -> None:
-    libraries = known_libraries()
-    assert {"engine", "window"} <= {library.purpose for library in libraries}
-    assert all(".so." in library.soname and library.package.startswith("lib") for library in libraries)
-    assert len({(library.purpose, library.soname) for library in libraries}) == len(libraries)
+    listed = known_libraries()
+    assert {"engine", "window"} <= {library.purpose for library in listed}
+    assert all(".so." in library.soname and library.package.startswith("lib") for library in listed)
+    assert all(library.arch_package for library in listed)
+    assert len({(library.purpose, library.soname) for library in listed}) == len(listed)
 
 
-def test_a_package_is_installed_once_though_it_brings_two_libraries() -> None:
-    two = (Library("window", "liba.so.1", "libone"), Library("window", "libb.so.1", "libone"))
-    other = Library("engine", "libc.so.1", "libother")
-    assert install_line((*two, other)) == "sudo apt-get install --no-install-recommends libone libother"
+TWO = (Library("window", "liba.so.1", "libone", "one"), Library("window", "libb.so.1", "libone", "one"))
+THREE = (*TWO, Library("engine", "libc.so.1", "libother", "other"))
+DEBIAN = "sudo apt-get install --no-install-recommends libone libother"
+PROVIDED = "'liba.so.1()(64bit)' 'libb.so.1()(64bit)' 'libc.so.1()(64bit)'"
+
+
+@pytest.mark.parametrize(
+    ("release", "line"),
+    [
+        ("NAME=Debian\nID=debian\n", DEBIAN),
+        ("ID=linuxmint\nID_LIKE='ubuntu debian'\n", DEBIAN),
+        ("ID=fedora\n# ID=debian\n", f"sudo dnf install {PROVIDED}"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', f"sudo dnf install {PROVIDED}"),
+        ('ID="opensuse-tumbleweed"\nID_LIKE="opensuse suse"\n', f"sudo zypper install {PROVIDED}"),
+        ("ID=arch\n", "sudo pacman -S --needed one other"),
+        ("ID=manjaro\nID_LIKE=arch\n", "sudo pacman -S --needed one other"),
+        ("ID=void\n", "what brings liba.so.1, libb.so.1, libc.so.1 (on Debian libone libother)"),
+        ("", "what brings liba.so.1, libb.so.1, libc.so.1 (on Debian libone libother)"),
+    ],
+)
+def test_the_line_is_the_distributions_own_and_names_a_package_once(tmp_path: Path, release: str, line: str) -> None:
+    if release:
+        (tmp_path / "etc").mkdir()
+        (tmp_path / "etc" / "os-release").write_text(release)
+    assert install_line(THREE, tmp_path) == line
+
+
+def test_where_etc_has_no_release_that_of_usr_counts(tmp_path: Path) -> None:
+    (tmp_path / "usr" / "lib").mkdir(parents=True)
+    (tmp_path / "usr" / "lib" / "os-release").write_text("ID=arch\n")
+    assert install_line(TWO, tmp_path) == "sudo pacman -S --needed one"
+
+
+def test_of_a_library_that_is_not_listed_no_package_is_guessed(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "os-release").write_text("ID=debian\n")
+    unlisted = Library("window", "libz.so.9")
+    assert install_line((unlisted,), tmp_path) == "what brings libz.so.9"
+    assert install_line((unlisted, *TWO), tmp_path) == (
+        "what brings libz.so.9, liba.so.1, libb.so.1 (on Debian libone)"
+    )
+
+
+def built(folder: Path, name: str, *flags: str) -> Path:
+    """A real shared library."""
+    path = folder / name
+    command = ["cc", "-shared", "-fPIC", "-o", path, "-x", "c", "-", "-x", "none", f"-Wl,-soname,{name}", *flags]
+    subprocess.run(command, input="int here(void) { return 1; }", text=True, check=True)
+    return path
+
+
+def test_what_a_plugin_cannot_load_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = built(tmp_path, "libno-such.so.3")
+    plugin = built(tmp_path, "libqnone.so", "-Wl,--no-as-needed", str(needed))
+    needed.unlink()
+    assert missing_below(plugin) == Library("window", "libno-such.so.3")
+    assert missing_below(built(tmp_path, "libqwhole.so")) is None
+    assert missing_below(tmp_path / "libqabsent.so") is None
+    listed = Library("xcb", "libno-such.so.3", "libno-such3", "no-such")
+    monkeypatch.setattr(libraries, "known_libraries", lambda: (*TWO, listed))
+    assert missing_below(plugin) == listed

@@ -1,0 +1,87 @@
+"""What `mtp-launcher gui` does before Qt: which display Qt is to use, and who sees its errors."""
+
+import argparse
+import io
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import gui, unseen
+from launcher.machine import surroundings
+
+PLATFORM = "QT_QPA_PLATFORM"
+
+
+@pytest.fixture
+def displays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Servers for X11 and Wayland listen, as WSLg's do."""
+    with socket.socket() as x11, socket.socket(socket.AF_UNIX) as wayland:
+        x11.bind(("127.0.0.1", 0))
+        wayland.bind(str(tmp_path / "wayland-0"))
+        x11.listen()
+        wayland.listen()
+        monkeypatch.setenv("DISPLAY", f"127.0.0.1:{x11.getsockname()[1] - 6000}")
+        monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+        monkeypatch.delenv(PLATFORM, raising=False)
+        yield
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, wsl: int | None) -> str | None:
+    """Return what Qt is told, on WSL of that version, when the window is opened."""
+    monkeypatch.setattr(surroundings, "wsl_version", lambda: wsl)
+    told: list[str | None] = []
+
+    def open_window(_: argparse.Namespace) -> int:
+        told.append(os.environ.get(PLATFORM))
+        return 0
+
+    assert gui.run(argparse.Namespace(screenshot=None), open_window) == 0
+    return told[0]
+
+
+@pytest.mark.parametrize(("wsl", "platform"), [(2, "xcb"), (None, None)])
+def test_in_wsl_the_window_goes_by_x11(
+    displays: None, monkeypatch: pytest.MonkeyPatch, wsl: int | None, platform: str | None
+) -> None:
+    monkeypatch.setenv(PLATFORM, "")  # so that it is put back
+    assert chosen(monkeypatch, wsl) == platform
+
+
+def test_what_the_user_sets_holds_in_wsl_too(displays: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PLATFORM, "offscreen")
+    assert chosen(monkeypatch, 2) == "offscreen"
+
+
+def test_without_x11_wayland_is_left_to_qt_in_wsl_too(displays: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PLATFORM, "")
+    monkeypatch.delenv("DISPLAY")
+    assert chosen(monkeypatch, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, False),
+        ({"XDG_ACTIVATION_TOKEN": "token"}, True),
+        ({"DESKTOP_STARTUP_ID": "id"}, True),
+        ({"GIO_LAUNCHED_DESKTOP_FILE_PID": str(os.getpid())}, True),
+        ({"GIO_LAUNCHED_DESKTOP_FILE_PID": "1", "DESKTOP_STARTUP_ID": "id"}, False),  # the terminal's own
+    ],
+)
+def test_who_started_it_is_told_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], *, expected: bool
+) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert unseen.started_from_a_menu(environment) is expected
+
+
+def test_in_a_terminal_its_user_sees_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    controlling, terminal = os.openpty()
+    with os.fdopen(controlling), os.fdopen(terminal, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert not unseen.started_from_a_menu({"XDG_ACTIVATION_TOKEN": "token"})
