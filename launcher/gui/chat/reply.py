@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _AT_ONCE, _BUSY_S, _PAUSE_MS = 400, 0.008, 8
 """Characters that are taken in at once, for how long, and how long others then have their turn."""
 _MOST_PARTS = 500
+_DOT, _GLUE = " · ", "\N{NO-BREAK SPACE}"
 MOST_SHOWN = 1_000_000
 """Characters that are shown. All of them are kept for the conversation."""
 
@@ -100,6 +101,14 @@ class Thoughts(QWidget):
             self._stream.add(prose(now))
         if self._shown < len(text) and not self._next.isActive():
             self._next.start(_PAUSE_MS)
+
+
+def _unbroken(footer: str) -> str:
+    """Return a line of figures such that it is broken only between two of them, after the dot."""
+    figures = footer.split(_DOT)
+    if len(figures) == 1:
+        return footer
+    return f"{_GLUE}· ".join(each.replace(" ", _GLUE) for each in figures)
 
 
 class Answer(QWidget):
@@ -196,7 +205,7 @@ class Answer(QWidget):
 
     def end(self, footer: str) -> None:
         """Show the figures, or why it ended."""
-        self._footer.setText(footer)
+        self._footer.setText(_unbroken(footer))
         self._footer.setVisible(bool(footer))
         self._actions.show()
         self.copy_button.setVisible(bool(self.said))
@@ -262,9 +271,9 @@ class Answer(QWidget):
         self._parts.append(text)
         if len(self._parts) > _MOST_PARTS:
             self._parts = ["".join(self._parts)]
-        shown = prose(text)
         if self._full:
             return
+        shown = prose(text)
         room = MOST_SHOWN - self._taken
         self._taken += len(shown)
         if len(shown) > room:
