@@ -9,11 +9,13 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 import argparse  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
+from launcher.base.running_mark import mark_running  # noqa: E402
 from launcher.cli import main as cli  # noqa: E402
 
 
 def run() -> NoReturn:
     """Entry point of the command."""
+    mark_running()
     cli.run(open_window=_open_window)
 
 
