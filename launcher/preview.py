@@ -113,7 +113,7 @@ class Preview:
     @property
     def needed_mib(self) -> int | None:
         """What must be free for it."""
-        return None if self.estimate is None else -(-self.estimate.needed // _MIB)
+        return None if self.estimate is None else _needed_mib(self.estimate)
 
     @property
     def missing_mib(self) -> int | None:
@@ -297,5 +297,9 @@ def _effective(name: str, options: ServeOptions, setting: Setting) -> Value:
 
 
 def _difference(before: Estimate | None, after: Estimate | None) -> int | None:
-    """MiB that `after` needs more than `before`."""
-    return None if before is None or after is None else round((after.needed - before.needed) / _MIB)
+    """MiB that `after` needs more than `before`, by the figures that are shown of both."""
+    return None if before is None or after is None else _needed_mib(after) - _needed_mib(before)
+
+
+def _needed_mib(found: Estimate) -> int:
+    return -(-found.needed // _MIB)

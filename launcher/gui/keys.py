@@ -85,7 +85,7 @@ class KeysPage(QWidget):
 
     def __init__(self, _controller: Controller) -> None:
         super().__init__()
-        head = PageHead(tr("Keyboard"), tr("Everything can be done without a mouse. F1 leads back."))
+        head = PageHead(tr("Keyboard"), tr("Everything can be done without a mouse. Esc or F1 leads back."))
         column = headed(self, tr("Keyboard"), head)
         for group in KEYS:
             column.addWidget(self._make_card(group))

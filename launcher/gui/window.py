@@ -5,13 +5,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QEvent, QSettings, Qt, QTimer, QUrl, Signal, Slot
+from PySide6.QtCore import QEvent, QMimeData, QSettings, Qt, QTimer, QUrl, Signal, Slot
 from PySide6.QtGui import (
     QCloseEvent,
     QDesktopServices,
-    QDragEnterEvent,
-    QDropEvent,
     QHideEvent,
+    QKeyEvent,
     QPaintEvent,
     QShortcut,
     QShowEvent,
@@ -21,6 +20,7 @@ from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton
 
 from launcher import settings
 from launcher.base.paths import state_dir
+from launcher.base.text import one_line
 from launcher.engine.state import ADDRESS_CHANGED, Notice
 from launcher.gui.controller import Controller
 from launcher.gui.page_room import PageRoom
@@ -30,6 +30,7 @@ from launcher.gui.service import DEMO
 from launcher.gui.tray import Tray
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.banner import Banner
+from launcher.gui.widgets.drop_target import DropTarget
 from launcher.gui.words import tr
 from launcher.settings_declared import ASK, CLOSE, QUIT, TRAY
 
@@ -55,7 +56,6 @@ class Window(QMainWindow):
         self.setWindowTitle("MTP Launcher")
         self.setMinimumSize(*_SMALLEST)
         self.resize(1280, 800)
-        self.setAcceptDrops(True)
         self._remember = remember
         self._may_close = self._quitting = self._asks = self._unseen = False
         self._way = ""
@@ -85,6 +85,7 @@ class Window(QMainWindow):
         layout.setColumnStretch(1, 1)
         layout.setRowStretch(1, 1)
         self.setCentralWidget(body)
+        self.drop = DropTarget(self, _serving, lambda data: self.open_file(_gguf_of(data) or Path()))
         self._connect()
         self.chip.show_view(self.controller.view)
         geometry = _settings().value("window/geometry") if remember else None
@@ -153,7 +154,14 @@ class Window(QMainWindow):
         """Show the list of keys, or go back to where it was asked for."""
         self.show_page(self._page_before if self._page == "keys" else "keys")
 
-    def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
+    def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
+        """Leave the list of keys, or another page beside the rail, by Esc."""
+        if event.key() == Qt.Key.Key_Escape and not self._specs[self._page].in_rail:
+            self.show_page(self._page_before)
+        else:
+            super().keyPressEvent(event)
+
+    def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802
         """Tell the page that it is shown, once it is painted."""
         super().paintEvent(event)
         if self._unseen:
@@ -281,17 +289,6 @@ class Window(QMainWindow):
             _settings().setValue("window/geometry", self.saveGeometry())
             _settings().setValue("window/page", self._page if self._specs[self._page].in_rail else self._page_before)
 
-    def dragEnterEvent(self, event: QDragEnterEvent) -> None:  # noqa: N802
-        """Take one .gguf file."""
-        if _gguf_of(event) is not None:
-            event.acceptProposedAction()
-
-    def dropEvent(self, event: QDropEvent) -> None:  # noqa: N802
-        """Serve the file that was dropped."""
-        path = _gguf_of(event)
-        if path is not None:
-            self.open_file(path)
-
     def _connect(self) -> None:
         controller = self.controller
         controller.view_changed.connect(self._show_view)
@@ -374,9 +371,15 @@ def _settings() -> QSettings:
     return QSettings(str(state_dir() / "window.ini"), QSettings.Format.IniFormat)
 
 
-def _gguf_of(event: QDropEvent) -> Path | None:
+def _serving(data: QMimeData) -> str:
+    """Say what becomes of what is dragged here; nothing unless it is one .gguf file."""
+    path = _gguf_of(data)
+    return tr("Drop {name} to serve it", name=one_line(path.name)) if path is not None else ""
+
+
+def _gguf_of(data: QMimeData) -> Path | None:
     """Return the one .gguf file that is dragged, if it is that."""
-    urls = event.mimeData().urls()
+    urls = data.urls()
     if len(urls) == 1 and urls[0].isLocalFile() and urls[0].toLocalFile().lower().endswith(".gguf"):
         return Path(urls[0].toLocalFile())
     return None

@@ -87,6 +87,19 @@ def test_code_is_copied_as_it_is_seen(pane: ChatPane, qapp: QApplication) -> Non
     assert answer.findChildren(CodeBlock)[0].copy_button.text() == "Copied"
 
 
+def test_figures_are_broken_only_between_two_of_them(pane: ChatPane) -> None:
+    answer = say(pane, "What?", "That.")
+    answer.end("96.2 t/s · 82 % of drafts accepted (mean 2.6) · stopped: end")
+    (footer,) = [each.text() for each in answer.findChildren(Label) if "96.2" in each.text()]
+    assert [part.replace("\N{NO-BREAK SPACE}", " ") for part in footer.split(" ")] == [
+        "96.2 t/s ·",
+        "82 % of drafts accepted (mean 2.6) ·",
+        "stopped: end",
+    ]
+    answer.end("The server ended, and nothing more comes.")
+    assert "The server ended, and nothing more comes." in [each.text() for each in answer.findChildren(Label)]
+
+
 def test_thoughts_are_folded_with_their_length(pane: ChatPane) -> None:
     answer = say(pane, "Why?", "Because.", "One two three.")
     button = answer.thoughts.button

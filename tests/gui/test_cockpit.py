@@ -1,5 +1,6 @@
 """The cockpit's sliders: what they show, cost and apply, on the real engine."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,11 @@ def test_the_sliders_stand_where_the_server_is(page: CockpitPage) -> None:
     assert fields["ctx"].slider.mark == fields["ctx"].slider.maximum()
     assert not page.controls.changes.isVisible()
     assert page.controls.sampling.fields["temperature"].value == 0.8
-    assert "MiB" in page.memory.bar.accessibleName()
+    parts = page.memory.bar.accessibleName().partition("others")[0]
+    needed = sum(int(each) for each in re.findall(r"(\d+) MiB", parts))
+    assert page.memory._place.whole == f"host memory · {needed} MiB needed"
+    assert page._note.text().startswith("This tiny model is faster without MTP")
+    assert page._note.heightForWidth(page._note.width()) <= page._note.height()
 
 
 def test_a_slider_changes_nothing_but_what_it_shows(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
@@ -207,6 +212,8 @@ def test_on_a_small_gpu_the_box_says_what_is_missing(page: CockpitPage, qtbot: Q
     page.state._look()
     assert page.memory.badge.text() == "TOO BIG"
     assert "MiB more than there are" in page.controls.changes._problem.text()
+    missing = page.controls.changes._problem.text().partition(" ")[0]
+    assert f"{missing} MiB more than the 19,000 there are" in page.memory.bar.accessibleName()
     assert page.controls.restart.fields["n_cpu_moe"].isVisible()
     assert "restart about 9 s" in page.controls.changes._title.text()
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from PySide6.QtCore import QMimeData, QPoint, Qt, QUrl
-from PySide6.QtGui import QDropEvent
-from PySide6.QtWidgets import QLabel, QPushButton
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QDragLeaveEvent
+from PySide6.QtWidgets import QApplication, QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
 from launcher.base.identity import ProcessId
@@ -23,6 +23,7 @@ from launcher.engine.state import State
 from launcher.gui.application import _asked_for
 from launcher.gui.chat.pane import Answer
 from launcher.gui.window import Window
+from tests.gui.dragging import dragged, dropped
 
 Wait = Callable[..., None]
 
@@ -35,7 +36,8 @@ def button(window: Window, text: str) -> QPushButton:
 
 
 def texts(window: Window) -> str:
-    return "\n".join(label.text() for label in window.findChildren(QLabel) if label.isVisible())
+    said = (label.text() for label in window.findChildren(QLabel) if label.isVisible())
+    return "\n".join(said).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def answers(window: Window) -> list[Answer]:
@@ -239,10 +241,16 @@ def test_a_file_without_a_head_is_served_without_mtp_by_one_click(
 
 
 def test_a_dropped_file_is_served(window: Window, wait_for: Wait, demo_model: Path) -> None:
-    data = QMimeData()
-    data.setUrls([QUrl.fromLocalFile(str(demo_model))])
-    copy, left, none = Qt.DropAction.CopyAction, Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier
-    window.dropEvent(QDropEvent(QPoint(5, 5), copy, data, left, none))
+    assert not dragged(window, demo_model.parent / "notes.txt")
+    assert not window.drop.isVisible()
+    assert dragged(window, demo_model)
+    assert window.drop.isVisible()
+    assert demo_model.name in window.drop.accessibleName()
+    assert window.drop.rect() == window.rect()
+    QApplication.sendEvent(window, QDragLeaveEvent())
+    assert not window.drop.isVisible()
+    assert dropped(window, demo_model)
+    assert not window.drop.isVisible()
     wait_for(State.READY)
     assert window.controller.view.subject == "MTP demo"
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QMimeData, QPoint, Qt, QUrl
-from PySide6.QtGui import QDragEnterEvent, QDropEvent, QGuiApplication
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
 from pytestqt.qtbot import QtBot
 
 from launcher.engine.state import LogAdded, State
@@ -14,6 +14,7 @@ from launcher.gui.logs.lines import MOST_LINES, Line, Wanted, taken_apart, thinn
 from launcher.gui.logs.model import LogModel
 from launcher.gui.logs.page import LogsPage
 from launcher.gui.window import Window
+from tests.gui.dragging import dragged, dropped
 
 FAKES = Path(__file__).parents[1] / "fakes"
 KV_MEMORY = Path(__file__).parents[1] / "data" / "logs" / "held-out" / "17-KV-memory-built-in.log"
@@ -168,13 +169,10 @@ def test_a_report_is_copied_without_secrets(window: Window, page: LogsPage, qtbo
 
 
 def test_a_log_that_is_dropped_is_diagnosed_and_its_line_marked(window: Window, page: LogsPage, qtbot: QtBot) -> None:
-    data = QMimeData()
-    data.setUrls([QUrl.fromLocalFile(str(KV_MEMORY))])
-    buttons, keys = Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier
-    entering = QDragEnterEvent(QPoint(50, 50), Qt.DropAction.CopyAction, data, buttons, keys)
-    page.dragEnterEvent(entering)
-    assert entering.isAccepted()
-    page.dropEvent(QDropEvent(QPoint(50, 50), Qt.DropAction.CopyAction, data, buttons, keys))
+    assert dragged(page, KV_MEMORY)
+    assert page.drop.isVisible()
+    assert dropped(page, KV_MEMORY)
+    assert not page.drop.isVisible()
     qtbot.waitUntil(page.card.isVisible, timeout=60_000)
     assert "not enough memory" in page.card.title.text()
     assert not page.card.fix_button.isVisible()  # it is no log of ours
@@ -189,16 +187,12 @@ def test_a_log_that_is_dropped_is_diagnosed_and_its_line_marked(window: Window, 
     assert not page.card.isVisible()
 
 
-def test_a_model_is_left_to_the_window(page: LogsPage, tmp_path: Path) -> None:
+def test_a_model_is_left_to_the_window(window: Window, page: LogsPage, tmp_path: Path) -> None:
     model = tmp_path / "m.gguf"
     model.write_bytes(b"GGUF")
-    data = QMimeData()
-    data.setUrls([QUrl.fromLocalFile(str(model))])
-    buttons, keys = Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier
-    entering = QDragEnterEvent(QPoint(5, 5), Qt.DropAction.CopyAction, data, buttons, keys)
-    entering.ignore()
-    page.dragEnterEvent(entering)
-    assert not entering.isAccepted()
+    assert dragged(page, model)
+    assert not page.drop.isVisible()
+    assert window.drop.isVisible()
 
 
 def test_a_file_that_cannot_be_read_says_so(page: LogsPage, qtbot: QtBot, tmp_path: Path) -> None:

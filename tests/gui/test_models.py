@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QMimeData, QPoint, Qt, QUrl
-from PySide6.QtGui import QDragEnterEvent, QDropEvent
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
@@ -22,6 +21,7 @@ from launcher.gui.models.table import Table
 from launcher.gui.widgets.rows import Cell, Column
 from launcher.gui.window import Window
 from tests.conftest import Hub
+from tests.gui.dragging import dropped
 
 FILE = "demo-F16.gguf"
 WAIT = 20_000
@@ -62,18 +62,6 @@ def press(qtbot: QtBot, button: object) -> None:
 
 def names(page: ModelsPage) -> list[str]:
     return [local.path.name for local in page.table.rows]
-
-
-def dropped(page: ModelsPage, *paths: Path) -> bool:
-    data = QMimeData()
-    data.setUrls([QUrl.fromLocalFile(str(path)) for path in paths])
-    how = (Qt.DropAction.CopyAction, data, Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier)
-    entering = QDragEnterEvent(QPoint(5, 5), *how)
-    entering.ignore()
-    page.dragEnterEvent(entering)
-    if entering.isAccepted():
-        page.dropEvent(QDropEvent(QPoint(5, 5), *how))
-    return entering.isAccepted()
 
 
 def test_with_nothing_here_it_says_what_to_do(open_page: Callable[[], ModelsPage], qtbot: QtBot) -> None:

@@ -56,6 +56,11 @@ def test_the_list_of_keys_comes_and_goes_and_has_them_all(active: Window, qtbot:
     assert not any(each.isChecked() for each in active.rail.findChildren(QPushButton))
     press(active, qtbot, "F1")
     assert active.page_name == "cockpit"
+    press(active, qtbot, "F1")
+    press(active, qtbot, "Esc")
+    assert active.page_name == "cockpit"
+    press(active, qtbot, "Esc")
+    assert active.page_name == "cockpit", "a page of the rail stays"
     for name in active._specs:
         active.page(name)
     listed = {QKeySequence(key).toString() for group in KEYS for key, _ in group.keys}

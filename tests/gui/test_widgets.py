@@ -66,6 +66,14 @@ class TestMemoryBar:
         assert bar.missing == 2_624 * MIB
         assert "2,624 MiB more than the 16,000 there are" in bar.accessibleName()
 
+    def test_what_is_written_adds_up(self) -> None:
+        bar = MemoryBar()
+        third = MIB + MIB // 3
+        bar.show_parts([("weights", "a", third), ("kv", "b", third), ("state", "c", third)], 10 * MIB, MIB, None)
+        assert bar.accessibleName() == "Memory: a 2 MiB, b 1 MiB, c 1 MiB, others 1 MiB; free 5 of 10 MiB"
+        bar.show_parts([("weights", "a", third)], 10 * MIB, MIB, None, needed=9 * MIB + 1)
+        assert "1 MiB more than the 10 there are" in bar.accessibleName(), "its share of one GPU is larger"
+
     def test_unknown_has_a_reason(self, qtbot: QtBot) -> None:
         bar = MemoryBar()
         bar.show_unknown("The driver tells nothing.")
@@ -99,6 +107,17 @@ class TestSliderField:
         assert field.slider.accessibleDescription() == "0 was 2 · largest that fits: 8"
         field.show_changed(None)
         assert "was" not in field.slider.accessibleDescription()
+
+    def test_nothing_below_jumps_as_it_changes(self, qtbot: QtBot) -> None:
+        field = SliderField("Context", [1_024, 262_144], words=lambda each: f"{each:,}")
+        field.setFixedWidth(theme.px(150))
+        field.show_hint("none fits with these settings, however few tokens there are")
+        shown(field, qtbot)
+        height = field.heightForWidth(field.width())
+        for was, hint in (("262,144", "largest that fits: 262,144"), (None, ""), ("1,024", "none fits")):
+            field.show_changed(was)
+            field.show_hint(hint)
+            assert field.heightForWidth(field.width()) == height
 
     def test_other_steps_keep_it_near(self) -> None:
         field = SliderField("Context", [1, 2, 4, 8])

@@ -54,7 +54,8 @@ class MemoryCard(Card):
             ("driver", tr("driver") if preview.setting.backend != "cpu" else tr("process"), parts.overhead),
             ("vision", tr("vision"), parts.mmproj),
         )
-        self.bar.show_parts(shown, basis.total_mib * _MIB, basis.others_mib * _MIB, basis.margin_mib * _MIB)
+        total, others, margin = (each * _MIB for each in (basis.total_mib, basis.others_mib, basis.margin_mib))
+        self.bar.show_parts(shown, total, others, margin, needed=preview.estimate.needed)
         self.badge.show_status(preview.status.value if preview.status else "")
         self.badge.setVisible(preview.status is not None)
         place = tr("host memory") if preview.setting.backend == "cpu" else basis.place

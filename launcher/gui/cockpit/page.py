@@ -13,7 +13,7 @@ from launcher.gui.cockpit.notices import Notices
 from launcher.gui.cockpit.panes import Panes, PaneSwitches
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Elided
+from launcher.gui.labels import Label
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.service import DEMO
 from launcher.gui.viewmodel import View
@@ -137,7 +137,8 @@ class CockpitPage(QWidget):
         column = QVBoxLayout()
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(theme.px(theme.GAP))
-        self._note = Elided()
+        self._note = Label()
+        self._note.setWordWrap(True)
         self._note.setObjectName("secondary")
         self._note.setFont(theme.font(theme.CAPTION_PX))
         self._note.hide()

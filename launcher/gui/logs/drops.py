@@ -2,12 +2,19 @@
 
 from pathlib import Path
 
-from PySide6.QtGui import QDropEvent
+from PySide6.QtCore import QMimeData
+
+from launcher.gui.words import tr
 
 
-def dropped_log(event: QDropEvent) -> Path | None:
+def reading(data: QMimeData) -> str:
+    """Say what becomes of what is dragged; nothing where it is not taken."""
+    return tr("Drop it to read it here, with what went wrong in it") if dropped_log(data) is not None else ""
+
+
+def dropped_log(data: QMimeData) -> Path | None:
     """Return the one file that is dragged, unless it is a model."""
-    urls = event.mimeData().urls()
+    urls = data.urls()
     if len(urls) != 1 or not urls[0].isLocalFile():
         return None
     path = Path(urls[0].toLocalFile())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, QTimer, QUrl, Slot
-from PySide6.QtGui import QDesktopServices, QDragEnterEvent, QDropEvent, QGuiApplication, QShortcut
+from PySide6.QtCore import QMimeData, Qt, QTimer, QUrl, Slot
+from PySide6.QtGui import QDesktopServices, QGuiApplication, QShortcut
 from PySide6.QtWidgets import QFileDialog, QFrame, QStackedWidget, QVBoxLayout, QWidget
 
 from launcher.base.errors import LauncherError
@@ -16,7 +16,7 @@ from launcher.gui.labels import Label
 from launcher.gui.logs.arrivals import Arrivals
 from launcher.gui.logs.bar import LogBar
 from launcher.gui.logs.cause_card import CauseCard
-from launcher.gui.logs.drops import dropped_log
+from launcher.gui.logs.drops import dropped_log, reading
 from launcher.gui.logs.lines import MOST_LINES, Line, Wanted
 from launcher.gui.logs.model import LogModel
 from launcher.gui.logs.sources import (
@@ -33,7 +33,7 @@ from launcher.gui.logs.sources import (
     read_file,
 )
 from launcher.gui.logs.view import LogView
-from launcher.gui.widgets import Banner, EmptyState, PageHead
+from launcher.gui.widgets import Banner, DropTarget, EmptyState, PageHead
 from launcher.gui.widgets.blocks import make_button
 from launcher.gui.widgets.flow import scrolled
 from launcher.gui.words import tr
@@ -65,8 +65,8 @@ class LogsPage(QWidget):
         self.card = CauseCard(self._fix, self.show_mark)
         self.banner = Banner()
         self.count = Label()
-        self.setAcceptDrops(True)
         self._lay_out()
+        self.drop = DropTarget(self, reading, self._read_dropped)
         self._connect()
         if controller.session is not None:
             session = controller.session
@@ -161,16 +161,9 @@ class LogsPage(QWidget):
         self._copy.setEnabled(False)
         self._controller.bridge.run(make, done=self._copied, failed=self._fail)
 
-    def dragEnterEvent(self, event: QDragEnterEvent) -> None:  # noqa: N802 -- Qt's names
-        """Take one file that is no model."""
-        if dropped_log(event) is not None:
-            event.acceptProposedAction()
-
-    def dropEvent(self, event: QDropEvent) -> None:  # noqa: N802
-        """Show the log that was dropped."""
-        path = dropped_log(event)
+    def _read_dropped(self, data: QMimeData) -> None:
+        path = dropped_log(data)
         if path is not None:
-            event.acceptProposedAction()
             self.open_file(path)
 
     def _lay_out(self) -> None:

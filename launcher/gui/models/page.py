@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSize, Qt, QUrl, Slot
-from PySide6.QtGui import QDesktopServices, QDragEnterEvent, QDropEvent, QResizeEvent
+from PySide6.QtCore import QMimeData, QSize, Qt, QUrl, Slot
+from PySide6.QtGui import QDesktopServices, QResizeEvent
 from PySide6.QtWidgets import QFileDialog, QGridLayout, QScrollArea, QStackedWidget, QVBoxLayout, QWidget
 
 from launcher.base.errors import LauncherError
@@ -22,7 +22,7 @@ from launcher.gui.models.queue_host import QueueHost
 from launcher.gui.models.shelf import Shelf, delete, read_details, read_offers, read_shelf
 from launcher.gui.models.table import Table
 from launcher.gui.models.verifying import Verifying
-from launcher.gui.widgets import Banner, Card, EmptyState, PageHead, Segmented
+from launcher.gui.widgets import Banner, Card, DropTarget, EmptyState, PageHead, Segmented
 from launcher.gui.words import ntr, tr
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class ModelsPage(QWidget):
         self.downloads = QueueCard(self.queue)
         self.offers = OffersPanel(self.download)
         self.folders = FoldersPanel(self.add_folder, self._drop_place, self._remove_left, self._open)
-        self.setAcceptDrops(True)
         self._lay_out()
+        self.drop = DropTarget(self, _listing, self._list_dropped)
         self._connect()
         self.queue.look()
 
@@ -133,18 +133,11 @@ class ModelsPage(QWidget):
         """Put a model at the end of the queue."""
         self.queue.add(what)
 
-    def dragEnterEvent(self, event: QDragEnterEvent) -> None:  # noqa: N802 -- Qt's names
-        """Take GGUF files and folders."""
-        if _dropped(event):
-            event.acceptProposedAction()
-
-    def dropEvent(self, event: QDropEvent) -> None:  # noqa: N802
-        """List what was dropped."""
-        for path in _dropped(event):
-            event.acceptProposedAction()
+    def _list_dropped(self, data: QMimeData) -> None:
+        for path in _dropped(data):
             self.add_place(path)
 
-    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Put the details below where there is no room beside the table."""
         super().resizeEvent(event)
         self._arrange()
@@ -359,7 +352,12 @@ class _OneOf(QStackedWidget):
         return current.minimumSizeHint() if current else QSize()
 
 
-def _dropped(event: QDropEvent) -> list[Path]:
+def _listing(data: QMimeData) -> str:
+    """Say what becomes of what is dropped on the page; nothing where it is not taken."""
+    return tr("Drop it to have it listed here; it stays where it is") if _dropped(data) else ""
+
+
+def _dropped(data: QMimeData) -> list[Path]:
     """Return the GGUF files and folders that are dragged; none when there is anything else."""
-    paths = [Path(url.toLocalFile()) for url in event.mimeData().urls() if url.isLocalFile()]
+    paths = [Path(url.toLocalFile()) for url in data.urls() if url.isLocalFile()]
     return paths if paths and all(path.is_dir() or path.suffix.lower() == ".gguf" for path in paths) else []

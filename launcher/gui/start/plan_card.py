@@ -141,7 +141,7 @@ class PlanCard(Card):
         )
         total, others = said.memory_of(found)
         self._show_whose(found.kept_for(plan), plan)
-        self.bar.show_parts(said.parts_of(plan), total, others, plan.margin_mib * _MIB)
+        self.bar.show_parts(said.parts_of(plan), total, others, plan.margin_mib * _MIB, needed=plan.estimate.needed)
         self.bar.show()
         lines = [say(each) for each in (*plan.reasons[:1], *plan.cautions[:2], *plan.reasons[2:3])][:3] or [""]
         for label, line in zip(self._reasons, [*lines, "", ""], strict=False):

@@ -4,6 +4,7 @@ from launcher.gui.widgets.badge import Badge, paint_badge
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.blocks import Card, EmptyState, PageHead
 from launcher.gui.widgets.combo_box import ComboBox
+from launcher.gui.widgets.drop_target import DropTarget
 from launcher.gui.widgets.glyphs import Glyph, paint_glyph
 from launcher.gui.widgets.memory_bar import MemoryBar
 from launcher.gui.widgets.number import NumberLabel
@@ -16,6 +17,7 @@ __all__ = [
     "Banner",
     "Card",
     "ComboBox",
+    "DropTarget",
     "EmptyState",
     "Glyph",
     "MemoryBar",

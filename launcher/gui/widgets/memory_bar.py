@@ -33,6 +33,8 @@ class _Segment:
     key: str
     label: str
     size: int
+    mib: int
+    """As it is written: whole MiB that add up."""
 
     @property
     def hatched(self) -> bool:
@@ -69,7 +71,7 @@ class MemoryBar(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._segments: list[_Segment] = []
-        self._total = 0
+        self._total = self._needed = 0
         self._margin = 0
         self._reason = ""
         self._drawn: list[tuple[QRectF, str]] = []
@@ -80,30 +82,42 @@ class MemoryBar(QWidget):
         self.show_unknown(tr("Nothing was estimated yet."))
 
     def show_parts(
-        self, parts: Sequence[tuple[str, str, int]], total: int, others: int | None, margin: int | None
+        self,
+        parts: Sequence[tuple[str, str, int]],
+        total: int,
+        others: int | None,
+        margin: int | None,
+        *,
+        needed: int | None = None,
     ) -> None:
         """Show (key, label, bytes) of the memory's `total`; keys are weights, kv, state, draft, compute, driver.
 
-        `others` is what other programs use, None where it is not known.
+        `others` is what other programs use, None where it is not known. `needed` is what must be free for the parts,
+        where that is more than they are, as over several GPUs.
         """
-        self._segments = [_Segment(key, label, size) for key, label, size in parts if size > 0]
+        self._segments, so_far = [], 0
+        for key, label, size in parts:
+            if size > 0:
+                self._segments.append(_Segment(key, label, size, _whole(so_far + size) - _whole(so_far)))
+                so_far += size
+        self._needed = max(so_far, needed or 0) + (others or 0)
         if others:
-            self._segments.append(_Segment(_OTHERS, tr("others"), others))
+            self._segments.append(_Segment(_OTHERS, tr("others"), others, _whole(others)))
         self._total, self._margin, self._reason = total, margin or 0, ""
-        said = ", ".join(f"{each.label} {_mib(each.size)} MiB" for each in self._segments)
+        said = ", ".join(f"{each.label} {each.mib:,} MiB" for each in self._segments)
         self.setAccessibleName(tr("Memory: {parts}; {rest}", parts=said, rest=self._rest()))
         self._take_height()
 
     def show_unknown(self, reason: str) -> None:
         """Show an empty bar, and why it is."""
-        self._segments, self._total, self._margin, self._reason = [], 0, 0, reason
+        self._segments, self._total, self._needed, self._margin, self._reason = [], 0, 0, 0, reason
         self.setAccessibleName(tr("Memory: not known. {reason}", reason=reason))
         self._take_height()
 
     @property
     def missing(self) -> int:
         """Bytes that are more than there are; 0 where it fits."""
-        return max(sum(each.size for each in self._segments) - self._total, 0)
+        return max(self._needed - self._total, 0)
 
     def hasHeightForWidth(self) -> bool:  # noqa: N802
         """The legend takes as many lines as it needs."""
@@ -151,7 +165,7 @@ class MemoryBar(QWidget):
             self._paint_legend(painter)
 
     def _paint_bar(self, painter: QPainter, bar: QRectF) -> None:
-        used = sum(each.size for each in self._segments)
+        used = self._needed
         whole = max(used, self._total, 1)
         room = bar.adjusted(0.5, 0.5, -0.5, -0.5)
         edge = room.left() + room.width() * (self._total / whole if self._total else 1.0)
@@ -166,7 +180,7 @@ class MemoryBar(QWidget):
             width = room.width() * each.size / whole
             rect = QRectF(left, room.top(), width, room.height())
             self._paint_segment(painter, rect, each, share=each.size / whole)
-            self._drawn.append((rect, f"{each.label}: {_mib(each.size)} MiB"))
+            self._drawn.append((rect, f"{each.label}: {each.mib:,} MiB"))
             left += width
         if used > self._total:
             over = QRectF(edge, room.top(), room.right() - edge, room.height())
@@ -192,7 +206,7 @@ class MemoryBar(QWidget):
         if segment.hatched:
             painter.fillRect(inner, theme.colour("raised"))
         painter.fillRect(inner, segment.brush)
-        text = f"{segment.label} {_gib(segment.size)}"
+        text = f"{segment.label} {_size(segment)}"
         fits = QFontMetrics(self.font()).horizontalAdvance(text) + theme.px(14) < rect.width()
         if share >= _LABELLED and fits and not segment.hatched:
             painter.setPen(segment.ink)
@@ -202,9 +216,7 @@ class MemoryBar(QWidget):
     def _legend(self, width: int) -> list[list[tuple[_Segment | None, str, int]]]:
         """Return the legend's rows: segment, words, and where they begin."""
         metrics = QFontMetrics(self.font())
-        entries: list[tuple[_Segment | None, str]] = [
-            (each, f"{each.label} {_mib(each.size)}") for each in self._segments
-        ]
+        entries: list[tuple[_Segment | None, str]] = [(each, f"{each.label} {each.mib:,}") for each in self._segments]
         entries.append((None, self._reason or self._rest()))
         rows: list[list[tuple[_Segment | None, str, int]]] = [[]]
         left = 0
@@ -242,15 +254,16 @@ class MemoryBar(QWidget):
 
     def _rest(self) -> str:
         if self.missing:
-            missing, total = _mib(self.missing), _mib(self._total)
-            return tr("{missing} MiB more than the {total} there are", missing=missing, total=total)
-        free = self._total - sum(each.size for each in self._segments)
-        return tr("free {free} of {total} MiB", free=_mib(free), total=_mib(self._total))
+            missing, total = _whole(self.missing), _whole(self._total)
+            return tr("{missing:,} MiB more than the {total:,} there are", missing=missing, total=total)
+        total = _whole(self._total)
+        return tr("free {free:,} of {total:,} MiB", free=total - _whole(self._needed), total=total)
 
 
-def _mib(size: int) -> str:
-    return f"{size / _MIB:,.0f}"
+def _whole(size: int) -> int:
+    """Return whole MiB that hold so many bytes."""
+    return -(-size // _MIB)
 
 
-def _gib(size: int) -> str:
-    return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / _MIB:,.0f} MiB"
+def _size(segment: _Segment) -> str:
+    return f"{segment.size / _GIB:.1f} GiB" if segment.size >= _GIB else f"{segment.mib:,} MiB"

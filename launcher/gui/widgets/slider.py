@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QPainter, QPaintEvent, QPen, QWheelEvent
+from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QSlider, QVBoxLayout, QWidget
 
 from launcher.gui import theme
@@ -97,10 +97,14 @@ class SliderField(QWidget):
         self.slider.setRange(0, max(len(self._values) - 1, 0))
         self.slider.setPageStep(max(len(self._values) // 8, 1))
         self.slider.valueChanged.connect(self._moved)
-        self._line = Label()
-        self._line.setObjectName("secondary")
-        self._line.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self._before, self._line = Label(), Label()
+        for quiet in (self._before, self._line):
+            quiet.setObjectName("secondary")
+            quiet.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self._line.setWordWrap(True)
+        kept = self._line.sizePolicy()
+        kept.setRetainSizeWhenHidden(True)
+        self._line.setSizePolicy(kept)
         set_tip(self, tip)
         set_tip(self.slider, tip)
         head = QHBoxLayout()
@@ -108,6 +112,7 @@ class SliderField(QWidget):
         head.addWidget(name)
         head.addWidget(self._dot)
         head.addStretch()
+        head.addWidget(self._before)
         head.addWidget(self._value)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -175,8 +180,23 @@ class SliderField(QWidget):
         self._value.setText(said)
         self._dot.setVisible(self._was is not None)
         changed = tr("was {value}", value=self._was) if self._was is not None else ""
-        line = " · ".join(part for part in (changed, self._hint) if part)
-        self._line.setText(line)
-        self._line.setVisible(bool(line))
+        self._before.setText(changed)
+        self._before.setVisible(bool(changed))
+        self._line.setText(self._hint)
+        self._line.setVisible(bool(self._hint))
+        self._keep_room()
         self.slider.setAccessibleName(self._label)
+        line = " · ".join(part for part in (changed, self._hint) if part)
         self.slider.setAccessibleDescription(f"{said} {line}".strip())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """In another width the line takes other room."""
+        super().resizeEvent(event)
+        if event.size().width() != event.oldSize().width():
+            self._line.setMinimumHeight(0)
+            self._keep_room()
+
+    def _keep_room(self) -> None:
+        """Keep the height that the line once had, so that what stands below does not jump as it changes."""
+        if self.width() > 0 and self._hint:
+            self._line.setMinimumHeight(max(self._line.minimumHeight(), self._line.heightForWidth(self.width())))
