@@ -19,9 +19,9 @@ _HEAD = """\
 MTP Launcher, and what its Debian package holds beside it. Each piece has a licence of its own.
 
 Qt and PySide6 are used under the GNU Lesser General Public License, version 3, whose text is in
-/usr/share/common-licenses/LGPL-3. They are shared libraries in /opt/mtp-launcher/site-packages/PySide6, which you may
-replace; their sources: https://code.qt.io. Beside Qt lies ICU (Unicode-3.0). xllamacpp holds llama.cpp and ggml (MIT,
-Copyright (c) 2023-2026 The ggml authors). The licence of nvidia-ml-py stands at the head of pynvml.py."""
+/usr/share/common-licenses/LGPL-3. They are shared libraries in /usr/lib/mtp-launcher/site-packages/PySide6, which you
+may replace; their sources: https://code.qt.io. Beside Qt lies ICU (Unicode-3.0). xllamacpp holds llama.cpp and ggml
+(MIT, Copyright (c) 2023-2026 The ggml authors). The licence of nvidia-ml-py stands at the head of pynvml.py."""
 
 
 @dataclass(frozen=True, slots=True)
