@@ -1,6 +1,7 @@
 """An engine's log: the last lines in memory, all lines in a rotated file that a thread of its own writes."""
 
 import os
+import re
 import threading
 import time
 from collections import deque
@@ -19,6 +20,12 @@ _FILE_BYTES = 2 * 2**20
 _OLD_FILES = 3
 _BATCH_S = 0.1
 _CLOSE_S = 2.0
+POLLING = re.compile(
+    r"update_slots: all slots are idle"
+    r"|(?:done )?request: (?:GET|HEAD) /(?:health|metrics|slots|props|v1/models|models)\b"
+    r"|\b(?:GET|HEAD) /(?:health|metrics|slots|props)\b"
+)
+"""What an engine prints whenever it is asked how it is."""
 
 
 class LogLine(NamedTuple):

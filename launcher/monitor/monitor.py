@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from launcher.base.errors import LauncherError
+from launcher.engine.logs import POLLING, LogBook
 from launcher.engine.state import State
 from launcher.machine.gpu import Activity
 from launcher.machine.gpus import GpuSensors
@@ -23,9 +24,10 @@ from launcher.monitor.watched import Watched
 
 PERIOD_S, REST_S = 0.1, 1.0
 """Between two samples: while tokens come, and else."""
-METRICS_PERIOD_S = 2.0
-"""Each answer of /metrics wakes the engine's queue; asked more often than once a second, it would keep a
-request whose client has gone running to its end (observed with llama.cpp b11669)."""
+METRICS_PERIOD_S, METRICS_REST_S = 2.0, 10.0
+"""Between two questions for /metrics, and while a log that we keep tells of no work. Each answer wakes the engine's
+queue; asked more often than once a second, it would keep a request whose client has gone running to its end (observed
+with llama.cpp b11669)."""
 
 _STANDS_S = 1.0
 _NO_REPLY = "No reply is being generated."
@@ -49,7 +51,8 @@ class Monitor:
     """Samples while it runs; the series stay. Belongs to the loop of its supervisor.
 
     It samples every PERIOD_S while the engine works on a request, and while somebody `attend`s, otherwise every REST_S.
-    A reply of ours wakes it at once, a request of others when /metrics next tells of it (METRICS_PERIOD_S).
+    A reply of ours wakes it at once, a request of others when /metrics next tells of it: within METRICS_PERIOD_S where
+    the log told of it, else within METRICS_REST_S.
     """
 
     def __init__(
@@ -161,8 +164,13 @@ class Monitor:
     async def _follow(self, supervisor: Watched) -> None:
         """Read /metrics now and then; the engine may take its time to answer."""
         while True:
+            log, until_s = supervisor.log, self._clock() + METRICS_REST_S
+            read = log.added if log is not None else 0  # before the answer, which may miss what is logged meanwhile
             await self._read_metrics(supervisor)
-            await asyncio.sleep(METRICS_PERIOD_S)
+            rests = True
+            while rests:
+                await asyncio.sleep(METRICS_PERIOD_S)
+                rests = self._clock() < until_s and _rests(supervisor, log, read)
 
     def _machine(
         self, gpu: GpuSensors, engine_runs: bool, ask: Callable[[], Sensed] | None
@@ -219,6 +227,13 @@ class Monitor:
                 if self.on_traffic is not None and not self._uncounted:
                     self.on_traffic(traffic)
         self._counters = counters
+
+
+def _rests(supervisor: Watched, log: LogBook | None, read: int) -> bool:
+    """Whether the engine waits for requests, and its log has told of none since its first `read` lines."""
+    if log is None or supervisor.log is not log or supervisor.status.state is not State.READY:
+        return False
+    return all(POLLING.search(line.text) for line in log.since(read))
 
 
 def _tell_failure(task: asyncio.Task[None]) -> None:

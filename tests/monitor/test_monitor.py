@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -123,6 +124,37 @@ async def test_requests_of_others_wake_it_when_the_counters_tell(
             await watched.until(1)
             asked.set()
             await watched.until(20)
+
+
+class Counting(EngineClient):
+    """Counts how often it is asked for its counters, and logs of it as an engine does."""
+
+    def __init__(self, log: LogBook) -> None:
+        super().__init__("http://127.0.0.1:9", None)
+        self._log = log
+        self.asked = asyncio.Queue[None]()
+
+    async def metrics(self) -> str:
+        self.asked.put_nowait(None)
+        self._log.add("0.25.921.376 I srv  update_slots: all slots are idle")
+        return "llamacpp:requests_processing 0\n"
+
+
+@pytest.mark.parametrize("said", ["0.26.000.000 I slot launch_slot_: id  0 | task 7 | processing task", None])
+async def test_counters_are_asked_for_seldom_while_the_log_tells_of_no_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str | None
+) -> None:
+    monkeypatch.setattr(monitor, "METRICS_PERIOD_S", 0.01)
+    monkeypatch.setattr(monitor, "METRICS_REST_S", NEVER_S if said else 0.2)
+    async with watching(tmp_path) as watched, Counting(watched.server.log) as client:
+        monkeypatch.setattr(Server, "client", client)
+        async with asyncio.timeout(20):
+            await client.asked.get()
+            began_s = time.monotonic()
+            if said:
+                watched.server.log.add(said)
+            await client.asked.get()
+    assert said or time.monotonic() - began_s > 0.19
 
 
 async def test_the_detectors_look_as_often_at_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

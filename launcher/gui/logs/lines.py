@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from launcher.engine.logs import POLLING
+
 MOST_LINES = 20_000
 """Kept in memory; the files on the disk have more."""
 _MOST_IN_A_BATCH, _MOST_SERIOUS = 100, 40
@@ -16,12 +18,6 @@ _JSON = re.compile(r'"level":"(\w+)"')
 _BAD = re.compile(r"\berror\b|\bfatal\b|\bfailed to\b|out of memory|^exception", re.IGNORECASE)
 _WARNING = re.compile(r"\bwarn(?:ing)?\b", re.IGNORECASE)
 _LEVELS = {"error": "E", "warn": "W", "info": "I", "debug": "D", "trace": "T"}
-POLLING = re.compile(
-    r"update_slots: all slots are idle"
-    r"|(?:done )?request: (?:GET|HEAD) /(?:health|metrics|slots|props|v1/models|models)\b"
-    r"|\b(?:GET|HEAD) /(?:health|metrics|slots|props)\b"
-)
-"""What an engine prints whenever it is asked how it is."""
 
 
 class Line(NamedTuple):
