@@ -3,14 +3,16 @@
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.base.copies import copy_of, how_to_restore, keep_only, latest
 from launcher.base.errors import WrittenByNewer
-from launcher.base.files import open_private, private_folder, set_aside
+from launcher.base.files import open_private, private_folder, replace, set_aside
 
 _BUSY_S = 5.0
+_MEMORY = ":memory:"
 Ready = Callable[[sqlite3.Connection], object]
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -27,9 +29,9 @@ def open_database(path: Path, migrations: Sequence[str], what: str, ready: Ready
     """Open a file in WAL mode, and make it where there is none. A damaged one is kept as .bad, and a new one begun.
 
     `migrations` are the scripts that lead from one version of the file to the next; its `user_version` counts those
-    that were run. `what` begins a sentence, such as "The history of measurements". `ready` gets the file last, and may
-    find it damaged, too. Raises sqlite3.Error and OSError when the system refuses, WrittenByNewer for a file of a newer
-    version of this program.
+    that were run. Before any is run on a file that was there, it is copied (base/copies.py). `what` begins a sentence,
+    such as "The history of measurements". `ready` gets the file last, and may find it damaged, too. Raises
+    sqlite3.Error and OSError when the system refuses, WrittenByNewer for a file of a newer version of this program.
     """
     try:
         return Opened(_opened(path, migrations, what, ready))
@@ -42,7 +44,7 @@ def open_database(path: Path, migrations: Sequence[str], what: str, ready: Ready
 
 def open_memory(migrations: Sequence[str], what: str, ready: Ready = lambda _: None) -> Opened:
     """Return what is like the file, and empty, but is nowhere on a disk."""
-    opened = Opened(_set_up(":memory:", migrations, what, ready))
+    opened = Opened(_set_up(_MEMORY, migrations, what, ready))
     opened.db.execute("PRAGMA temp_store = MEMORY")
     return opened
 
@@ -97,16 +99,21 @@ def _set_up(place: str, migrations: Sequence[str], what: str, ready: Ready) -> s
 def _bring_up_to_date(db: sqlite3.Connection, place: str, migrations: Sequence[str], what: str) -> None:
     version = _version(db)
     if version > len(migrations):
+        copy = latest(Path(place), up_to=len(migrations))
+        back = "" if copy is None else f" Or go back to how it was before the update: {how_to_restore(copy)}"
         raise WrittenByNewer(
             f"{what} ({place}) was written by a newer version of this program.",
-            "Update this one, or move that file away.",
+            f"Update this one, or move that file away.{back}",
             path=place,
         )
     if version == len(migrations):
         return
     db.execute("BEGIN IMMEDIATE")
     try:
-        for number in range(_version(db), len(migrations)):  # another process may have done it meanwhile
+        version = _version(db)  # another process may have done it meanwhile
+        if 0 < version < len(migrations) and place != _MEMORY:
+            _copy(Path(place), version)
+        for number in range(version, len(migrations)):
             for statement in migrations[number].split(";"):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {number + 1}")
@@ -114,6 +121,23 @@ def _bring_up_to_date(db: sqlite3.Connection, place: str, migrations: Sequence[s
         db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
+
+
+def _copy(path: Path, version: int) -> None:
+    """Copy a file that other processes may read meanwhile, and that nobody else changes, with what its log holds."""
+    copy = copy_of(path, f"v{version}")
+    draft = copy.with_name(f"{copy.name}.draft")
+    draft.unlink(missing_ok=True)
+    try:
+        os.close(open_private(draft, os.O_RDWR | os.O_CREAT))
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(draft)) as target:
+            source.backup(target)
+            target.execute("PRAGMA journal_mode = DELETE")  # so that all of it is in the one file
+        replace(draft, copy)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    keep_only(copy, path)
 
 
 def _version(db: sqlite3.Connection) -> int:

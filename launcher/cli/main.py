@@ -148,10 +148,12 @@ def _explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:
     from launcher.base.paths import check_home, refusal
     from launcher.cli.output import print_error
     from launcher.settings import fill
+    from launcher.updates.before_update import keep_copies
 
     try:
         if options.verb not in ("doctor", "gui"):  # which tell of it beside all else
             check_home()
+        keep_copies()
         fill(options)
         return verb()
     except LauncherError as error:

@@ -21,13 +21,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--install", action="store_true", help="get it, verified, and install it as this version was installed"
     )
+    parser.add_argument(
+        "--copies",
+        action="store_true",
+        help="list copies of your files from before updates, and how to go back to them",
+    )
     parser.epilog = "Interrupt the download whenever you like: the same command goes on where it was."
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Ask for the newest release, tell it with its notes, and with --install get it."""
+    """Ask for the newest release, tell it with its notes, and with --install get it. --copies asks nothing."""
     from launcher.updates.check import check
 
+    if options.copies:
+        return _list_copies(as_json=options.json)
     newest = await check()
     if options.install and newest.is_newer:
         return await _install(newest, as_json=options.json)
@@ -37,6 +44,21 @@ async def run(options: argparse.Namespace) -> int:
     _tell(newest)
     if newest.is_newer:
         _tell_how(newest)
+    return 0
+
+
+def _list_copies(*, as_json: bool) -> int:
+    from launcher.base.copies import how_to_restore, original
+    from launcher.updates.before_update import kept_copies
+
+    found = kept_copies()
+    if as_json:
+        print_json([{"copy": str(each), "of": str(original(each)), "restore": how_to_restore(each)} for each in found])
+        return 0
+    for each in found:
+        print(f"{each}\n{filled(how_to_restore(each), '  ')}")
+    if not found:
+        print("No update has changed your files: there are no copies.")
     return 0
 
 

@@ -29,7 +29,7 @@ def way(prefix: Path | None = None, data: Path | None = None, dpkg: Path = DPKG)
     prefix = prefix or Path(sys.prefix)
     if (prefix / "uv-receipt.toml").is_file():  # uv writes one into each tool's environment
         return Way.TOOL
-    if any((folder / "uninstall.exe").is_file() for folder in (prefix, prefix.parent)):
+    if any((folder / "Uninstall MTP Launcher.exe").is_file() for folder in (prefix, prefix.parent)):
         return Way.SETUP
     try:
         listed = (dpkg / f"{_PACKAGE}.list").read_text("utf-8", "replace").splitlines()

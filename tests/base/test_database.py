@@ -1,11 +1,13 @@
 """Files of ours that SQLite keeps: versions, damage, and who may read them."""
 
 import sqlite3
+import stat
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from launcher.base.copies import copies
 from launcher.base.database import open_database, open_memory
 from launcher.base.errors import WrittenByNewer
 
@@ -39,6 +41,55 @@ def test_a_step_that_fails_changes_nothing(path: Path) -> None:
         open_database(path, (FIRST, "CREATE TABLE c (x); CREATE TABLE a (x)"), WHAT)
     with closing(open_database(path, (FIRST,), WHAT).db) as db:
         assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'c'").fetchone() == (0,)
+
+
+def test_before_a_step_what_is_there_is_copied_and_kept(path: Path) -> None:
+    third = "CREATE TABLE c (x)"
+    with closing(
+        open_database(path, (FIRST,), WHAT).db
+    ) as other:  # it stays open, and what it wrote is in the log only
+        other.execute("INSERT INTO a VALUES (1)")
+        with closing(open_database(path, (FIRST, SECOND), WHAT).db) as db:
+            db.execute("INSERT INTO a (x) VALUES (2)")
+    copy = path.with_name("file.db.old-v1")
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    with closing(sqlite3.connect(copy)) as db:
+        assert db.execute("SELECT * FROM a").fetchall() == [(1,)]
+        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    for migrations, kept in (((FIRST, SECOND), "file.db.old-v1"), ((FIRST, SECOND, third), "file.db.old-v2")):
+        with closing(open_database(path, migrations, WHAT).db):
+            pass
+        assert [each.name for each in copies([path.parent])] == [kept]
+    with pytest.raises(WrittenByNewer) as told:
+        open_database(path, (FIRST,), WHAT)
+    assert "before the update" not in told.value.hint  # the copy is newer, too
+    with pytest.raises(WrittenByNewer) as told:
+        open_database(path, (FIRST, SECOND), WHAT)
+    assert "move file.db, file.db-wal and file.db-shm away, and rename file.db.old-v2 to file.db" in told.value.hint
+    path.unlink()
+    path.with_name("file.db.old-v2").rename(path)
+    with closing(open_database(path, (FIRST, SECOND), WHAT).db) as db:
+        assert db.execute("SELECT x FROM a").fetchall() == [(1,), (2,)]
+
+
+def test_a_new_file_has_no_copy(path: Path) -> None:
+    with closing(open_database(path, (FIRST, SECOND), WHAT).db):
+        pass
+    with closing(open_memory((FIRST, SECOND), WHAT).db):
+        pass
+    assert copies([path.parent, Path()]) == []
+
+
+def test_what_cannot_be_copied_is_not_changed(path: Path) -> None:
+    with closing(open_database(path, (FIRST,), WHAT).db):
+        pass
+    path.with_name("file.db.old-v1").mkdir()
+    for _ in range(2):
+        with pytest.raises(OSError, match="directory"):
+            open_database(path, (FIRST, SECOND), WHAT)
+    with closing(open_database(path, (FIRST,), WHAT).db) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    assert sorted(each.name for each in path.parent.iterdir()) == ["file.db", "file.db.old-v1"]
 
 
 @pytest.mark.parametrize("where", ["head", "page", "ready"])

@@ -65,3 +65,15 @@ def test_without_an_address_that_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     assert told.returncode == 1
     assert told.stderr.startswith("Error: This build does not say where its releases are")
     assert json.loads(run("update", "--json").stdout)["error"]["code"] == "releases_unknown"
+
+
+def test_copies_from_before_updates_are_listed_with_the_way_back(home: Path) -> None:
+    assert run("update", "--copies").stdout == "No update has changed your files: there are no copies.\n"
+    copy = home / "config" / "settings.toml.old-0.0.9"
+    copy.parent.mkdir(parents=True)
+    copy.touch()
+    told = run("update", "--copies")
+    assert str(copy) in told.stdout
+    assert "rename settings.toml.old-0.0.9 to settings.toml." in " ".join(told.stdout.split())
+    (listed,) = json.loads(run("update", "--copies", "--json").stdout)
+    assert (listed["copy"], listed["of"]) == (str(copy), str(home / "config" / "settings.toml"))

@@ -11,8 +11,8 @@ from launcher.updates.way import Way, way
     ("files", "expected"),
     [
         (["python/uv-receipt.toml"], Way.TOOL),
-        (["python/uninstall.exe"], Way.SETUP),
-        (["uninstall.exe"], Way.SETUP),
+        (["python/Uninstall MTP Launcher.exe"], Way.SETUP),
+        (["Uninstall MTP Launcher.exe"], Way.SETUP),
         (["dpkg/mtp-launcher.list"], Way.DEB),
         (["dpkg/other.list"], Way.SOURCE),
         ([], Way.SOURCE),

@@ -1,0 +1,83 @@
+"""What is copied when another version of the program starts for the first time."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from launcher import __version__, settings, settings_file
+from launcher.conversations.file import conversations_file
+from launcher.engine import installed
+from launcher.engine import settings as model_settings
+from launcher.models import added_places
+from launcher.models.library_index import index_path
+from launcher.settings_declared import TEXT_SCALE
+from launcher.tuning.history import history_file
+from launcher.tuning.machine_preset import presets_file
+from launcher.updates.before_update import files, keep_copies, kept_copies
+from tests.cli.in_process import run
+
+
+def note(home: Path, version: str) -> None:
+    (home / "state").mkdir(parents=True, exist_ok=True)
+    (home / "state" / "version").write_text(version)
+
+
+def noted(home: Path) -> str:
+    return (home / "state" / "version").read_text()
+
+
+def test_they_are_the_files_that_the_program_keeps() -> None:
+    others = {settings_file.path(), presets_file(), index_path()}
+    assert set(files()) == {model_settings._file(), installed._file(), added_places._file(), *others}
+
+
+def test_another_version_copies_what_was_written_before(home: Path) -> None:
+    settings.change(TEXT_SCALE, 120)
+    written = settings_file.path().read_bytes()
+    note(home, "0.0.9\n")
+    assert run("settings", "set", "window.text_scale", "150").returncode == 0
+    assert noted(home) == f"{__version__}\n"
+    copy = settings_file.path().with_name("settings.toml.old-0.0.9")
+    assert copy.read_bytes() == written
+    assert kept_copies() == [copy]
+    run("settings", "set", "window.text_scale", "160")
+    assert copy.read_bytes() == written
+
+
+def test_the_first_version_copies_nothing(home: Path) -> None:
+    keep_copies()
+    assert not home.exists()
+    (home / "state").mkdir(parents=True)
+    settings.change(TEXT_SCALE, 120)
+    keep_copies()
+    assert noted(home) == f"{__version__}\n"
+    assert kept_copies() == []
+
+
+@pytest.mark.parametrize("odd", ["../x", "\xff", "1.0-rc", ""])
+def test_what_is_no_version_names_no_file(home: Path, odd: str) -> None:
+    settings.change(TEXT_SCALE, 120)
+    note(home, odd)
+    keep_copies()
+    assert kept_copies() == []
+    assert noted(home) == f"{__version__}\n"
+
+
+def test_what_cannot_be_copied_is_tried_again(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings.change(TEXT_SCALE, 120)
+    note(home, "0.0.9")
+    (home / "config" / "settings.toml.old-0.0.9").mkdir()
+    with caplog.at_level(logging.WARNING):
+        keep_copies()
+    assert "What version 0.0.9 wrote cannot be copied: Is a directory." in caplog.text
+    assert noted(home) == "0.0.9"
+
+
+def test_copies_of_databases_are_among_them(home: Path) -> None:
+    expected = []
+    for path in (history_file(), conversations_file()):
+        path.parent.mkdir(parents=True)
+        expected.append(path.with_name(f"{path.name}.old-v1"))
+        expected[-1].touch()
+    assert set(kept_copies()) == set(expected)
