@@ -1,0 +1,366 @@
+#!/bin/sh
+# Installs MTP Launcher for one user, without root, on any Linux with glibc 2.34 or later; POSIX sh.
+#
+#   sh install.sh                  installs this release, or brings an older one up to it
+#   sh install.sh --offline DIR    the same from a folder of files, without a network
+#   sh install.sh --uninstall      removes the program; models, settings and history stay
+#
+# The program comes to ~/.local/lib/mtp-launcher, the command to ~/.local/bin, the menu entry and icon to
+# ~/.local/share. A version is made ready beside the one in use and put in its place in one step, so an attempt that
+# fails changes nothing; run it again. All that is fetched is checked by SHA-256.
+#
+# Variables: MTP_LAUNCHER_RELEASES, the folder of the release; UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL, the
+# package index; HTTPS_PROXY, ALL_PROXY and NO_PROXY as always.
+set -eu
+
+# Written by installer/linux/build-install.
+version=
+wheel=
+wheel_sha256=
+lock_sha256=
+releases=
+
+lock=mtp_launcher-$version-requirements.txt
+uv_version=0.13.9
+uv_wheel=uv-$uv_version-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl
+uv_sha256=d7f459fe4fd247d830351c75686d3996ace3c6f3f728eb0e85a30b7ada0cef19
+pythons='>=3.11,<3.15'
+room_mib=900 # 500 stay
+network="Is there a network? A proxy is named by HTTPS_PROXY."
+
+say() { printf '%s\n' "$*"; }
+
+# fail WHAT REMEDY
+fail() {
+    printf 'Error: %s\n' "$1" >&2
+    printf '       %s\n' "$2" >&2
+    exit 1
+}
+
+# Ends a step that failed after something was begun: stopped WHAT [REMEDY]
+stopped() { fail "$1" "${2:-See above.} What was installed before is as it was; run this again to go on."; }
+
+check_system() {
+    [ "$(uname -s)" = Linux ] || fail "This installs on Linux; this is $(uname -s)." "For Windows there is a setup.exe."
+    [ "$(uname -m)" = x86_64 ] ||
+        fail "There are builds for x86_64 processors only; this is $(uname -m)." "Start it from a checkout: ./start"
+    libc=$(getconf GNU_LIBC_VERSION 2>/dev/null || ldd --version 2>&1 | head -n 1 || true)
+    case $libc in
+    *musl*)
+        fail "This system's C library is musl; Qt's and the engine's builds need glibc." \
+            "Debian, Ubuntu, Fedora, Arch and many others have it." ;;
+    *[0-9].[0-9]*) ;;
+    *) fail "The version of glibc cannot be told: there is neither getconf nor ldd." "Install what brings getconf." ;;
+    esac
+    libc=${libc##* }
+    if [ "${libc%%.*}" -lt 2 ] || { [ "${libc%%.*}" = 2 ] && minor=${libc#*.} && [ "${minor%%.*}" -lt 34 ]; }; then
+        fail "glibc here is $libc; Qt's builds need 2.34 or later." \
+            "That is Debian 12, Ubuntu 22.04, Fedora 35, RHEL 9 or later: a newer system is needed."
+    fi
+    command -v sha256sum >/dev/null || fail "There is no sha256sum." "Install coreutils."
+}
+
+check_home() {
+    case $HOME in
+    /*) ;;
+    *) fail "HOME names no folder." "Set it to your home folder." ;;
+    esac
+    if [ "$(id -u)" = 0 ] && [ "$(stat -c %u "$HOME" 2>/dev/null || echo 0)" != 0 ]; then
+        fail "This is root, but $HOME belongs to another user." "Run it as that user, without sudo."
+    fi
+    for folder in "$program" "$commands" "$share"; do
+        mkdir -p "$folder" 2>/dev/null || true
+        if [ ! -d "$folder" ] || [ ! -w "$folder" ]; then
+            fail "The folder $folder cannot be written." "Is your home read-only, or does it belong to another user?"
+        fi
+    done
+    if { [ -e "$command" ] || [ -L "$command" ]; } && ! is_ours "$command"; then
+        fail "$command is there already, and is not from this installer." "Move it away, and run this again."
+    fi
+}
+
+is_ours() {
+    case $(readlink "$1") in
+    "$program"/*) return 0 ;;
+    *) return 1 ;;
+    esac
+}
+
+check_room() {
+    free=$(df -Pk "$program" | awk 'NR == 2 { print int($4 / 1024) }')
+    [ "$free" -ge "$room_mib" ] ||
+        fail "$program needs $room_mib MiB for the installation, and has $free MiB." "Make room, and run this again."
+}
+
+# Whether a process runs from a version's folder.
+in_use() { grep -qsF -- "$1/" /proc/[0-9]*/cmdline; }
+
+# Two at once would be in each other's way.
+alone() {
+    if command -v flock >/dev/null; then
+        exec 9>"$program/lock"
+        flock -n 9 || fail "Another installation is under way." "Wait for its end."
+    fi
+}
+
+# matches FILE SHA256
+matches() { [ "$(sha256sum "$1" | cut -c 1-64)" = "$2" ]; }
+
+# fetch URL FILE
+fetch() {
+    if command -v curl >/dev/null; then
+        curl --fail --location --silent --show-error --retry 2 --connect-timeout 30 --output "$2" "$1"
+    elif command -v wget >/dev/null; then
+        wget -q -T 30 -O "$2" "$1"
+    else
+        fail "There is neither curl nor wget." "Install one of them."
+    fi
+}
+
+# get NAME SHA256 URL: leaves $work/NAME, from the folder of --offline where there is one, and checked
+get() {
+    if [ -n "$offline" ]; then
+        [ -f "$offline/$1" ] || stopped "$offline holds no $1." "It belongs to this release ($version)."
+        cp "$offline/$1" "$work/$1" || stopped "$1 could not be copied."
+    else
+        fetch "$3" "$work/$1" || stopped "$1 could not be fetched." "$network"
+    fi
+    matches "$work/$1" "$2" || stopped "$1 is not what this release is made of: its SHA-256 is another one." \
+        "Was the download cut short, or changed on its way?"
+}
+
+# Prints the address of uv's wheel, as the package index tells it.
+uv_address() {
+    page=$index/uv/
+    fetch "$page" "$work/uv.html" || return 1
+    address=$(sed -n "s/.*[\"']\([^\"']*\/$uv_wheel\)[\"'#].*/\1/p" "$work/uv.html" | head -n 1)
+    case $address in
+    http://* | https://*) say "$address" ;;
+    /*) say "$(printf %s "$page" | sed 's|^\([a-z]*://[^/]*\).*|\1|')$address" ;;
+    ?*) say "$page$address" ;;
+    *) return 1 ;;
+    esac
+}
+
+# unpack WHEEL: leaves uv in $work
+unpack() {
+    member=uv-$uv_version.data/scripts/uv
+    if command -v unzip >/dev/null; then
+        unzip -qoj "$1" "$member" -d "$work"
+    elif command -v python3 >/dev/null; then
+        python3 -c 'import sys, zipfile; sys.stdout.buffer.write(zipfile.ZipFile(sys.argv[1]).read(sys.argv[2]))' \
+            "$1" "$member" >"$work/uv"
+    elif command -v bsdtar >/dev/null; then
+        bsdtar -xOf "$1" "$member" >"$work/uv"
+    elif command -v busybox >/dev/null; then
+        busybox unzip -p "$1" "$member" >"$work/uv"
+    else
+        stopped "There is nothing to unpack a zip file with." "Install unzip."
+    fi && chmod 755 "$work/uv"
+}
+
+find_python() {
+    python=$("$uv" python find --no-project --system --no-python-downloads "$pythons" 2>/dev/null) && return 0
+    none="There is no Python from 3.11 to 3.14 here"
+    if [ -n "$offline" ]; then stopped "$none." "Install one: the package is called python3."; fi
+    say "$none; fetching one for this program alone"
+    if ! "$uv" python install --no-bin --quiet 3.13 ||
+        ! python=$("$uv" python find --no-project --managed-python 3.13); then
+        stopped "$none, and none could be fetched." "Install one: the package is called python3."
+    fi
+}
+
+install_packages() {
+    # uv tool install looks at no hashes. So all is first brought into a cache by hash, and then taken from there.
+    "$uv" pip install --quiet --python "$python" --target "$work/checked" --require-hashes --only-binary :all: \
+        --no-deps "$@" -r "$work/$lock" || stopped "The packages could not be fetched."
+    rm -rf "$work/checked"
+    "$uv" tool install --quiet --python "$python" --offline --no-build --constraints "$work/$lock" "$@" \
+        "$work/$wheel" || stopped "The packages could not be installed."
+}
+
+# The path as a desktop entry's Exec key takes it (Desktop Entry Specification: quoting, then escaping).
+for_exec() { printf '"%s"' "$(printf %s "$1" | sed 's/[\\"`$]/\\&/g; s/\\/\\\\/g; s/%/%%/g')"; }
+
+entries() {
+    desktop=$(echo "$fresh"/tools/mtp-launcher/lib/python3*/site-packages/launcher/_data/resources/desktop)
+    mkdir -p "$share/applications" "$share/metainfo" "$share/icons/hicolor/scalable/apps"
+    run=$(for_exec "$command") awk '
+        /^Exec=mtp-launcher/ { $0 = "Exec=" ENVIRON["run"] substr($0, length("Exec=mtp-launcher") + 1) }
+        /^TryExec=/ { next }
+        { print }' "$desktop/mtp-launcher.desktop" >"$work/mtp-launcher.desktop"
+    mv "$work/mtp-launcher.desktop" "$share/applications/"
+    cp "$desktop"/*.metainfo.xml "$share/metainfo/"
+    cp "$desktop/mtp-launcher.svg" "$share/icons/hicolor/scalable/apps/"
+    for picture in "$desktop"/mtp-launcher-*.png; do
+        size=${picture##*-} size=${size%.png}
+        mkdir -p "$share/icons/hicolor/${size}x$size/apps"
+        cp "$picture" "$share/icons/hicolor/${size}x$size/apps/mtp-launcher.png"
+    done
+    refresh
+}
+
+refresh() {
+    if command -v update-desktop-database >/dev/null; then
+        update-desktop-database -q "$share/applications" 2>/dev/null || true
+    fi
+    touch "$share/icons/hicolor" 2>/dev/null || true # desktops look for new icons when it changes
+}
+
+install() {
+    [ -n "$version" ] || fail "This copy of install.sh lies in a checkout, and belongs to no release." \
+        "Start the program from the checkout, by ./start, or take install.sh from a release."
+    fresh=$program/$version-$(printf %s "$wheel_sha256$lock_sha256" | sha256sum | cut -c 1-8)
+    check_system
+    check_home
+    alone
+    # Runs however this ends, and after Ctrl-C.
+    trap 'rm -rf "$work"; [ -f "$fresh/complete" ] || rm -rf "$fresh"' EXIT
+    trap 'exit 130' INT TERM HUP
+    if [ -f "$fresh/complete" ] && "$fresh/bin/mtp-launcher" --version >/dev/null 2>&1; then
+        say "MTP Launcher $version is installed already; its command and menu entry are renewed."
+    else
+        check_room
+        make_ready
+    fi
+    mkdir -p "$work"
+    entries
+    keep_installer
+    ln -sfn "$fresh/bin/mtp-launcher" "$work/command"
+    mv -f "$work/command" "$command"
+    autostart
+    rm -rf "$work" "$program/cache"
+    for old in "$program"/[0-9]*; do
+        if [ "$old" != "$fresh" ] && ! in_use "$old"; then rm -rf "$old"; fi
+    done
+    say "MTP Launcher $version is installed. It is in the menu, and as: $command"
+    hints
+}
+
+make_ready() {
+    if in_use "$fresh"; then
+        fail "MTP Launcher $version is broken, and runs." "Close it, and run this again."
+    fi
+    rm -rf "$fresh" "$work"
+    mkdir -p "$fresh" "$work"
+    say "Fetching MTP Launcher $version (about 130 MB)"
+    get "$wheel" "$wheel_sha256" "$releases/$wheel"
+    get "$lock" "$lock_sha256" "$releases/$lock"
+    if [ -n "$offline" ]; then
+        get "$uv_wheel" "$uv_sha256" ""
+    else
+        address=$(uv_address) || stopped "$index does not tell where uv $uv_version is." "$network"
+        get "$uv_wheel" "$uv_sha256" "$address"
+    fi
+    unpack "$work/$uv_wheel" || stopped "uv could not be unpacked."
+    uv=$work/uv
+    export UV_CACHE_DIR="$program/cache" UV_TOOL_DIR="$fresh/tools" UV_TOOL_BIN_DIR="$fresh/bin" UV_NO_PROGRESS=1
+    export UV_PYTHON_INSTALL_DIR="$program/python" UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-1}"
+    unset VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME UV_PYTHON UV_TARGET UV_LINK_MODE 2>/dev/null || true
+    find_python
+    if [ -n "$offline" ]; then
+        install_packages --no-index --find-links "$offline"
+    else
+        export UV_DEFAULT_INDEX="$index"
+        install_packages
+    fi
+    told=$("$fresh/bin/mtp-launcher" --version) || stopped "What was installed does not start."
+    [ "$told" = "mtp-launcher $version" ] || stopped "What was installed calls itself $told."
+    : >"$fresh/complete"
+}
+
+# For --uninstall, and for newer versions, which know by it how this one came.
+keep_installer() {
+    if [ -f "$0" ]; then cp "$0" "$work/install.sh"; else fetch "$releases/install.sh" "$work/install.sh"; fi
+    mv -f "$work/install.sh" "$program/install.sh"
+}
+
+# What starts the server at login names the folder of the version that wrote it.
+autostart() {
+    for file in "$configuration/systemd/user/mtp-launcher.service" "$configuration/autostart/mtp-launcher.desktop"; do
+        if [ -f "$file" ] && grep -qF "$program/" "$file"; then
+            sed "s|$program/[^/]*/tools/|$fresh/tools/|g" "$file" >"$work/autostart"
+            cp "$work/autostart" "$file"
+        fi
+    done
+}
+
+# What the user has to know, and nobody can do without root.
+hints() {
+    case :$PATH: in
+    *":$commands:"*) ;;
+    *) say "Your PATH does not name $commands. Until it does (log in anew, or add it), type the whole path." ;;
+    esac
+    "$fresh/tools/mtp-launcher/bin/python" -I -c '
+from launcher.machine.libraries import install_line, missing_libraries
+missing = tuple(each for purpose in ("engine", "window", "xcb") for each in missing_libraries(purpose))
+if missing:
+    print("The window needs libraries that are not here:", ", ".join(dict.fromkeys(each.soname for each in missing)))
+    print("On Debian or Ubuntu this brings them:", install_line(missing))
+' 2>/dev/null || true
+    case $(cat /proc/sys/kernel/osrelease 2>/dev/null) in
+    *[Mm]icrosoft* | *WSL*)
+        say "In WSL, the Windows Start menu shows only what is installed for all users, as the .deb is." ;;
+    esac
+}
+
+uninstall() {
+    for installed in "$program"/[0-9]*; do
+        if in_use "$installed"; then
+            fail "MTP Launcher is running." "Close its window, or run: mtp-launcher stop. Then run this again."
+        fi
+    done
+    if [ -x "$command" ] && is_ours "$command"; then "$command" autostart off >/dev/null 2>&1 || true; fi
+    if [ -L "$command" ] && is_ours "$command"; then rm -f "$command"; fi
+    rm -f "$share/applications/mtp-launcher.desktop" "$share"/metainfo/io.github.mtp_launcher.launcher.metainfo.xml \
+        "$share"/icons/hicolor/*/apps/mtp-launcher.png "$share"/icons/hicolor/scalable/apps/mtp-launcher.svg
+    [ ! -e "$program" ] || rm -rf "$program" || fail "$program could not be removed." "See above."
+    [ ! -d "$share/applications" ] || refresh
+    types=$share/applications/mimeinfo.cache
+    if [ -f "$types" ] && ! grep -qv '^\[' "$types"; then rm -f "$types"; fi
+    for folder in "$share"/icons/hicolor/*/apps "$share"/icons/hicolor/* "$share/icons/hicolor" "$share/icons" \
+        "$share/metainfo" "$share/applications" "$share" "$commands" "$HOME/.local/lib" "$HOME/.local"; do
+        rmdir "$folder" 2>/dev/null || true # only what is empty goes
+    done
+    say "MTP Launcher is removed."
+    for folder in "$share" "$configuration" "${XDG_STATE_HOME:-$HOME/.local/state}" \
+        "${XDG_CACHE_HOME:-$HOME/.cache}"; do
+        if [ -d "$folder/mtp-launcher" ]; then say "Yours, and left: $folder/mtp-launcher"; fi
+    done
+}
+
+main() {
+    offline='' what=install
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --offline)
+            if [ ! -d "${2:-}" ]; then fail "--offline names no folder." "sh install.sh --offline DIR"; fi
+            offline=$(cd "$2" && pwd)
+            shift ;;
+        --uninstall) what=uninstall ;;
+        -h | --help)
+            sed -n '2,14s/^# \{0,1\}//p' "$0"
+            exit 0 ;;
+        *) fail "$1 is not understood." "sh install.sh [--offline DIR | --uninstall]" ;;
+        esac
+        shift
+    done
+    : "${HOME:?}"
+    program=$HOME/.local/lib/mtp-launcher
+    commands=${XDG_BIN_HOME:-$HOME/.local/bin}
+    command=$commands/mtp-launcher
+    share=${XDG_DATA_HOME:-$HOME/.local/share}
+    configuration=${XDG_CONFIG_HOME:-$HOME/.config}
+    work=$program/work
+    index=${UV_DEFAULT_INDEX:-${UV_INDEX_URL:-${PIP_INDEX_URL:-https://pypi.org/simple}}}
+    index=${index%/}
+    releases=${MTP_LAUNCHER_RELEASES:-$releases}
+    releases=${releases%/}
+    if [ $what = install ] && [ -z "$offline" ] && [ -n "$version" ] && [ -z "$releases" ]; then
+        fail "This build does not say where its releases are." \
+            "Set MTP_LAUNCHER_RELEASES to their address, or use --offline DIR."
+    fi
+    $what
+}
+
+main "$@"
