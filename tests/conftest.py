@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,25 +212,12 @@ def release(release_server: FileServer, monkeypatch: pytest.MonkeyPatch) -> Rele
 
 
 @pytest.fixture
-def uv_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Let this be an installation by `uv tool install`, with a uv on PATH that does what the test says.
-
-    What is returned is the file in which that uv notes its arguments.
-    """
-
-    def make(then: str = "", says: str = "7.0.0") -> Path:
-        prefix, programs, noted = tmp_path / "tool", tmp_path / "programs", tmp_path / "uv-arguments"
-        (prefix / "bin").mkdir(parents=True)
-        programs.mkdir()
-        (prefix / "uv-receipt.toml").write_text("[tool]\n")
-        for path, text in (
-            (prefix / "bin" / "mtp-launcher", f"echo mtp-launcher {says}"),
-            (programs / "uv", f'printf "%s\\n" "$@" >"{noted}"\n{then}'),
-        ):
-            path.write_text(f"#!/bin/sh\n{text}\n")
-            path.chmod(0o755)
-        monkeypatch.setattr(sys, "prefix", str(prefix))
-        monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-        return noted
-
-    return make
+def by_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let this be an installation by install.sh; return its folder."""
+    folder = tmp_path / "mtp-launcher"
+    prefix = folder / "0.1.0-0123abcd" / "tools" / "mtp-launcher"
+    prefix.mkdir(parents=True)
+    (prefix / "uv-receipt.toml").touch()
+    (folder / "install.sh").touch()
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    return folder

@@ -111,14 +111,18 @@ async def _install(newest: Newest, *, as_json: bool) -> int:
         received = await receive(newest, show)
     finally:
         bar.close()
+    if received.way is Way.SCRIPT and not as_json:
+        print(f"Installing version {received.version}", file=sys.stderr, flush=True)
     done = await install(received)
     if as_json:
         line = None if done else received.line
         print_json(_as_json(newest) | {"path": str(received.path), "installed": done, "line": line})
-    elif done:
-        print(f"Version {received.version} is installed." if received.way is Way.TOOL else "Its installer is open.")
-    else:
+    elif not done:
         print(f"Version {received.version} is here, and verified. Close this program, then run:\n  {received.line}")
+    elif received.way is Way.SCRIPT:
+        print(f"Version {received.version} is installed. It is the one that starts from now on.")
+    else:
+        print(f"The installer of version {received.version} is open.")
     return 0
 
 

@@ -1,17 +1,16 @@
 """A newer version, received and verified, and installed in the way in which this one was; never while it is in use."""
 
 import asyncio
+import os
 import shlex
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from launcher import settings
 from launcher.base.files import private_folder
@@ -19,21 +18,35 @@ from launcher.base.paths import cache_dir
 from launcher.engine import registry
 from launcher.fetch.transfer import Progress, Source, fetch
 from launcher.tuner_kept import check_no_tune
-from launcher.updates.check import Newest
+from launcher.updates.check import VARIABLE, Newest
 from launcher.updates.errors import NotOffered, UpdateFailed, UpdateWaits
 from launcher.updates.manifest import Artefact, this_platform
 from launcher.updates.way import Way, way
 
-_LAST_LINES = 5
+_RENEWED_BY_THE_USER = {
+    Way.TOOL: ("This program was installed by a `uv tool install` of your own.", "Run `uv tool upgrade mtp-launcher`."),
+    Way.SOURCE: (
+        "This program runs from a checkout or an environment of your own, which is yours to renew.",
+        "In a checkout: `git pull`, then `./start`.",
+    ),
+}
+_BY = {
+    Way.DEB: ["sudo", "apt", "install"],
+    Way.SCRIPT: ["powershell.exe", "-NoProfile", "-ExecutionPolicy", "Bypass", "-File"]
+    if sys.platform == "win32"
+    else ["sh"],
+}
+"""What runs the file of a release."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A release's file for this computer, verified, and how it is installed."""
+    """The file of a release for this computer, verified, and the folder where the release's other files lie."""
 
     path: Path
     way: Way
     version: str
+    folder: str
 
     @property
     def line(self) -> str:
@@ -43,20 +56,13 @@ class Received:
     @property
     def command(self) -> list[str]:
         """The same, as a program and its arguments."""
-        before = {
-            Way.DEB: ["sudo", "apt", "install"],
-            Way.TOOL: [shutil.which("uv") or "uv", "tool", "install", "--force"],
-        }
-        return [*before.get(self.way, []), str(self.path)]
+        return [*_BY.get(self.way, []), str(self.path)]
 
 
 def offered(newest: Newest) -> Artefact:
     """Return the release's file for this installation. Raises NotOffered when there is none."""
-    if way() is Way.SOURCE:
-        raise NotOffered(
-            "This program runs from a checkout or an environment of your own, which is yours to renew.",
-            "In a checkout: `git pull`, then `./start`.",
-        )
+    if way() in _RENEWED_BY_THE_USER:
+        raise NotOffered(*_RENEWED_BY_THE_USER[way()])
     found = newest.manifest.artefact(way().value, this_platform())
     if found is None:
         raise NotOffered(
@@ -76,23 +82,22 @@ async def receive(newest: Newest, on_progress: Callable[[Progress], None] | None
     folder = await asyncio.to_thread(_folder, newest.manifest.version)
     source = Source(f"{newest.folder}/{artefact.name}", artefact.size, artefact.sha256, name=artefact.name)
     fetched = await fetch(source, folder / artefact.name, settings=settings.transfer(), on_progress=on_progress)
-    return Received(fetched.path, way(), newest.manifest.version)
+    return Received(fetched.path, way(), newest.manifest.version, newest.folder)
 
 
 async def install(received: Received) -> bool:
-    """Install what was received; return whether it is done, False when the user has to run its `line`.
+    """Install what was received; return whether this is done, or begun, and False when the user has to run its `line`.
 
-    The installer for Windows is only started: it waits for this program to end. Raises UpdateWaits or TuneUnderWay
-    while the program is in use, and UpdateFailed.
+    The installer for Windows is only started: it asks this program to end. The script installs a version beside this
+    one, which is used from the next start on; what else it needs it fetches and verifies by itself. Cancelled, it is
+    ended, and begins anew next time. Raises UpdateWaits or TuneUnderWay while the program is in use, and UpdateFailed.
     """
     await asyncio.to_thread(check_idle)
     if received.way is Way.SETUP:
-        await asyncio.to_thread(_start, received.path)
-        return True
-    if received.way is Way.TOOL and sys.platform != "win32":  # there, files in use cannot be replaced
-        await asyncio.to_thread(_renew_tool, received)
-        return True
-    return False
+        await _run(received, waits=False)
+    elif received.way is Way.SCRIPT:
+        await _run(received, waits=True)
+    return received.way is not Way.DEB
 
 
 def check_idle() -> None:
@@ -115,49 +120,35 @@ def _folder(version: str) -> Path:
     return private_folder(folders / version)
 
 
-def _start(setup: Path) -> None:
-    """Start the installer for Windows, so that it outlives this process."""
-    flags = getattr(subprocess, "DETACHED_PROCESS", 0) | getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-    nothing = subprocess.DEVNULL
+async def _run(received: Received, *, waits: bool) -> None:
+    flags = getattr(subprocess, "CREATE_NO_WINDOW" if waits else "DETACHED_PROCESS", 0)
+    told = PIPE if waits else DEVNULL
+    error = STDOUT if waits else DEVNULL
+    environment = os.environ | {VARIABLE: received.folder}
     try:
-        installer = subprocess.Popen([setup], creationflags=flags, stdin=nothing, stdout=nothing, stderr=nothing)
-    except OSError as error:
-        raise UpdateFailed(
-            f"The installer cannot be started: {error.strerror or error}.", f"Start it yourself: {setup}"
-        ) from error
-    threading.Thread(target=installer.wait, daemon=True).start()  # so that it is known when it has ended
-
-
-def _renew_tool(received: Received) -> None:
-    """Let uv put the new wheel in this one's place, and ask what is there then for its version."""
-    if others := _others():
-        raise UpdateWaits(
-            f"This program is open: process {others[0]}. Its files cannot be exchanged meanwhile.", "Close it first."
+        process = await asyncio.create_subprocess_exec(
+            *received.command, stdin=DEVNULL, stdout=told, stderr=error, env=environment, creationflags=flags
         )
-    again = f"Run it again: {received.line}"
+    except OSError as refused:
+        why = f"The installer cannot be started: {refused.strerror or refused}."
+        raise UpdateFailed(why, f"Start it yourself: {received.line}") from refused
+    if not waits:
+        return
     try:
-        _run(received.command)
-        told = _run([str(Path(sys.prefix, "bin", "mtp-launcher")), "--version"])
-    except FileNotFoundError as error:
-        raise UpdateFailed(f"There is no {error.filename} any more, or it is not on PATH.", again) from error
-    except subprocess.CalledProcessError as error:
-        said = " ".join(str(error.stderr).split("\n")[-_LAST_LINES:]).strip()
-        raise UpdateFailed(f"{error.cmd[0]} failed: {said or f'exit code {error.returncode}'}", again) from error
-    if received.version not in told.split():
-        raise UpdateFailed(f"What is installed now says that it is {told.strip()}.", again)
+        said, _ = await process.communicate()
+    except asyncio.CancelledError:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+        raise
+    if process.returncode:
+        raise _failure(said.decode("utf-8", "replace"), process.returncode, received.line)
 
 
-def _run(command: Sequence[str]) -> str:
-    nothing = subprocess.DEVNULL
-    return subprocess.run(command, stdin=nothing, capture_output=True, check=True, text=True, errors="replace").stdout
-
-
-def _others() -> Sequence[int]:
-    """Return other processes that run from this program's environment: windows, servers."""
-    ours = {process.pid for process in (psutil.Process(), *psutil.Process().parents())}
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.pid not in ours and any(word.startswith(sys.prefix) for word in process.cmdline()[:2]):
-                found.append(process.pid)
-    return found
+def _failure(said: str, code: int, line: str) -> UpdateFailed:
+    """Return what a script says when it fails: `Error: ` and a sentence, and what to do on the next line."""
+    lines = [each.strip() for each in said.splitlines() if each.strip()]
+    at = next((at for at in range(len(lines) - 1, -1, -1) if lines[at].startswith("Error: ")), None)
+    if at is None:
+        return UpdateFailed(f"The installer ended with exit code {code}: {' '.join(lines[-2:])}", f"Run again: {line}")
+    return UpdateFailed(lines[at].removeprefix("Error: "), " ".join(lines[at + 1 :]) or f"Run again: {line}")

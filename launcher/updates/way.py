@@ -9,26 +9,30 @@ from launcher.base.paths import shipped
 
 DPKG = Path("/var/lib/dpkg/info")
 _PACKAGE = "mtp-launcher"
+_RECEIPT = "uv-receipt.toml"
+"""uv writes one into each tool's environment."""
 
 
 class Way(Enum):
-    """How it was installed; the value is what manifests' names of files for it end with, empty where none is."""
+    """How it was installed; the value is what the file of a release for it is called, or how its name ends."""
 
     SETUP = "-setup.exe"
-    """The installer for Windows: python.exe lies beside or below its uninstaller."""
+    """The installer for Windows: below the folder of its uninstaller."""
     DEB = ".deb"
     """Debian's package."""
-    TOOL = ".whl"
-    """`uv tool install`, which both install.sh and install.ps1 run."""
-    SOURCE = ""
+    SCRIPT = "install.ps1" if sys.platform == "win32" else "install.sh"
+    """The script, which keeps itself beside the versions that it makes: FOLDER/VERSION/tools/mtp-launcher."""
+    TOOL = "uv tool"
+    """The user's own `uv tool install`."""
+    SOURCE = "source"
     """A checkout, or an environment of the user's own making."""
 
 
 def way(prefix: Path | None = None, data: Path | None = None, dpkg: Path = DPKG) -> Way:
     """Return how the program was installed that runs from `prefix`, by default this one, with its shipped data."""
     prefix = prefix or Path(sys.prefix)
-    if (prefix / "uv-receipt.toml").is_file():  # uv writes one into each tool's environment
-        return Way.TOOL
+    if (prefix / _RECEIPT).is_file():
+        return Way.SCRIPT if prefix.parents[2].joinpath(Way.SCRIPT.value).is_file() else Way.TOOL
     if any((folder / "Uninstall MTP Launcher.exe").is_file() for folder in (prefix, prefix.parent)):
         return Way.SETUP
     try:

@@ -1,7 +1,6 @@
 """`mtp-launcher update` as a user types it."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,14 @@ from launcher import __version__
 from launcher.updates import check as checking
 from launcher.updates.check import VARIABLE
 from tests.cli.in_process import run
-from tests.updates.published import WHEEL, Release
+from tests.updates.published import Release
 
 
-def test_a_newer_version_is_told_with_its_notes_and_how_to_get_it(
-    release: Release, uv_tool: Callable[..., Path]
-) -> None:
-    uv_tool()
+def test_a_newer_version_is_told_with_its_notes_and_how_to_get_it(release: Release, by_script: Path) -> None:
     told = run("update")
     assert told.returncode == 0, told.stderr
     assert told.stdout.startswith(f"MTP Launcher 7.0.0 is out; this is {__version__}.\n\nFaster.\nQuieter.\n\n")
-    assert f"`mtp-launcher update --install` gets and installs it ({WHEEL}, 512 kB)." in " ".join(told.stdout.split())
+    assert "`mtp-launcher update --install` gets and installs it (install.sh, 500 kB)." in " ".join(told.stdout.split())
 
 
 def test_notes_do_nothing_to_a_terminal(release: Release) -> None:
@@ -38,24 +34,27 @@ def test_a_checkout_is_told_how_it_is_renewed(release: Release) -> None:
 
 @pytest.mark.parametrize(("version", "said"), [(__version__, "the newest version"), ("0.0.1", "newer than 0.0.1")])
 def test_where_there_is_nothing_newer_nothing_is_installed(
-    release: Release, uv_tool: Callable[..., Path], version: str, said: str
+    release: Release, by_script: Path, home: Path, version: str, said: str
 ) -> None:
-    noted = uv_tool()
     release.publish(version)
     for arguments in ((), ("--install",)):
         assert run("update", *arguments).stdout == f"This is {__version__}, {said}.\n"
-    assert not noted.exists()
+    assert not (home / "cache").exists()
 
 
-def test_it_is_installed_on_request(release: Release, uv_tool: Callable[..., Path]) -> None:
-    noted = uv_tool()
+def test_it_is_installed_on_request(release: Release, by_script: Path, home: Path) -> None:
     told = run("update", "--install")
     assert told.returncode == 0, told.stderr
     assert "Faster." in told.stdout
-    assert told.stdout.endswith("Version 7.0.0 is installed.\n")
-    assert noted.read_text().startswith("tool\ninstall\n")
+    assert told.stdout.endswith("Version 7.0.0 is installed. It is the one that starts from now on.\n")
+    assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
     in_json = json.loads(run("update", "--install", "--json").stdout)
-    assert (in_json["newest"], in_json["newer"], in_json["installed"], in_json["way"]) == ("7.0.0", True, True, "tool")
+    assert (in_json["newest"], in_json["newer"], in_json["installed"], in_json["way"]) == (
+        "7.0.0",
+        True,
+        True,
+        "script",
+    )
 
 
 def test_without_an_address_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

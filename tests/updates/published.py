@@ -11,8 +11,8 @@ from launcher.updates.check import VARIABLE
 from tools.fault_matrix.server import FileServer, Told
 
 _RUNS = itertools.count()
-WHEEL = "mtp_launcher-7.0.0-py3-none-any.whl"
-CONTENT = bytes(range(256)) * 2_000
+SCRIPT = 'echo "$0" "$MTP_LAUNCHER_RELEASES" >"$(dirname "$0")/ran"\n'
+CONTENT = f"{SCRIPT}exit 0\n{'x' * 500_000}".encode()
 
 
 class Release:
@@ -30,10 +30,16 @@ class Release:
         self._monkeypatch.setenv(VARIABLE, address)
         return address
 
-    def publish(self, version: str = "7.0.0", name: str = WHEEL, **changes: Any) -> None:  # noqa: ANN401
-        """Put it there; `changes` are of the file as the manifest tells it."""
-        (self.server.folder / name).write_bytes(CONTENT)
-        told = {"name": name, "platform": "any", "size": len(CONTENT), "sha256": hashlib.sha256(CONTENT).hexdigest()}
+    def publish(
+        self,
+        version: str = "7.0.0",
+        content: bytes = CONTENT,
+        name: str = "install.sh",
+        **changes: Any,  # noqa: ANN401 -- any JSON value
+    ) -> None:
+        """Put it there, with one file; `changes` are of that as the manifest tells it."""
+        (self.server.folder / name).write_bytes(content)
+        told = {"name": name, "platform": "any", "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         self.tell({"version": version, "notes": "Faster.\nQuieter.", "artefacts": [told | changes], "built": "anew"})
 
     def tell(self, manifest: object) -> None:

@@ -1,26 +1,24 @@
-"""A newer version received over HTTP, verified, and installed by a uv of the test; never while a model is served."""
+"""A newer version received over HTTP, verified, and installed by scripts of the test; never while a model is served."""
 
 import asyncio
 import os
-import subprocess
-import sys
-from collections.abc import Callable
+import signal
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from launcher.base.errors import DownloadBroken
+from launcher.engine import registry
 from launcher.fetch.transfer import Progress
 from launcher.tuner_kept import TuneUnderWay, only_tune
-from launcher.updates import install as installing
 from launcher.updates.check import check
 from launcher.updates.errors import NotOffered, UpdateFailed, UpdateWaits
 from launcher.updates.install import Received, install, receive
 from launcher.updates.manifest import this_platform
 from launcher.updates.way import Way
-from tests.updates.published import CONTENT, WHEEL, Release
-
-Tool = Callable[..., Path]
+from tests.updates.published import CONTENT, Release
 
 
 def kept(home: Path) -> list[str]:
@@ -32,26 +30,25 @@ async def received(release: Release) -> Received:
     return await receive(await check())
 
 
-async def test_the_wheel_is_received_verified_and_handed_to_uv(release: Release, uv_tool: Tool) -> None:
-    noted = uv_tool()
+async def test_the_script_is_received_verified_and_run_for_that_release(release: Release, by_script: Path) -> None:
     got = await received(release)
     assert got.path.read_bytes() == CONTENT
-    assert (got.way, got.version) == (Way.TOOL, "7.0.0")
+    assert (got.way, got.version) == (Way.SCRIPT, "7.0.0")
+    assert got.line == f"sh {got.path}"
     assert await install(got)
-    assert noted.read_text().splitlines() == ["tool", "install", "--force", str(got.path)]
-    assert got.line.endswith(f"/uv tool install --force {got.path}")
+    assert got.path.with_name("ran").read_text() == f"{got.path} {release.at()}\n"
 
 
-async def test_a_file_that_is_another_is_never_installed(release: Release, uv_tool: Tool) -> None:
-    noted = uv_tool()
+async def test_a_file_that_is_another_is_never_used(release: Release, by_script: Path, home: Path) -> None:
     release.publish(sha256="0" * 64)
     with pytest.raises(DownloadBroken):
         await received(release)
-    assert not noted.exists()
+    assert not (home / "cache" / "updates" / "7.0.0" / "install.sh").exists()
 
 
-async def test_a_download_that_was_broken_off_goes_on_where_it_was(release: Release, uv_tool: Tool, home: Path) -> None:
-    uv_tool()
+async def test_a_download_that_was_broken_off_goes_on_where_it_was(
+    release: Release, by_script: Path, home: Path
+) -> None:
     newest = await check()
     release.at("slow=400000")
     slow = await check()
@@ -71,8 +68,7 @@ async def test_a_download_that_was_broken_off_goes_on_where_it_was(release: Rele
     assert kept(home) == ["7.0.0"]
 
 
-async def test_what_was_received_of_an_older_release_goes(release: Release, uv_tool: Tool, home: Path) -> None:
-    uv_tool()
+async def test_what_was_received_of_an_older_release_goes(release: Release, by_script: Path, home: Path) -> None:
     await received(release)
     release.publish("7.1.0")
     assert (await received(release)).version == "7.1.0"
@@ -80,9 +76,8 @@ async def test_what_was_received_of_an_older_release_goes(release: Release, uv_t
 
 
 async def test_nothing_is_received_or_installed_while_a_model_is_served_or_tuned(
-    release: Release, uv_tool: Tool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    release: Release, by_script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted = uv_tool()
     got = await received(release)
     with only_tune():
         for work in (received(release), install(got)):
@@ -93,86 +88,89 @@ async def test_nothing_is_received_or_installed_while_a_model_is_served_or_tuned
     class Entry:
         url = "http://127.0.0.1:21846"
 
-    monkeypatch.setattr(installing.registry, "running", lambda: (Entry(),))
     newest = await check()
+    monkeypatch.setattr(registry, "running", lambda: (Entry(),))
     for work in (receive(newest), install(got)):
         with pytest.raises(UpdateWaits, match=r"A model is served at http://127.0.0.1:21846") as told:
             await work
         assert "mtp-launcher stop" in told.value.hint
     assert len(release.told.requests) == asked + 1
-    assert not noted.exists()
+    assert not got.path.with_name("ran").exists()
 
 
-async def test_nothing_is_exchanged_below_an_open_window(release: Release, uv_tool: Tool) -> None:
-    noted = uv_tool()
-    got = await received(release)
-    other = Path(sys.prefix) / "bin" / "window"
-    other.write_text("#!/bin/sh\nread -r _\n")
-    other.chmod(0o755)
-    with subprocess.Popen([other], stdin=subprocess.PIPE) as window:  # noqa: ASYNC220 -- it only starts
-        with pytest.raises(UpdateWaits, match=f"This program is open: process {window.pid}"):
-            await install(got)
-        assert window.stdin
-        window.stdin.close()
-    assert not noted.exists()
-    assert await install(got)
-
-
-async def test_a_uv_that_fails_is_quoted_with_the_line_to_run_again(release: Release, uv_tool: Tool) -> None:
-    uv_tool("echo resolving >&2; echo 'error: no space left on device' >&2; exit 2")
-    got = await received(release)
-    with pytest.raises(UpdateFailed, match=r"uv failed: .*no space left on device") as told:
-        await install(got)
-    assert told.value.hint == f"Run it again: {got.line}"
-
-
-async def test_what_is_still_the_old_version_is_no_success(release: Release, uv_tool: Tool) -> None:
-    uv_tool(says="0.1.0")
-    got = await received(release)
-    with pytest.raises(UpdateFailed, match=r"says that it is mtp-launcher 0.1.0"):
-        await install(got)
-
-
-async def test_without_uv_on_path_the_line_is_told(
-    release: Release, uv_tool: Tool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("script", "title", "hint"),
+    [
+        (
+            "echo fetching\necho 'Error: The disk is full.' >&2\necho '       Make room.' >&2\nexit 1\n",
+            "The disk is full.",
+            "Make room.",
+        ),
+        ("echo 'Error: No.'\nexit 1\n", "No.", "Run again: {line}"),
+        ("echo a; echo b; echo c; exit 3\n", "The installer ended with exit code 3: b c", "Run again: {line}"),
+        ("kill -9 $$\n", "The installer ended with exit code -9: ", "Run again: {line}"),
+    ],
+)
+async def test_what_a_script_says_when_it_fails_is_the_error(
+    release: Release, by_script: Path, script: str, title: str, hint: str
 ) -> None:
-    uv_tool()
+    release.publish(content=script.encode())
     got = await received(release)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UpdateFailed, match=r"There is no uv any more, or it is not on PATH") as told:
+    with pytest.raises(UpdateFailed) as told:
         await install(got)
-    assert told.value.hint == f"Run it again: uv tool install --force {got.path}"
+    assert (told.value.title, told.value.hint) == (title, hint.format(line=got.line))
+
+
+async def test_a_script_ends_with_the_wish_for_it(release: Release, by_script: Path, tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    os.mkfifo(began)
+    release.publish(content=f"echo $$ >'{began}'\nread -r _ <'{began}'\n".encode())
+    work = asyncio.ensure_future(install(await received(release)))
+    script = psutil.Process(int(await asyncio.to_thread(began.read_text)))
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert not script.is_running()
 
 
 async def test_debians_package_is_left_to_the_user_to_install(tmp_path: Path) -> None:
-    got = Received(tmp_path / "mtp launcher_7.0.0_amd64.deb", Way.DEB, "7.0.0")
+    got = Received(tmp_path / "mtp launcher_7.0.0_amd64.deb", Way.DEB, "7.0.0", "")
     assert not await install(got)
     assert got.line == f"sudo apt install '{got.path}'"
 
 
-async def test_the_installer_for_windows_is_started(tmp_path: Path) -> None:
+async def test_the_installer_for_windows_is_started_and_goes_on_without_us(tmp_path: Path) -> None:
     setup, began = tmp_path / "mtp-launcher-7.0.0-setup.exe", tmp_path / "began"
     os.mkfifo(began)
-    setup.write_text(f'#!/bin/sh\necho "$#" >"{began}"\n')
+    setup.write_text(f"#!/bin/sh\necho $# $$ >'{began}'\nread -r _ <'{began}'\n")
     setup.chmod(0o755)
-    assert await install(Received(setup, Way.SETUP, "7.0.0"))
-    assert began.read_text() == "0\n"  # as a double click starts it
-    with pytest.raises(UpdateFailed, match=r"The installer cannot be started") as told:
-        await install(Received(tmp_path / "none.exe", Way.SETUP, "7.0.0"))
-    assert "none.exe" in told.value.hint
+    got = Received(setup, Way.SETUP, "7.0.0", "")
+    assert await install(got)
+    count, pid = (await asyncio.to_thread(began.read_text)).split()
+    assert count == "0"  # as a double click starts it
+    os.kill(int(pid), signal.SIGTERM)
+    with pytest.raises(UpdateFailed, match=r"The installer cannot be started: No such file") as told:
+        await install(replace(got, path=tmp_path / "none.exe"))
+    assert told.value.hint == f"Start it yourself: {tmp_path / 'none.exe'}"
 
 
-async def test_a_release_without_a_file_for_this_computer_is_named(release: Release, uv_tool: Tool) -> None:
-    uv_tool()
+async def test_a_release_without_a_file_for_this_computer_is_named(release: Release, by_script: Path) -> None:
     release.publish(platform="windows-arm64")
-    with pytest.raises(NotOffered, match=rf"Version 7.0.0 has no file for this computer \({this_platform()}, \*.whl\)"):
+    with pytest.raises(
+        NotOffered, match=rf"Version 7.0.0 has no file for this computer \({this_platform()}, \*install.sh\)"
+    ):
         await received(release)
-    release.publish(name=WHEEL.replace(".whl", ".zip"))
+    release.publish(name="install.ps1")
     with pytest.raises(NotOffered):
         await received(release)
 
 
-async def test_a_checkout_is_the_users_own_to_renew(release: Release) -> None:
+async def test_what_the_user_has_set_up_is_the_users_to_renew(release: Release, by_script: Path) -> None:
+    (by_script / "install.sh").unlink()
+    with pytest.raises(NotOffered, match="uv tool install") as told:
+        await received(release)
+    assert "uv tool upgrade mtp-launcher" in told.value.hint
+    next(by_script.rglob("uv-receipt.toml")).unlink()
     with pytest.raises(NotOffered, match="checkout") as told:
         await received(release)
     assert "git pull" in told.value.hint

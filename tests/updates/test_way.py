@@ -10,7 +10,9 @@ from launcher.updates.way import Way, way
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        (["python/uv-receipt.toml"], Way.TOOL),
+        (["0.1.0/tools/python/uv-receipt.toml"], Way.TOOL),
+        (["0.1.0/tools/python/uv-receipt.toml", "install.sh"], Way.SCRIPT),
+        (["install.sh"], Way.SOURCE),
         (["python/Uninstall MTP Launcher.exe"], Way.SETUP),
         (["Uninstall MTP Launcher.exe"], Way.SETUP),
         (["dpkg/mtp-launcher.list"], Way.DEB),
@@ -21,9 +23,10 @@ from launcher.updates.way import Way, way
 def test_it_is_told_by_what_lies_around_it(tmp_path: Path, files: list[str], expected: Way) -> None:
     data = tmp_path / "opt" / "resources"
     for name in files:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"/.\n/usr\n{tmp_path / 'opt'}\n{data}\n")
-    assert way(tmp_path / "python", data, tmp_path / "dpkg") is expected
+    prefix = next((each.parent for each in tmp_path.rglob("uv-receipt.toml")), tmp_path / "python")
+    assert way(prefix, data, tmp_path / "dpkg") is expected
 
 
 def test_a_package_that_is_installed_beside_a_checkout_is_not_this_program(tmp_path: Path) -> None:
