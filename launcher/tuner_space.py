@@ -25,7 +25,7 @@ from launcher.preview import Basis, Preview, Previewer
 from launcher.preview_basis import basis_of
 from launcher.speed_limit import speed_limit
 from launcher.tuning.goal import Aim, Goal
-from launcher.tuning.plan_of_trials import PlanOfTrials, plan
+from launcher.tuning.plan_of_trials import PlanOfTrials, grace_s, plan
 from launcher.tuning.records import Prompt, Settings, Value
 from launcher.tuning.space import DRAFT, Axis, Space
 from launcher.tuning.tuner_state import Trial
@@ -95,6 +95,7 @@ class Prepared:
             "workload": self.workload.name,
             "goal": self.goal.aim.value,
             "budget_s": round(self.budget_s),
+            "grace_s": round(grace_s(self.budget_s)),
             "seconds": round(plan.seconds),
             "starts": plan.starts,
             "starting_s": round(plan.starting_s),

@@ -25,11 +25,14 @@ _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 def time_words(prepared: Prepared) -> str:
     """Return in words how long a tune takes."""
+    from launcher.tuning.plan_of_trials import grace_s
+
     plan = prepared.plan
     how = "as measured here" if prepared.measured else "a guess"
     start = f"{prepared.restart_s:.0f}" if prepared.restart_s >= 0.95 else "less than 1"
     return (
-        f"about {minutes(plan.seconds)}, {minutes(prepared.budget_s)} at most: {plan.starts} starts of "
+        f"about {minutes(plan.seconds)}, {minutes(prepared.budget_s)} at most (a trial under way may take "
+        f"{minutes(grace_s(prepared.budget_s))} more): {plan.starts} starts of "
         f"{start} s ({how}), {plan.runs} replies, {prepared.tokens:,} tokens, at {prepared.rate:.3g} tokens/s"
     )
 

@@ -16,6 +16,13 @@ MOST_PASSES = 2
 """How often each prompt is asked on one start at most."""
 COMPARED = 2
 """What is compared at most: the best with MTP and the best without, beside the baseline."""
+_TO_EXPLORE = 4
+_LEAST_GRACE_S, _GRACE = 60.0, 0.1
+
+
+def grace_s(budget_s: float) -> float:
+    """Return how long after the budget's end a trial that is under way may still take: then it is ended."""
+    return max(_LEAST_GRACE_S, _GRACE * budget_s)
 
 
 def probe_lengths(drafts: Sequence[int]) -> tuple[int, ...]:
@@ -23,6 +30,16 @@ def probe_lengths(drafts: Sequence[int]) -> tuple[int, ...]:
     one in the middle. Their step times make the line on which the others are expected.
     """
     return tuple(dict.fromkeys((drafts[-1], drafts[0], drafts[(len(drafts) - 1) // 2])))
+
+
+def usual_explored(space: Space) -> int:
+    """Return how many trials exploring usually takes: one for each draft length, two for each other value."""
+    return len(space.drafts) + 2 * sum(len(axis.values) - 1 for axis in space.axes)
+
+
+def most_explored(space: Space) -> int:
+    """Return how many trials exploring may take, however quick they are."""
+    return _TO_EXPLORE * usual_explored(space)
 
 
 def balanced_orders(pairs: int, candidates: int) -> list[list[int]]:
@@ -89,7 +106,7 @@ def plan(
     affordable = int(budget_s / visit_s)
     probe = min(affordable, 1 + len(probe_lengths(space.drafts)))
     verify = min(affordable - probe, visits(balanced_orders(FEWEST_PAIRS, COMPARED)))
-    explore = min(affordable - probe - verify, len(space.drafts) + 2 * sum(len(axis.values) - 1 for axis in space.axes))
+    explore = min(affordable - probe - verify, usual_explored(space))
     confirm = min(affordable - probe - verify - explore, visits(balanced_orders(FEWEST_PAIRS, COMPARED)))
     starts = probe + explore + verify + confirm
     return PlanOfTrials(

@@ -65,7 +65,11 @@ class Run:
 
     @property
     def steps(self) -> int | None:
-        """Verification steps after the first token: tokens less accepted drafts; None where it cannot be known."""
+        """Passes of the model that wrote: tokens less accepted drafts; None where it cannot be known.
+
+        The one that wrote the first token is among them, as that is in the engine's rate: tokens a step over the time
+        of a step so is the rate that the engine tells.
+        """
         if not self.reply_tokens:
             return None
         return max(self.reply_tokens - (self.acceptance.accepted if self.acceptance else 0), 1)

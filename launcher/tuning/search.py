@@ -66,7 +66,7 @@ class Search:
             self._yields.add(trial.runs)
             self._estimate_noise()
             return
-        if trial.fault is Fault.SPOILT:
+        if trial.fault in {Fault.SPOILT, Fault.TIME}:
             return
         here = key(trial.settings)
         self._failures[here] = self._failures.get(here, 0) + 1

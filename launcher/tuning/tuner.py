@@ -13,6 +13,7 @@ from launcher.tuning.tuner_events import OnEvent, Paused, VerdictReached
 from launcher.tuning.tuner_explore import explore, probe
 from launcher.tuning.tuner_state import TuneState, about
 from launcher.tuning.verdict import Verdict
+from launcher.tuning.verdict_made import unmeasured
 
 
 async def tune(
@@ -30,8 +31,9 @@ async def tune(
 
     Cancelling pauses: a Paused event carries the state with which a later call goes on, with a larger budget if that
     is wanted (it counts from the tune's beginning). So does Superseded, which is raised when somebody else takes the
-    server. A setting that cannot be served is a result, not an end. Raises NothingMeasured when the baseline itself
-    cannot be measured, and TuneMismatch for the state of another tune.
+    server. A setting that cannot be served is a result, not an end, and so is a trial that is ended because it goes on
+    after the budget (and `grace_s`). Raises NothingMeasured when the baseline itself cannot be measured, and
+    TuneMismatch for the state of another tune.
     """
     what = about(space, workload.name, workload.prompts, goal)
     if resume is not None and resume.about != what:
@@ -42,9 +44,11 @@ async def tune(
     state = replace(state, budgets=(*state.budgets, (len(state.trials), budget_s)))
     course = Course(bench, space, workload, goal, state, on_event)
     try:
-        await probe(course)
-        await explore(course)
-        verdict = await decide(course)
+        if await probe(course):
+            await explore(course)
+            verdict = await decide(course)
+        else:
+            verdict = unmeasured(course)
     except (asyncio.CancelledError, Superseded):
         on_event(Paused(course.state))
         raise

@@ -1,5 +1,6 @@
 """A tune under way: its budget, its trials, and rounds of them that give pairs."""
 
+import asyncio
 import math
 import statistics
 from collections import deque
@@ -7,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from launcher.tuning.goal import Goal
-from launcher.tuning.plan_of_trials import MOST_PASSES, passes
+from launcher.tuning.plan_of_trials import MOST_PASSES, grace_s, passes
 from launcher.tuning.records import Bench, Prompt, Settings
 from launcher.tuning.search import Search
 from launcher.tuning.space import Key, Space, key
@@ -19,6 +20,7 @@ from launcher.tuning.tuner_visits import visit
 _USUAL_START_S, _USUAL_RUN_S = 10.0, 3.0
 _MOST_MADE_UP = 2
 """Rounds that are added to a comparison for those in which something failed or was spoilt."""
+_ENDED = "It was ended, as the time was over."
 Pairs = dict[tuple[int, int], list[Pair]]
 """By the places of two settings in a round: what was measured of them beside each other."""
 
@@ -93,20 +95,15 @@ class Course:
             self._passes -= 1
 
     async def visit(self, settings: Settings, stage: Stage, seed: int | None = None) -> Trial:
-        """Make one trial and take it in. `seed` is that of the replies, the trial's number unless it is given."""
+        """Make one trial and take it in. `seed` is that of the replies, the trial's number unless it is given.
+
+        It is ended when the budget, and some grace, are over by the clock of the loop.
+        """
         number = len(self.trials)
         self.tell(TrialPlanned(number, stage, settings, self.visit_s, self.left_s))
         trial = self._from_record(settings, stage)
         if trial is None:
-            trial = await visit(
-                self._bench,
-                self.workload.prompts,
-                settings,
-                number=number,
-                stage=stage,
-                passes=self._passes,
-                seed=(self.state.seed * 1_000 + (number if seed is None else seed)) * MOST_PASSES,
-            )
+            trial = await self._made(number, settings, stage, number if seed is None else seed)
         self.state = self.state.with_trial(trial)
         self.search.add(trial)
         self._last = key(settings)
@@ -115,6 +112,25 @@ class Course:
         else:
             self.tell(TrialFailed(trial, trial.error, self.state))
         return trial
+
+    async def _made(self, number: int, settings: Settings, stage: Stage, seed: int) -> Trial:
+        began_s, most_s = self._bench.now_s(), max(self.left_s, 0.0) + grace_s(self.budget_s)
+        limit = asyncio.timeout(most_s)
+        try:
+            async with limit:
+                return await visit(
+                    self._bench,
+                    self.workload.prompts,
+                    settings,
+                    number=number,
+                    stage=stage,
+                    passes=self._passes,
+                    seed=(self.state.seed * 1_000 + seed) * MOST_PASSES,
+                )
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        return Trial(number, stage, dict(settings), began_s, most_s, 0.0, (), _ENDED, Fault.TIME)
 
     async def rounds(self, stage: Stage, settings: Sequence[Settings], orders: Sequence[Sequence[int]]) -> Pairs:
         """Visit settings in the orders given, and return the pairs of each two that stand in one round.

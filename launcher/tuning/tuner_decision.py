@@ -1,5 +1,6 @@
 """The second half of a tune: the best with MTP, the best without and the baseline, measured beside each other."""
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,12 +27,12 @@ of all with more than such a chance: what is clearly better with MTP is compared
 async def decide(course: Course) -> Verdict:
     """Choose, compare, and return the verdict."""
     baseline = course.space.off()
-    on, off = choose(course)
+    on, off = await asyncio.to_thread(choose, course)
     mtp = Question(on, off or baseline) if on is not None else None
     gains = [] if off is None else [Question(each, baseline) for each in (off, on) if each is not None]
     questions = Questions(mtp, tuple(gains))
     await _compare(course, questions)
-    verdict = made(course, questions)
+    verdict = await asyncio.to_thread(made, course, questions)
     if verdict.mtp == "undecided" and verdict.speedup is None:
         verdict = replace(verdict, because=_too_short(course))
     return verdict
@@ -78,9 +79,7 @@ async def _compare(course: Course, questions: Questions) -> None:
         a_pair = len(settings) + (len(settings) == 2) / FEWEST_PAIRS
         course.settle_passes(math.ceil(FEWEST_PAIRS * a_pair))
         if number == 0:
-            spread = math.sqrt(2) * course.visit_noise
-            effects = [max(abs(_expected(course, each.candidate, each.against)), MARGIN) for each in still]
-            wanted = min(pairs_needed(spread, min(effects), confidence=confidence), MOST_PAIRS)
+            wanted = await asyncio.to_thread(_pairs_wanted, course, still, confidence)
         elif number > 1:
             wanted *= 2
         affordable = 2 * int(course.left_s / course.visit_s / a_pair / 2)
@@ -91,6 +90,13 @@ async def _compare(course: Course, questions: Questions) -> None:
         measured.add(settings, await course.rounds(stage, settings, orders))
         for question in still:
             question.look(measured, confidence)
+
+
+def _pairs_wanted(course: Course, questions: Sequence[Question], confidence: float) -> int:
+    """Return how many pairs show the least of the differences that are expected."""
+    spread = math.sqrt(2) * course.visit_noise
+    effects = [max(abs(_expected(course, each.candidate, each.against)), MARGIN) for each in questions]
+    return min(pairs_needed(spread, min(effects), confidence=confidence), MOST_PAIRS)
 
 
 def _settings(questions: Sequence[Question]) -> list[Settings]:

@@ -1,9 +1,18 @@
 """The first half of a tune: a few draft lengths, then whatever is most likely to be best, until that is known."""
 
+import asyncio
+
 import numpy as np
 
 from launcher.base.errors import NothingMeasured
-from launcher.tuning.plan_of_trials import COMPARED, FEWEST_PAIRS, balanced_orders, probe_lengths, visits
+from launcher.tuning.plan_of_trials import (
+    COMPARED,
+    FEWEST_PAIRS,
+    balanced_orders,
+    most_explored,
+    probe_lengths,
+    visits,
+)
 from launcher.tuning.records import Settings
 from launcher.tuning.search import Assessment
 from launcher.tuning.space import draft_of
@@ -26,54 +35,73 @@ _EXPLORED = 12
 """Trials that there should be time for before prompts are asked more than once on a start."""
 
 
-async def probe(course: Course) -> None:
-    """Measure the baseline, and the longest, the shortest and a middle draft.
+async def probe(course: Course) -> bool:
+    """Measure the baseline, and the longest, the shortest and a middle draft; return whether the baseline was, in time.
 
     A draft that cannot be served is replaced by the next shorter. When the baseline has shown that the budget does not
     hold what a verdict takes at least, nothing else is tried. Raises NothingMeasured when the baseline cannot be
     measured at all.
     """
-    await _measure_baseline(course)
-    if not course.affords(LEAST_MORE):
-        return
-    for length in probe_lengths(course.space.drafts):
-        await _probe_draft(course, length)
-    _foretell(course)
+    if not await _measure_baseline(course):
+        return False
+    if course.affords(LEAST_MORE):
+        for length in probe_lengths(course.space.drafts):
+            await _probe_draft(course, length)
+        await _foretell(course)
+    return True
 
 
 async def explore(course: Course) -> None:
-    """Try what may be best until little can be gained by more of it, or only the time to verify and confirm is left."""
-    search = course.search
+    """Try what may be best until little can be gained by more of it, or only the time to verify and confirm is left.
+
+    No more than `most_explored` are measured: where trials take hardly any time, the budget does not end it.
+    """
     reserve = visits(balanced_orders(FEWEST_PAIRS, COMPARED)) + _SPARE
-    last: Settings | None = None
+    last, left = None, most_explored(course.space)
     course.settle_passes(reserve + _EXPLORED)
-    while course.affords(reserve + 1) and course.state.used_s < _MOST_OF_BUDGET * course.budget_s:
-        assessment = search.assess()
-        wanted: Settings = search.next(assessment, last)
-        if assessment.regret < _ENOUGH_REGRET:
-            vague = _least_known(course, assessment)
-            if vague is None:
-                break
-            wanted = vague if vague != last else wanted
-        last = (await course.visit(wanted, Stage.EXPLORE)).settings
+    while left:
+        if not course.affords(reserve + 1) or course.state.used_s >= _MOST_OF_BUDGET * course.budget_s:
+            break
+        wanted = await asyncio.to_thread(_next, course, last)
+        if wanted is None:
+            break
+        trial = await course.visit(wanted, Stage.EXPLORE)
+        last, left = trial.settings, left - (trial.error is None)
         course.settle_passes(reserve + 1)
-    _foretell(course)
+    await _foretell(course)
 
 
-def _foretell(course: Course) -> None:
+def _next(course: Course, last: Settings | None) -> Settings | None:
+    """Return what to try after the last, None when enough is known."""
+    assessment = course.search.assess()
+    wanted = course.search.next(assessment, last)
+    if assessment.regret >= _ENOUGH_REGRET:
+        return wanted
+    vague = _least_known(course, assessment)
+    return wanted if vague is not None and vague == last else vague
+
+
+async def _foretell(course: Course) -> None:
     """Tell what is expected at every draft length beside the best one."""
+    course.tell(await asyncio.to_thread(_predicted, course))
+
+
+def _predicted(course: Course) -> Predicted:
     assessment = course.search.assess()
     shown = _shown(course, assessment)
-    course.tell(Predicted(shown, course.search.forecast(assessment, shown)))
+    return Predicted(shown, course.search.forecast(assessment, shown))
 
 
-async def _measure_baseline(course: Course) -> None:
-    failures = 0
-    while failures < _MOST_FAILURES and course.state.used_s < _PATIENCE_S and (course.left_s > 0 or not course.trials):
+async def _measure_baseline(course: Course) -> bool:
+    failures, spoilt_s = 0, 0.0
+    while failures < _MOST_FAILURES and spoilt_s < _PATIENCE_S and (course.left_s > 0 or not course.trials):
         trial = await course.visit(course.space.off(), Stage.PROBE)
         if trial.fault is Fault.NONE and any(course.goal.value(run) is not None for run in trial.runs):
-            return
-        failures += trial.fault is not Fault.SPOILT
+            return True
+        failures += trial.fault not in {Fault.SPOILT, Fault.TIME}
+        spoilt_s += trial.seconds if trial.fault is Fault.SPOILT else 0.0
+    if trial.fault is Fault.TIME:
+        return False
     why = trial.error or next((run.spoilt for run in trial.runs if run.spoilt), None)
     why = why or f"Its replies do not tell {course.goal.unit}."
     raise NothingMeasured(f"The settings without MTP cannot be measured. {why}", "Serve them first, then tune.")

@@ -28,12 +28,16 @@ class Stage(StrEnum):
 
 
 class Fault(StrEnum):
-    """Why a trial gives nothing: it does not say more of the settings than that memory was too small for them."""
+    """Why a trial gives nothing: it does not say more of the settings than that memory was too small for them.
+
+    With TIME it was ended, as the budget was over.
+    """
 
     NONE = ""
     MEMORY = "memory"
     FAILED = "failed"
     SPOILT = "spoilt"
+    TIME = "time"
 
 
 @dataclass(frozen=True, slots=True)

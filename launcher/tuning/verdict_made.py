@@ -53,6 +53,27 @@ def made(course: Course, questions: Questions) -> Verdict:
     )
 
 
+def unmeasured(course: Course) -> Verdict:
+    """Return the verdict where not even the baseline could be measured in the time."""
+    off = course.space.off()
+    minutes = max(1, round(course.state.used_s / 60))
+    return Verdict(
+        mtp="undecided",
+        settings=off,
+        speedup=None,
+        ci_low=None,
+        ci_high=None,
+        confidence=1 - ERROR,
+        sentence=sentence("undecided", course.goal, course.workload.name, None, None),
+        because=f"the first trial, without MTP, was not done after {minutes} {'minute' if minutes == 1 else 'minutes'}",
+        gain=None,
+        shown=off,
+        forecasts=(),
+        trials=course.trials,
+        unit=course.goal.unit,
+    )
+
+
 def _recommended(course: Course, questions: Questions) -> tuple[Settings, Compared | None]:
     """Return the settings that are confirmed to be better than the baseline, and by what; else the baseline."""
     baseline, mtp = course.space.off(), questions.mtp

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import math
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -10,9 +12,12 @@ import pytest
 
 from launcher.base.errors import EngineFailed, NothingMeasured, TuneMismatch
 from launcher.tuning.goal import Aim, Goal
+from launcher.tuning.plan_of_trials import most_explored
 from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.search import Assessment, Search
 from launcher.tuning.space import Axis, Space, draft_of, key
 from launcher.tuning.tuner import tune
+from launcher.tuning.tuner_course import Course
 from launcher.tuning.tuner_events import (
     Paused,
     Predicted,
@@ -366,6 +371,83 @@ async def test_a_budget_that_the_first_trial_shows_too_small_ends_undecided() ->
     assert verdict.mtp == "undecided"
     assert draft_of(verdict.settings) == 0
     assert "a verdict takes 11 of them at least, which is " in verdict.because
+
+
+async def test_where_trials_are_noisy_and_time_is_long_exploring_ends_all_the_same() -> None:
+    machine = replace(draw(3), run_noise=0.3, start_noise=0.05)
+    space = replace(machine.space(), axes=())
+    verdict = await tune(SimulatedBench(machine, seed=3), space, WORK, Goal(), 6 * HOUR_S, seed=3)
+    explored = [trial for trial in verdict.trials if trial.stage is Stage.EXPLORE and not trial.error]
+    assert len(explored) == most_explored(space) == 4 * 6
+
+
+async def test_what_takes_time_to_compute_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    where: list[str] = []
+    assess = Search.assess
+
+    def noted(search: Search) -> Assessment:
+        where.append(threading.current_thread().name)
+        return assess(search)
+
+    monkeypatch.setattr(Search, "assess", noted)
+    await tuned(MTP_WINS, 600.0)
+    assert where
+    assert threading.main_thread().name not in where
+
+
+class Hangs(SimulatedBench):
+    """A bench on which a start of some settings, or a reply with them, has no end."""
+
+    def __init__(self, machine: Machine, where: str, hangs: Callable[[Settings], bool]) -> None:
+        super().__init__(machine, seed=2)
+        self._where, self.hangs = where, hangs
+        self._at: Settings = {}
+
+    async def become(self, settings: Settings, *, reliable: bool = False) -> float:
+        self._at = settings
+        await self._hang("start")
+        return await super().become(settings, reliable=reliable)
+
+    async def run(self, prompt: Prompt, *, seed: int) -> Run:
+        await self._hang("reply")
+        return await super().run(prompt, seed=seed)
+
+    async def _hang(self, where: str) -> None:
+        if where == self._where and self.hangs(self._at):
+            await asyncio.Event().wait()
+
+
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.tuning.plan_of_trials._LEAST_GRACE_S", 0.02)
+
+
+@pytest.mark.usefixtures("short_grace")
+@pytest.mark.parametrize("where", ["start", "reply"])
+async def test_a_first_trial_that_does_not_end_is_ended_with_the_budget_and_can_go_on(where: str) -> None:
+    machine, told = draw(MTP_WINS), Told()
+    bench = Hangs(machine, where, lambda _: True)
+    verdict = await tune(bench, machine.space(), WORK, Goal(), 0.01, on_event=told, seed=3)
+    assert verdict.sentence == "Undecided: the time was too short."
+    assert verdict.because == "the first trial, without MTP, was not done after 1 minute"
+    assert (verdict.mtp, verdict.settings, verdict.forecasts) == ("undecided", machine.space().off(), ())
+    assert [trial.fault for trial in verdict.trials] == [Fault.TIME]
+    assert json.dumps(verdict.as_json())
+    state = TuneState.from_json(json.loads(json.dumps(told.of(VerdictReached)[0].state.as_json())))
+    bench.hangs = lambda _: False
+    verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, resume=state, seed=3)
+    assert verdict.mtp == "on"
+    assert [trial.fault for trial in verdict.trials].count(Fault.TIME) == 1
+
+
+@pytest.mark.usefixtures("short_grace")
+async def test_a_later_trial_that_does_not_end_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = draw(MTP_WINS)
+    monkeypatch.setattr(Course, "left_s", property(lambda course: 0.01 if len(course.trials) < 2 else 0.0))
+    monkeypatch.setattr(Course, "affords", lambda course, _trials=1: len(course.trials) < 2)
+    verdict = await tune(Hangs(machine, "start", lambda at: draft_of(at) > 0), machine.space(), WORK, Goal(), 9, seed=3)
+    assert [trial.fault for trial in verdict.trials] == [Fault.NONE, Fault.TIME]
+    assert (verdict.mtp, verdict.speedup) == ("undecided", None)
 
 
 async def test_the_state_of_another_tune_is_refused() -> None:
