@@ -1,0 +1,507 @@
+"""What a person meets with the Windows setup program, step by step: prove.py FOLDER VERSION WINE_PROOFS (../windows-setup).
+
+FOLDER holds the builds "one" and "newer", the checkouts, a wine prefix and pytest. It prints a line a proof: "ok   ..."
+or "FAIL ...", and at the end "done".
+"""
+# ruff: noqa: S101, S607, T201
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from wine import Ended, Wine
+
+FOLDER, VERSION, WINE_PROOFS = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+NEWER = "99.0.1"
+HERE = Path(__file__).resolve().parent
+UNINSTALL_KEY = r"HKCU\Software\Microsoft\Windows\CurrentVersion\Uninstall\MTP Launcher"
+RUN_KEY = r"HKCU\Software\Microsoft\Windows\CurrentVersion\Run"
+
+wine = Wine(FOLDER / "prefix", FOLDER / "one" / "tree" / "python.exe")
+SETUP = FOLDER / "one" / "dist" / f"mtp-launcher-{VERSION}-setup.exe"
+NEWER_SETUP = FOLDER / "newer" / "dist" / f"mtp-launcher-{NEWER}-setup.exe"
+PLACE = wine.user / "Jürgen Åse 模型" / "mtp läuncher"
+DATA = wine.user / "AppData" / "Local" / "mtp-launcher"
+LOG = wine.user / "Temp" / "mtp-launcher-setup.log"
+PROGRAMS = wine.user / "AppData" / "Roaming" / "Microsoft" / "Windows" / "Start Menu" / "Programs"
+
+_PROOFS: list[tuple[str, Callable[[], str]]] = []
+_before: dict[str, int] = {}
+_registry_before: set[str] = set()
+
+
+def proof(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
+    """Register a proof; it returns the figures to print, or raises."""
+
+    def add(function: Callable[[], str]) -> Callable[[], str]:
+        _PROOFS.append((name, function))
+        return function
+
+    return add
+
+
+def install(setup: Path = SETUP, place: Path = PLACE, code: int = 0) -> Ended:
+    """Run setup silently; the exit code must be `code`."""
+    ended = wine.run(f'"{wine.path(setup)}" /S /D={wine.path(place)}')
+    assert ended.code == code, f"exit code {ended.code}: {said()} {ended.output}"
+    return ended
+
+
+def uninstall(*words: str, place: Path = PLACE) -> float:
+    """Run the uninstaller silently and wait until it is done; return how long it took in seconds."""
+    began_s = time.monotonic()
+    wine.run(f'"{wine.path(place / "uninstall.exe")}" /S {" ".join(words)}')
+    wait_for(lambda: not place.exists(), f"{place.name} is still there: {[*place.rglob('*')][:5]}", 60)
+    return time.monotonic() - began_s
+
+
+def said() -> str:
+    """Return the sentence with which setup has ended, and forget it."""
+    try:
+        text = LOG.read_text("utf-16").strip()
+    except OSError:
+        return ""
+    LOG.unlink()
+    return text
+
+
+def wait_for(what: Callable[[], bool], otherwise: str, limit_s: float = 60) -> None:
+    """Wait until something is so."""
+    began_s = time.monotonic()
+    while not what():
+        assert time.monotonic() - began_s < limit_s, otherwise
+        time.sleep(0.05)
+
+
+def launcher(*words: str, place: Path = PLACE) -> str:
+    """Return a command line that runs the installed program."""
+    return " ".join([f'"{wine.path(place / "app" / "python.exe")}"', "-m", "launcher", *words])
+
+
+def asked(*words: str, code: int = 0) -> str:
+    """Run one command of the installed program and return what it printed."""
+    ended = wine.run(launcher(*words))
+    assert ended.code == code, f"exit code {ended.code}: {ended.output}"
+    return ended.output
+
+
+def version(place: Path = PLACE) -> str:
+    """Return the version that is installed, as the program tells it."""
+    return wine.run(launcher("--version", place=place)).output.strip().removeprefix("mtp-launcher ")
+
+
+def contents(build: str) -> dict[str, str]:
+    """Return what a build's list of contents says of the installed files."""
+    [listing] = (FOLDER / build / "dist").glob("*.contents.json")
+    files: dict[str, str] = json.loads(listing.read_text("utf-8"))["files"]
+    return files
+
+
+def check_installed(build: str, place: Path = PLACE) -> int:
+    """Compare what is installed with the list of contents, byte by byte; return the number of files."""
+    app = place / "app"
+    found = {
+        str(path.relative_to(app)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in app.rglob("*")
+        if path.is_file()
+    }
+    assert found == contents(build), sorted(found.items() ^ contents(build).items())[:5]
+    assert sorted(each.name for each in place.iterdir()) == ["app", "uninstall.exe"], [*place.iterdir()]
+    return len(found)
+
+
+@contextmanager
+def serving() -> Iterator[tuple["subprocess.Popen[str]", dict[str, object]]]:
+    """Serve the demo with the installed program."""
+    process = wine.start(launcher("serve", "--model", "demo", "--json"))
+    try:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def processes(word: str) -> list[int]:
+    """Return the pids of wine's programs whose command line holds a word."""
+    found = []
+    for each in Path("/proc").iterdir():
+        with suppress(OSError):
+            if each.name.isdecimal() and word in (each / "cmdline").read_bytes().decode("utf-8", "replace"):
+                environment = (each / "environ").read_bytes()
+                if os.fsencode(f"WINEPREFIX={FOLDER / 'prefix'}") in environment:
+                    found.append(int(each.name))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------- the first install
+
+
+@proof("silent install to a path with spaces and letters beyond ASCII (wanted: under 30 s)")
+def _install() -> str:
+    PLACE.parent.mkdir()
+    ended = install()
+    number = check_installed("one")
+    used = sum(path.stat().st_size for path in PLACE.rglob("*") if path.is_file())
+    return f"{ended.seconds:.1f} s, {number} files as listed, {used / 1e6:.0f} MB in {wine.path(PLACE)}"
+
+
+@proof("Apps & Features knows it, and how it is removed")
+def _listed() -> str:
+    shown = {
+        name: wine.value(UNINSTALL_KEY, name)
+        for name in ("DisplayName", "DisplayVersion", "InstallLocation", "QuietUninstallString", "DisplayIcon")
+    }
+    assert shown["DisplayVersion"] == VERSION, shown
+    assert shown["InstallLocation"] == wine.path(PLACE), shown
+    assert shown["QuietUninstallString"] == f'"{wine.path(PLACE)}\\uninstall.exe" /S', shown
+    return f"{shown['DisplayName']} {shown['DisplayVersion']}"
+
+
+@proof("the Start menu has the window and a command line")
+def _shortcuts() -> str:
+    window = (PROGRAMS / "MTP Launcher.lnk").read_bytes().decode("utf-16-le", "replace")
+    window += (PROGRAMS / "MTP Launcher.lnk").read_bytes()[1:].decode("utf-16-le", "replace")
+    assert "pythonw.exe" in window, window
+    assert "-m launcher" in window, window
+    line = wine.run(f'cmd /c "set "PATH={wine.path(PLACE)}\\app;%PATH%" & mtp-launcher --version"')
+    assert VERSION in line.output, line.output
+    identity = "with" if "MTPLauncher.MTPLauncher" in window else "without (wine keeps none)"
+    return f"{[each.name for each in sorted(PROGRAMS.glob('MTP*'))]}, {identity} the taskbar's identity"
+
+
+@proof("nothing outside this user's own profile and registry was written: a second user's copy is the second user's")
+def _second_user() -> str:
+    profile = str(wine.user.relative_to(wine.drive))
+    outside = [name for name in wine.files() if name not in _before and not name.startswith(profile)]
+    assert not outside, outside
+    added = [line for line in wine.registry() - _registry_before if line.startswith("system.reg")]
+    assert not any("launcher" in line.lower() for line in added), added
+    return "no file, no key of the computer"
+
+
+# ---------------------------------------------------------------------------------------------------------- its use
+
+
+@proof("doctor --json")
+def _doctor() -> str:
+    report = json.loads(asked("doctor", "--json"))
+    assert report["demo_can_run"], report
+    assert str(report["host"]["system"]).startswith("Windows"), report["host"]
+    return f"{report['host']['system']}, {report['engines'][0]['version']}; {report['no_gpu_because']}"
+
+
+@proof("the demo to its first token and on, in the terminal")
+def _demo() -> str:
+    report = json.loads(asked("demo", "--headless", "--json"))
+    assert report["draft_n_accepted"] > 0, report
+    return f"{report['predicted_n']} tokens, {report['draft_n_accepted']} of {report['draft_n']} drafts accepted"
+
+
+@proof("the window with the demo running, by pythonw.exe as the Start menu starts it (wanted: painted under 2 s)")
+def _window() -> str:
+    picture = FOLDER / "window.png"
+    picture.unlink(missing_ok=True)
+    window = launcher("gui", "--demo", "--screenshot", f'"{wine.path(picture)}"')
+    ended = wine.run(window.replace("python.exe", "pythonw.exe"))
+    assert ended.code == 0, ended.output
+    assert picture.stat().st_size > 50_000, picture.stat()
+    again = wine.run(launcher("gui", "--screenshot", f'"{wine.path(FOLDER / "start.png")}"'))
+    painted = re.search(r'"painted_s": ([\d.]+)', again.output)
+    assert painted, again.output
+    return f"a picture of {picture.stat().st_size} bytes; Start is painted {painted[1]} s after the process began"
+
+
+@proof("not a file of the program was changed by its use")
+def _unchanged() -> str:
+    return f"{check_installed('one')} files"
+
+
+@proof("the tests that can run here, against the installed program")
+def _tests() -> str:
+    testing, checkout = FOLDER / "testing", FOLDER / "checkout-tests"
+    shutil.rmtree(checkout, ignore_errors=True)
+    shutil.copytree(FOLDER / "checkout", checkout, ignore=shutil.ignore_patterns("launcher", ".git"))
+    python = wine.path(PLACE / "app" / "python.exe")
+    line = f'"{python}" -X utf8 -B "{wine.path(HERE / "tests.py")}" "{wine.path(testing)}" "{wine.path(checkout)}"'
+    ended = wine.run(line, timeout_s=1200)
+    tail = "\n".join(ended.output.splitlines()[-20:])
+    assert ended.code == 0, tail
+    return ended.output.strip().splitlines()[-1]
+
+
+# ------------------------------------------------------------------------------------------------- bad luck at a start
+
+
+@proof("a folder with other files: refused, and they stay")
+def _foreign() -> str:
+    theirs = wine.user / "Documents" / "theirs"
+    for name in ("notes.txt", "app/notes.txt", "uninstall.exe"):
+        (theirs / name).parent.mkdir(parents=True, exist_ok=True)
+        (theirs / name).write_text("mine")
+    install(place=theirs, code=5)
+    assert [(theirs / name).read_text() for name in ("notes.txt", "app/notes.txt", "uninstall.exe")] == ["mine"] * 3
+    assert len([*theirs.rglob("*")]) == 4, [*theirs.rglob("*")]
+    shutil.rmtree(theirs)
+    return said()
+
+
+@proof("a folder that cannot be made: said")
+def _no_folder() -> str:
+    file = wine.user / "Documents" / "file"
+    file.write_text("no folder")
+    install(place=file / "launcher", code=5)
+    file.unlink()
+    return said()
+
+
+@proof("a download that was cut short does nothing")
+def _cut() -> str:
+    cut = FOLDER / "cut-setup.exe"
+    cut.write_bytes(SETUP.read_bytes()[:-1_000_000])
+    place = wine.user / "cut"
+    ended = wine.run(f'"{wine.path(cut)}" /S /D={wine.path(place)}')
+    assert ended.code != 0
+    assert not place.exists()
+    return f"exit code {ended.code}"
+
+
+@proof("setup while another one runs: refused")
+def _twice() -> str:
+    hold = wine.start(f'"{wine.path(wine_python())}" "{wine.path(HERE / "hold.py")}" "Local\\MTP Launcher: setup" 60')
+    try:
+        assert hold.stdout is not None
+        assert "held" in hold.stdout.readline()
+        install(place=wine.user / "twice", code=2)
+    finally:
+        end_holders(hold)
+    assert not (wine.user / "twice").exists()
+    return said()
+
+
+def wine_python() -> Path:
+    """The build's Windows Python, which is not the installed one."""
+    return FOLDER / "one" / "tree" / "python.exe"
+
+
+def end_holders(hold: "subprocess.Popen[str]") -> None:
+    """End hold.py, which nothing else can."""
+    for pid in processes("hold.py"):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    hold.communicate()
+
+
+@contextmanager
+def small_disk(options: str) -> Iterator[Path]:
+    """Lend a disk of its own size as drive F: of wine's."""
+    disk, letter = FOLDER / "disk", FOLDER / "prefix" / "dosdevices" / "f:"
+    disk.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(disk)], check=True)
+    letter.symlink_to(disk)
+    try:
+        yield disk
+    finally:
+        letter.unlink()
+        subprocess.run(["wineserver", "-k"], check=False)
+        subprocess.run(["wineserver", "-w"], check=False)
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@proof("a disk without room: said before anything is unpacked")
+def _no_room() -> str:
+    with small_disk("size=100m") as disk:
+        ended = wine.run(f'"{wine.path(SETUP)}" /S /D=F:\\MTP Launcher')
+        left = [*disk.iterdir()]
+    assert ended.code == 4, (ended, said())
+    assert not left, left
+    return said()
+
+
+@proof("a disk that fills up while setup unpacks: all taken back; with an older version there, that still runs")
+def _fills_up() -> str:
+    with small_disk("size=1g,nr_inodes=1500") as disk:
+        first = wine.run(f'"{wine.path(SETUP)}" /S /D=F:\\MTP Launcher')
+        left = [*disk.iterdir()]
+    sentence = said()
+    assert first.code == 2, first
+    assert not left, left
+    with small_disk("size=1g,nr_inodes=4500") as disk:
+        assert wine.run(f'"{wine.path(SETUP)}" /S /D=F:\\MTP Launcher').code == 0
+        second = wine.run(f'"{wine.path(NEWER_SETUP)}" /S /D=F:\\MTP Launcher')
+        assert second.code == 2, second
+        said()
+        check_installed("one", disk / "MTP Launcher")
+        still = wine.run(r'"F:\MTP Launcher\app\python.exe" -m launcher --version').output.split()[-1]
+        assert still == VERSION, still
+    subprocess.run(
+        ["wine", "reg", "add", r"HKCU\Software\MTP Launcher", "/v", "Folder", "/d", wine.path(PLACE), "/f"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return sentence
+
+
+def cut_off(setup: Path, place: Path) -> None:
+    """End setup by force while it unpacks."""
+    process = wine.start(f'"{wine.path(setup)}" /S /D={wine.path(place)}')
+    new = place / "app.new"
+    wait_for(lambda: new.exists() and sum(1 for _ in new.rglob("*")) > 800, "setup does not unpack")
+    for pid in processes(setup.name):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.communicate()
+    assert new.exists()
+
+
+@proof("an upgrade that is cut off half-way: the old version still runs, and running it again finishes the job")
+def _half_upgrade() -> str:
+    cut_off(NEWER_SETUP, PLACE)
+    assert version() == VERSION, version()
+    left = sum(1 for _ in (PLACE / "app.new").rglob("*"))
+    ended = install(SETUP)
+    check_installed("one")
+    return f"{left} files were left of it; the second run took {ended.seconds:.1f} s"
+
+
+@proof("a first install that is cut off half-way: running it again finishes the job; so does removing it")
+def _half_first() -> str:
+    place = wine.user / "half"
+    cut_off(SETUP, place)
+    install(place=place)
+    check_installed("one", place)
+    uninstall(place=place)
+    cut_off(SETUP, place)
+    uninstall(place=place)
+    install()
+    return "both"
+
+
+# ------------------------------------------------------------------------------------------------ upgrade, running copy
+
+
+@proof("an upgrade ends what runs, in order, and takes its place; settings and history stay")
+def _upgrade() -> str:
+    asked("settings", "set", "language", "zh_CN")
+    before = {str(path) for path in DATA.rglob("*") if path.is_file()}
+    window = wine.start(launcher("gui").replace("python.exe", "pythonw.exe"))
+    wait_for(lambda: (DATA / "window.lock").exists() or bool(processes("gui")), "the window does not open")
+    time.sleep(5)
+    with serving() as (server, ready):
+        assert "url" in ready, ready
+        ended = install(NEWER_SETUP)
+        server_code, window_code = server.wait(30), window.wait(30)
+    assert (server_code, window_code) == (0, 0), (server_code, window_code)
+    assert version() == NEWER, version()
+    check_installed("newer")
+    app = PLACE / "app" / "Lib" / "site-packages" / "launcher" / "_data" / "presets"
+    assert (app / "newer-schema.json").exists()
+    assert not (app / "schema.json").exists(), "a file of the old version is left"
+    assert wine.value(UNINSTALL_KEY, "DisplayVersion") == NEWER
+    assert "zh_CN" in asked("settings", "get", "language")
+    kept = {str(path) for path in DATA.rglob("*") if path.is_file()}
+    assert not {name for name in before - kept if "run" not in Path(name).parts}, before - kept
+    asked("settings", "reset", "language")
+    return f"{ended.seconds:.1f} s with a server and a window that ran; both ended with exit code 0"
+
+
+@proof("a copy that does not end: said, and the installed version stays whole")
+def _does_not_end() -> str:
+    hold = wine.start(f'"{wine.path(wine_python())}" "{wine.path(HERE / "hold.py")}" "Local\\MTP Launcher" 120')
+    try:
+        assert hold.stdout is not None
+        assert "held" in hold.stdout.readline()
+        install(SETUP, code=3)
+    finally:
+        end_holders(hold)
+    check_installed("newer")
+    return said()
+
+
+@proof("running the older setup again goes back to the older version")
+def _back() -> str:
+    install(SETUP)
+    check_installed("one")
+    return version()
+
+
+# ------------------------------------------------------------------------------------------------------- the end of it
+
+
+@proof("removed while it runs: only the models are left, and nothing starts at login")
+def _keep_models() -> str:
+    asked("autostart", "on")
+    assert wine.value(RUN_KEY, "MTP Launcher"), "autostart is not on"
+    model = DATA / "models" / "maker" / "model.gguf"
+    model.parent.mkdir(parents=True)
+    model.write_bytes(b"a model")
+    with serving() as (server, _):
+        took_s = uninstall()
+        assert server.wait(30) == 0
+    assert [path.name for path in DATA.rglob("*") if path.is_file()] == ["model.gguf"], [*DATA.rglob("*")]
+    assert [each.name for each in DATA.iterdir()] == ["models"]
+    assert wine.value(RUN_KEY, "MTP Launcher") is None
+    return f"{took_s:.1f} s"
+
+
+@proof("installed again and removed with the models: nothing is left, in files or registry")
+def _nothing_left() -> str:
+    install()
+    asked("demo", "--headless")
+    uninstall("/MODELS=remove")
+    PLACE.parent.rmdir()
+    registry = wine.registry()
+    left = sorted(name for name in wine.files().keys() - _before.keys() if not _is_windows_own(name))
+    assert not left, left
+    keys = sorted(line for line in registry - _registry_before if re.search("launcher|mtp", line, re.IGNORECASE))
+    assert not keys, keys
+    return f"{len(_before)} files and folders before and after, but for the copy of itself that Windows keeps in Temp"
+
+
+def _is_windows_own(name: str) -> bool:
+    """Whether a path is what wine writes for itself, or where NSIS' uninstallers run from (in the user's Temp)."""
+    return bool(re.search(r"/Temp/~nsu\w*\.tmp(/|$)", name)) or name.startswith("windows/")
+
+
+def main() -> None:
+    """Try every proof, in the order of a person's days."""
+    wine.run("cmd /c exit")  # what wine makes at its first start
+    _registry_before.update(wine.registry())
+    _before.update(wine.files())
+    for name, function in _PROOFS:
+        try:
+            verdict, told = "ok  ", function()
+        except Exception as error:  # noqa: BLE001 -- whatever it was, the others are tried too
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            verdict, told = "FAIL", f"{type(error).__name__} in line {where.lineno} of {where.name}: {error}"
+        print(f"{verdict} {name}: {told}".replace(str(FOLDER), "FOLDER"), flush=True)
+        if function is _unchanged:
+            _supervision()
+    print("done", flush=True)
+
+
+def _supervision() -> None:
+    """Run .ci/wine's proofs by the installed Python: its lines are printed as they are."""
+    python = wine.path(PLACE / "app" / "python.exe")
+    fake = FOLDER / "checkout" / "tests" / "fakes" / "llama_server.py"
+    ended = wine.run(f'"{python}" -X utf8 -B "{wine.path(WINE_PROOFS)}" "{wine.path(fake)}"', timeout_s=600)
+    for line in ended.output.splitlines():
+        if line.startswith(("ok   ", "FAIL ")):
+            print(line.replace(str(FOLDER), "FOLDER"), flush=True)
+    if "done prove" not in ended.output:
+        print(f"FAIL .ci/wine's proofs did not come to their end: {ended.output[-500:]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

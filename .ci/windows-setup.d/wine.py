@@ -1,0 +1,93 @@
+"""What the proof asks of wine: programs started as Windows starts them, what the prefix and its registry hold."""
+# ruff: noqa: S607
+
+import os
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_START = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1]))"
+"""One command line, as it is, in letters of any script: setup programs want /D=FOLDER last and without quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A program that has ended."""
+
+    code: int
+    output: str
+    seconds: float
+
+
+class Wine:
+    """A prefix, and a Windows Python of the build's that starts programs in it."""
+
+    def __init__(self, prefix: Path, python: Path) -> None:
+        self.drive = prefix / "drive_c"
+        self._prefix, self._python = prefix, python
+
+    @property
+    def user(self) -> Path:
+        """The profile of the prefix's only person."""
+        [folder] = (each for each in (self.drive / "users").iterdir() if each.name != "Public")
+        return folder
+
+    def path(self, path: Path) -> str:
+        """Return a path of this system's as Windows names it."""
+        if path.is_relative_to(self.drive):
+            return "C:\\" + str(path.relative_to(self.drive)).replace("/", "\\")
+        return "Z:" + str(path).replace("/", "\\")
+
+    def run(self, line: str, timeout_s: float = 300, **environment: str) -> Ended:
+        """Run a command line to its end."""
+        began_s = time.monotonic()
+        process = self.start(line, **environment)
+        try:
+            output, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+            output += "\n(it did not end in time)"
+        return Ended(process.returncode, output, time.monotonic() - began_s)
+
+    def start(self, line: str, **environment: str) -> "subprocess.Popen[str]":
+        """Start a command line; its output is a pipe."""
+        return subprocess.Popen(
+            ["wine", str(self._python), "-X", "utf8", "-c", _START, line],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, **environment},
+        )
+
+    def files(self) -> dict[str, int]:
+        """Return all files and folders of the C: drive, with the files' sizes."""
+        return {
+            str(each.relative_to(self.drive)): each.lstat().st_size if each.is_file() else -1
+            for each in self.drive.rglob("*")
+        }
+
+    def registry(self) -> set[str]:
+        """Return the registry as lines "[key] value"; for that, all that runs in the prefix is ended."""
+        subprocess.run(["wineserver", "-k"], check=False)
+        subprocess.run(["wineserver", "-w"], check=False)
+        lines = set()
+        for name in ("user.reg", "system.reg"):
+            key = ""
+            for line in (self._prefix / name).read_text("utf-8", "replace").splitlines():
+                if line.startswith("["):
+                    key = f"{name} {line.rpartition('] ')[0]}]"
+                    lines.add(key)
+                elif line and not line.startswith("#"):
+                    lines.add(f"{key} {line}")
+        return lines
+
+    def value(self, key: str, name: str) -> str | None:
+        """Return a value of the registry, or None."""
+        ended = self.run(f'reg query "{key}" /v "{name}"')
+        found = re.search(rf"{re.escape(name)}\s+REG_\w+\s+(.*)", ended.output)
+        return found[1].strip() if found and ended.code == 0 else None
