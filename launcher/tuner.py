@@ -25,11 +25,13 @@ from launcher.tuning.history_writer import HistoryWriter
 from launcher.tuning.machine_preset import keep_tuned
 from launcher.tuning.records import Settings
 from launcher.tuning.tuner import tune
-from launcher.tuning.tuner_events import OnEvent, TrialFailed, TrialMeasured, TuneEvent
+from launcher.tuning.tuner_events import OnEvent, Paused, TrialFailed, TrialMeasured, TuneEvent
 from launcher.tuning.tuner_state import TuneState
 from launcher.tuning.verdict import Verdict
 from launcher.tuning.workloads import Workload
 
+PAUSED = "Paused: it can be continued."
+"""What the history says of a tune that was."""
 _log = logging.getLogger(__name__)
 
 
@@ -184,6 +186,7 @@ class _Record:
             session = self._writer.begin("tune", environment, off, workload=workload.name)
         else:
             session = resume.session
+            self._writer.go_on(session)
         self._kept = KeptTune(
             model=prepared.model,
             options=prepared.options,
@@ -201,6 +204,8 @@ class _Record:
             for run in event.trial.runs:
                 self._writer.add(self._kept.session, run)
             self._keep(event.state)
+        elif isinstance(event, Paused):
+            self._writer.finish(self._kept.session, {"sentence": PAUSED})
 
     def end(self, verdict: Verdict) -> None:
         """Keep the verdict."""

@@ -16,7 +16,7 @@ from launcher.base.paths import state_dir
 from launcher.engine.launch import ServeOptions
 from launcher.engine.settings import remembered
 from launcher.engine.state import State
-from launcher.tuner import is_decided, keep_winner, measured_without_mtp, serve_winner, tune_on
+from launcher.tuner import PAUSED, is_decided, keep_winner, measured_without_mtp, serve_winner, tune_on
 from launcher.tuner_kept import TuneUnderWay, check_no_tune, forget_tune, keep, kept_tune, kept_tunes, only_tune
 from launcher.tuner_space import Prepared, prepare
 from launcher.tuning.goal import Aim, Goal
@@ -146,6 +146,8 @@ async def test_it_goes_on_where_it_was(options: ServeOptions, session: app.Sessi
     kept = kept_tune()
     assert kept is not None
     assert kept.verdict is None
+    with History() as history:
+        assert history.find(kind="tune")[0].sentence == PAUSED
     done = kept.state.trials
     assert len(done) >= 3
     again = await prepare(kept.model, kept.options, kept.workload, kept.goal, kept.state.used_s + 4, space=kept.space)

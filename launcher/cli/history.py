@@ -111,7 +111,7 @@ def _row(each: Summary) -> tuple[str, ...]:
 
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.began_s))
     rate = "" if each.decode_rate is None else f"{each.decode_rate:.1f}"
-    result = one_line(each.sentence or ("" if each.ended_s else "not ended"), _SENTENCE)
+    result = one_line(each.sentence or ("" if each.ended_s else "still measured"), _SENTENCE)
     return (
         each.id,
         when,
@@ -125,6 +125,7 @@ def _row(each: Summary) -> tuple[str, ...]:
 
 
 def _show(history: History, options: argparse.Namespace) -> int:
+    from launcher.tuning.history import CUT_OFF
     from launcher.tuning.history_named import session_named
     from launcher.tuning.report import as_data, words
     from launcher.tuning.report_export import HEAD, about, baseline_report, cells, title
@@ -137,7 +138,7 @@ def _show(history: History, options: argparse.Namespace) -> int:
         print_json({**data, "environment": session.environment.as_json(), "rows": as_data(told)})
         return 0
     print(one_line(title(session)))
-    if sentence := session.result.get("sentence"):
+    if sentence := session.result.get("sentence") or (CUT_OFF if history.cut_off(session.id) else ""):
         print(filled(prose(str(sentence)), "  "))
     if told.rows:
         print_table([HEAD, *(cells(told, row) for row in told.rows)], right={1, 2, 3})

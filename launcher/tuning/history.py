@@ -1,10 +1,12 @@
 """The history of measurements: every run with its settings and its environment, in a SQLite file of this computer."""
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +15,7 @@ from pydantic import TypeAdapter
 
 from launcher.base.database import changing, open_database
 from launcher.base.errors import HistoryUnusable, ResultMissing
+from launcher.base.identity import ProcessId
 from launcher.base.paths import data_dir
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import RUN_COLUMNS, Row, Session, Summary, new_id, packed, run_of, run_row
@@ -37,16 +40,19 @@ CREATE TABLE runs (
 );
 CREATE INDEX runs_of_session ON runs (session)
 """
-_MIGRATIONS = (_TABLES, TABLE)
+_OWNER = "ALTER TABLE sessions ADD COLUMN owner TEXT"
+"""Which process measures: its pid, and when it was created."""
+_MIGRATIONS = (_TABLES, TABLE, _OWNER)
 _COUNTS = "r.spoilt IS NULL AND r.error IS NULL AND r.decode_rate IS NOT NULL"
 _SHOWN = f"{_COUNTS} AND (s.kind <> 'tune' OR r.settings = json_extract(s.result, '$.settings'))"
 """The runs whose mean is listed: a tune's are those with the settings that it recommends."""
 _SUMMARY = f"""
 SELECT s.id, s.kind, s.workload, s.began_s, s.ended_s, s.model, s.quant,
        count(r.number), coalesce(sum({_COUNTS}), 0), avg(CASE WHEN {_SHOWN} THEN r.decode_rate END),
-       s.sentence
+       s.sentence, s.owner
 FROM sessions s LEFT JOIN runs r ON r.session = s.number
 """  # noqa: S608 -- constants
+CUT_OFF = "Cut off: the program that measured it has ended."
 _ENVIRONMENT: TypeAdapter[Environment] = TypeAdapter(Environment)
 
 
@@ -95,11 +101,11 @@ class History:
         session, model = id or new_id(), environment.model
         with self._change() as db:
             db.execute(
-                "INSERT INTO sessions (id, kind, workload, began_s, model, quant, environment, settings) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO sessions (id, kind, workload, began_s, model, quant, environment, settings, owner) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     session, kind, _clean(workload), self._clock(), _clean(model.label), model.quant,
-                    packed(environment.as_json()), packed(dict(settings)),
+                    packed(environment.as_json()), packed(dict(settings)), _this_process(),
                 ),
             )  # fmt: skip
         return session
@@ -127,6 +133,14 @@ class History:
                 (self._clock(), packed(dict(result)), _sentence(result), number),
             )
 
+    def go_on(self, session: str) -> None:
+        """Let a measurement that ended go on, by this process."""
+        with self._change() as db:
+            db.execute(
+                "UPDATE sessions SET ended_s = NULL, result = '{}', sentence = NULL, owner = ? WHERE number = ?",
+                (_this_process(), self._number(session)),
+            )
+
     def find(
         self,
         *,
@@ -149,7 +163,7 @@ class History:
                 values.append(value)
         limit = "" if most is None else f" LIMIT {most:d}"
         query = f"{_SUMMARY} WHERE {' AND '.join(terms)} GROUP BY s.number ORDER BY s.number DESC{limit}"
-        return tuple(Summary(*row) for row in self._rows(query, *values))
+        return tuple(_summary(*row) for row in self._rows(query, *values))
 
     def id_of(self, text: str) -> str:
         """Return the whole id of the measurement whose id begins with `text`; of the newest for "last"."""
@@ -161,6 +175,10 @@ class History:
             return str(found[0][0])
         what = f"{len(found)} measurements begin with {text}." if found else f"There is no measurement {text}."
         raise ResultMissing(what, "`mtp-launcher history` lists them.", id=text)
+
+    def cut_off(self, session: str) -> bool:
+        """Return whether a measurement has no end though the program that measured it has ended."""
+        return any(_is_cut_off(*row) for row in self._rows("SELECT ended_s, owner FROM sessions WHERE id = ?", session))
 
     def load(self, session: str) -> Session:
         """Return a measurement with its runs."""
@@ -243,6 +261,20 @@ class History:
                 "Check disk space and permissions. What is measured goes on without being kept.",
                 path=str(self.path),
             ) from error
+
+
+def _this_process() -> str:
+    return packed(ProcessId.of(os.getpid()))
+
+
+def _summary(*row: Any) -> Summary:  # noqa: ANN401 -- columns of all types
+    *told, owner = row
+    found = Summary(*told)
+    return replace(found, sentence=CUT_OFF) if _is_cut_off(found.ended_s, owner) else found
+
+
+def _is_cut_off(ended_s: float | None, owner: str | None) -> bool:
+    return ended_s is None and (owner is None or not ProcessId(*json.loads(owner)).running())
 
 
 def _sentence(result: Mapping[str, Any]) -> str | None:

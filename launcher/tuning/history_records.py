@@ -21,7 +21,8 @@ RUN_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A measurement in a list. Times are seconds since the epoch; `ended_s` None: it was cut off, or still runs.
+    """A measurement in a list. Times are seconds since the epoch; `ended_s` None: it still runs, unless `sentence` says
+    that it was cut off.
 
     `runs` counts all runs, `counted` those that may be used; `decode_rate` is the mean of these in tokens a second;
     of a tune only with the settings that it recommends, None where it recommends none.

@@ -34,6 +34,10 @@ class HistoryWriter:
         self._give(lambda history: history.add_session(kind, environment, settings, workload=workload, id=session))
         return session
 
+    def go_on(self, session: str) -> None:
+        """Let a measurement that ended go on."""
+        self._give(lambda history: history.go_on(session))
+
     def add(self, session: str, run: Run) -> None:
         """Add a run."""
         self._give(lambda history: history.add_run(session, run))

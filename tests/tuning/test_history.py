@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import HistoryUnusable, LauncherError, ResultMissing, WrittenByNewer
-from launcher.tuning.history import _TABLES, History, history_file
+from launcher.tuning.history import _TABLES, CUT_OFF, History, history_file
 from launcher.tuning.history_environment import Environment, ModelFacts
 from launcher.tuning.history_records import packed
 from launcher.tuning.history_writer import HistoryWriter
@@ -96,6 +96,26 @@ def test_they_are_found_by_kind_model_workload_and_time(history: History, clock:
     assert ids(since_s=1_500.0) == [third, second]
     assert ids(kind="tune", model="demo", most=5) == [second]
     assert ids(most=1) == [third]
+
+
+def test_what_has_no_end_and_nobody_measures_any_more_was_cut_off(history: History, home: Path) -> None:
+    mine = history.add_session("endure", ENVIRONMENT, OFF)
+    child = (
+        "import os, signal; from launcher.tuning.history import History; from tests.tuning.measured import *; "
+        "History().add_session('curve', ENVIRONMENT, OFF, id='0123456789'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", child], check=False)
+    done = history.add_session("bench", ENVIRONMENT, OFF)
+    history.finish(done, {})
+    history._db.execute("UPDATE sessions SET owner = NULL WHERE id = ?", (done,))  # as an earlier version kept it
+    assert {each.id: each.sentence for each in history.find()} == {mine: None, "0123456789": CUT_OFF, done: None}
+    assert [history.cut_off(id_) for id_ in (mine, "0123456789", done, "nothing")] == [False, True, False, False]
+    history.go_on("0123456789")
+    assert not history.cut_off("0123456789")
+    history.finish("0123456789", {"sentence": "It holds."})
+    history.go_on("0123456789")
+    (found,) = history.find(kind="curve")
+    assert (found.sentence, found.ended_s, history.load(found.id).result) == (None, None, {})
 
 
 def test_an_id_may_be_cut_short(history: History) -> None:
