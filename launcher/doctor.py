@@ -18,10 +18,12 @@ from launcher.machine.disks import Disk, read_disks
 from launcher.machine.engine_view import disagreements, is_gpu
 from launcher.machine.gpu import Activity
 from launcher.machine.gpus import inspect_gpus
+from launcher.machine.host import read_host
 from launcher.machine.libraries import Library, install_line, missing_libraries
 from launcher.machine.machine import Machine, read_machine
 from launcher.machine.reading import Reading
 from launcher.machine.wsl import WslSettings, read_settings
+from launcher.machine.wsl_suggestion import Suggestion, WslOnly, suggest
 from launcher.machine_presets import Found, outdated
 
 _PURPOSES = ("engine", "window", "xcb", "wayland")
@@ -55,12 +57,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The whole report. `inspected` holds each GPU's readings and activity by its id."""
+    """The whole report. `inspected` holds each GPU's readings and activity by its id; `wslconfig` is what WSL's file of
+    settings should be, None where it is good as it is."""
 
     machine: Machine
     inspected: Mapping[str, tuple[Mapping[str, Reading], Activity]]
     disks: Mapping[str, Disk]
     wsl_settings: tuple[WslSettings, ...]
+    wslconfig: Suggestion | None
     backend: BackendChoice
     engines: tuple[EngineFound, ...]
     missing: tuple[Library, ...]
@@ -106,7 +110,19 @@ async def diagnose(*, models: Path | None = None, wake: bool = False) -> Diagnos
         *_window_findings(machine, missing),
     ]
     backend = choose_backend(machine.gpus)
-    return Diagnosis(machine, inspected, disks, settings, backend, engines, missing, tuple(findings))
+    wslconfig = suggest(machine.host, settings)
+    return Diagnosis(machine, inspected, disks, settings, wslconfig, backend, engines, missing, tuple(findings))
+
+
+def wslconfig() -> Suggestion:
+    """Return what WSL's file of settings should be. Raises WslOnly elsewhere and where there is nothing to change."""
+    host = read_host()
+    if host.wsl != 2:
+        raise WslOnly("This is not WSL 2, which alone has a .wslconfig.", "Run it in the distribution that is meant.")
+    found = suggest(host, read_settings())
+    if found is None:
+        raise WslOnly("There is nothing to change in .wslconfig for this program.")
+    return found
 
 
 def _chosen() -> tuple[InstalledEngine | None, list[Finding]]:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.base.text import visible
 from launcher.cli.layout import filled
 from launcher.cli.output import print_json, rounded
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from launcher.machine.disks import Disk
     from launcher.machine.gpu import Gpu
     from launcher.machine.host import Host
+    from launcher.machine.wsl_suggestion import Suggestion
 
 _MIB, _GB = 2**20, 10**9
 
@@ -22,11 +24,16 @@ _MIB, _GB = 2**20, 10**9
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("--wake", action="store_true", help="wake a GPU that sleeps, to look at it too")
+    parser.add_argument(
+        "--copy-wslconfig", action="store_true", help="in WSL: put the suggested .wslconfig on the clipboard of Windows"
+    )
     parser.add_argument("--models", type=Path, metavar="FOLDER", help="where your model files are")
 
 
 async def run(options: argparse.Namespace) -> int:
     """Print the report. Exit code 0 when the demo can run here."""
+    if options.copy_wslconfig:
+        return _copy_wslconfig(as_json=options.json)
     from launcher.doctor import diagnose
 
     report = await diagnose(models=options.models, wake=options.wake)
@@ -37,8 +44,34 @@ async def run(options: argparse.Namespace) -> int:
         print(filled(line, f"{what:<11}"))
     for finding in report.findings:
         print(f"\n{filled(finding.title)}\n{filled(finding.hint, '  ')}")
+    if report.wslconfig is not None:
+        _print_wslconfig(report.wslconfig)
+        print("`mtp-launcher doctor --copy-wslconfig` puts it on the clipboard of Windows; nothing is written.")
     print("\nThe demo can run." if report.demo_can_run else "\nThe demo cannot run yet.")
     return 0 if report.demo_can_run else 1
+
+
+def _copy_wslconfig(*, as_json: bool) -> int:
+    from launcher.doctor import wslconfig
+    from launcher.machine.wsl_suggestion import RESTART, WHERE, copy
+
+    suggestion = wslconfig()
+    copy(suggestion)
+    if as_json:
+        print_json(asdict(suggestion))
+        return 0
+    _print_wslconfig(suggestion)
+    print(filled(f"It is on the clipboard of Windows. In Windows, run `notepad {WHERE}`, and paste it. {RESTART}"))
+    return 0
+
+
+def _print_wslconfig(suggestion: Suggestion) -> None:
+    from launcher.machine.wsl_suggestion import WHERE
+
+    print(f"\nSuggested for {WHERE}:\n")
+    print("".join(f"    {visible(line)}\n" for line in suggestion.text.splitlines()))
+    for change in suggestion.changes:
+        print(filled(visible(change), "  "))
 
 
 def _lines(report: Diagnosis) -> list[tuple[str, str]]:
@@ -157,6 +190,7 @@ def _as_json(report: Diagnosis) -> dict[str, object]:
         ],
         "disks": {what: asdict(disk) for what, disk in report.disks.items()},
         "wsl_settings": [asdict(settings) for settings in report.wsl_settings],
+        "wslconfig": None if report.wslconfig is None else asdict(report.wslconfig),
         "missing_libraries": [asdict(library) for library in report.missing],
         "findings": [asdict(finding) for finding in report.findings],
     }

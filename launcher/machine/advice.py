@@ -8,14 +8,13 @@ from launcher.machine.gpus import Undriven
 from launcher.machine.host import Host
 from launcher.machine.machine import Machine
 from launcher.machine.wsl import WslSettings
+from launcher.machine.wsl_suggestion import RESTART, WHERE, memory_for_wsl
 
 _GIB = 2**30
 _OFFLOAD_GIB = 12
 """Half of the experts of Qwen3.6-35B-A3B in a file of 21 GB take 8.8 GiB of host memory, as the engine itself says."""
 _NEEDS_OFFLOAD_GIB = 23
 """A GPU with more memory (a card of 24 GB) holds such a model whole."""
-_HOME = "%UserProfile%\\.wslconfig"
-_RESTART = "Then run `wsl --shutdown` in Windows, which ends every distribution."
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +86,11 @@ def _wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
 def _no_gpu_in_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Advice:
     off = next((file for file in settings if file.values.get("wsl2.gpusupport", "").lower() in {"false", "0"}), None)
     if off is not None:
-        return Advice(f"{off.path} keeps the GPU from WSL: gpuSupport is off.", f"Delete the line. {_RESTART}")
+        return Advice(f"{off.path} keeps the GPU from WSL: gpuSupport is off.", f"Delete the line. {RESTART}")
     if not machine.host.wsl_gpu:
         return Advice(
             "WSL offers no GPU here: there is no /dev/dxg.",
-            f"Install the GPU's driver in Windows, then run `wsl --update` there. {_RESTART}",
+            f"Install the GPU's driver in Windows, then run `wsl --update` there. {RESTART}",
         )
     return Advice(
         f"WSL offers a GPU, but none was found: {machine.no_gpu_because}",
@@ -105,16 +104,18 @@ def _memory_in_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterato
     memory = machine.host.memory_bytes
     if not 0 < largest < _NEEDS_OFFLOAD_GIB * _GIB or memory >= _OFFLOAD_GIB * _GIB:
         return
-    where = next((str(file.path) for file in settings), _HOME)
+    where = next((str(file.path) for file in settings), WHERE)
     set_to = next((value for file in settings if (value := file.values.get("wsl2.memory", "0")) != "0"), None)
-    if set_to is None:  # WSL takes half of the computer's memory; three quarters leave Windows enough
-        line = f"set memory={max(1, round(1.5 * memory / _GIB))}GB below [wsl2]"
+    if set_to is not None:
+        hint = f"In {where}, raise memory={set_to} below [wsl2] as far as Windows can spare. {RESTART}"
+    elif (wanted := memory_for_wsl(memory)) > memory / _GIB + 0.5:
+        hint = f"In {where}, set memory={wanted}GB below [wsl2]. {RESTART}"
     else:
-        line = f"raise memory={set_to} below [wsl2] as far as Windows can spare"
+        hint = "Windows needs the rest of this computer's: take a model that the GPU holds whole."
     yield Advice(
         f"WSL has {memory / _GIB:.1f} GiB of memory: too little for the parts of a large model that a GPU of "
         f"{largest / _GIB:.0f} GiB leaves to the processor.",
-        f"In {where}, {line}. {_RESTART}",
+        hint,
     )
 
 

@@ -119,7 +119,9 @@ class TestWsl:
         (advice,) = advise(machine(small, GPU), settings("[wsl2]\nmemory=6GB\n"))
         assert f"In {CONFIG}, raise memory=6GB" in advice.hint
         (default,) = advise(machine(small, GPU), settings("[wsl2]\nmemory=0\n"))  # which means the default
-        assert "set memory=9GB" in default.hint
+        assert "set memory=8GB below [wsl2]" in default.hint
+        (least,) = advise(machine(replace(small, memory_bytes=4 * GIB), GPU))
+        assert "take a model that the GPU holds whole" in least.hint
 
     @pytest.mark.parametrize(
         ("memory_gib", "gpu"),

@@ -1,0 +1,65 @@
+"""`mtp-launcher doctor` in WSL: the suggested .wslconfig, printed, and copied on request."""
+
+import json
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.machine import host as hosts
+from launcher.machine.surroundings import wsl_version
+from launcher.machine.wsl_suggestion import memory_for_wsl
+from tests.cli.in_process import run
+
+GIB = 2**30
+
+
+@pytest.fixture
+def wsl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """WSL 2 with 16 GiB, no file of settings, and a clip.exe; return where that puts what it gets."""
+    programs, got = tmp_path / "windows", tmp_path / "clipboard"
+    programs.mkdir()
+    clip = programs / "clip.exe"
+    clip.write_text(f"#!/bin/sh\ncat >'{got}'\n")
+    clip.chmod(0o755)
+    memory = psutil.virtual_memory()._replace(total=16 * GIB, available=12 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setenv("WSL_DISTRO_NAME", "Debian")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    assert wsl_version() == 2
+    return got
+
+
+def test_it_is_printed_and_nothing_is_written(wsl: Path) -> None:
+    told = run("doctor")
+    assert "Suggested for %UserProfile%\\.wslconfig:\n\n    [wsl2]\n    memory=24GB\n" in told.stdout
+    assert "mtp-launcher doctor --copy-wslconfig" in told.stdout
+    assert not wsl.exists()
+    assert json.loads(run("doctor", "--json").stdout)["wslconfig"]["text"] == "[wsl2]\nmemory=24GB\n"
+
+
+def test_it_is_copied_on_request(wsl: Path) -> None:
+    told = run("doctor", "--copy-wslconfig")
+    assert told.returncode == 0, told.stderr
+    assert wsl.read_bytes() == b"[wsl2]\r\nmemory=24GB\r\n"
+    said = " ".join(told.stdout.split())
+    assert "memory=24GB: WSL has 16.0 GiB now" in said
+    assert "wsl --shutdown" in said
+    assert json.loads(run("doctor", "--copy-wslconfig", "--json").stdout)["text"].startswith("[wsl2]")
+
+
+def test_elsewhere_there_is_nothing_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "wsl_version", lambda _root: None)
+    told = run("doctor", "--copy-wslconfig")
+    assert told.returncode == 1
+    assert told.stderr.startswith("Error: This is not WSL 2")
+
+
+def test_where_all_is_well_that_is_said(wsl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = psutil.virtual_memory()._replace(total=2 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    assert memory_for_wsl(2 * GIB) == 2
+    told = run("doctor", "--copy-wslconfig")
+    assert told.returncode == 1
+    assert "There is nothing to change in .wslconfig" in told.stderr
+    assert not wsl.exists()

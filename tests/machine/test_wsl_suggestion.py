@@ -1,0 +1,114 @@
+"""The suggested .wslconfig: real keys, figures of this computer, and what the user wrote left as it is."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.machine.host import Host
+from launcher.machine.wsl import WslSettings, parse_settings
+from launcher.machine.wsl_suggestion import (
+    ClipboardUnreachable,
+    Suggestion,
+    copy,
+    memory_for_wsl,
+    suggest,
+)
+from tests.machine.test_advice import HOST
+
+GIB = 2**30
+WSL2 = replace(HOST, wsl=2, memory_bytes=16 * GIB)
+MORE = "memory=24GB: WSL has 16.0 GiB now, half of the computer's."
+
+
+def suggested(folder: Path, text: str, host: Host = WSL2) -> Suggestion | None:
+    path = folder / ".wslconfig"
+    path.write_bytes(text.encode())
+    return suggest(host, [parse_settings(path, text)])
+
+
+@pytest.mark.parametrize(
+    ("now_gib", "wanted"),
+    [(2, 2), (3.8, 4), (4, 4), (6, 8), (7.7, 11), (8, 12), (15.5, 23), (16, 24), (31.3, 47), (64, 96)],
+)
+def test_windows_is_left_enough(now_gib: float, wanted: int) -> None:
+    assert memory_for_wsl(int(now_gib * GIB)) == wanted
+
+
+def test_without_a_file_it_is_one_to_begin_with() -> None:
+    found = suggest(WSL2, [])
+    assert found is not None
+    assert found.text == "[wsl2]\nmemory=24GB\n"
+    (change,) = found.changes
+    assert change.startswith(MORE)
+
+
+def test_what_the_user_wrote_stays_as_it_is(tmp_path: Path) -> None:
+    text = "# mine\r\n[experimental]\r\nsparseVhd=true\r\n\r\n[WSL2] # and this\r\nSwap=8GB\r\nmemory=0\r\n"
+    found = suggested(tmp_path, text)
+    assert found is not None
+    assert found.text == "# mine\n[experimental]\nsparseVhd=true\n\n[WSL2] # and this\nmemory=24GB\nSwap=8GB\n"
+    assert len(found.changes) == 1
+
+
+def test_what_wsl_does_not_know_and_what_harms_goes_with_its_reason(tmp_path: Path) -> None:
+    found = suggested(
+        tmp_path, "memory=4GB\n[wsl2]\ngpuMemory=8GB\nGpuSupport = false # save\nguiApplications=0\nmemory=20GB\n"
+    )
+    assert found is not None
+    assert found.text == "[wsl2]\nmemory=20GB\n"
+    assert found.changes == (
+        "memory is gone: WSL knows no such setting.",
+        "gpuMemory is gone: WSL knows no such setting in [wsl2].",
+        "GpuSupport=false is gone: it keeps the GPU from WSL.",
+        "guiApplications=0 is gone: it keeps windows of Linux programs from the screen.",
+    )
+    again = parse_settings(tmp_path, found.text)
+    assert again.unknown == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("[wsl2]\nmemory=4GB\ngpuSupport=true\n", WSL2),  # the user's own choice
+        ("", replace(WSL2, memory_bytes=3 * GIB)),  # Windows needs the rest
+        ("[wsl2]\ngpuMemory=1\n", replace(WSL2, wsl=1)),
+        ("[wsl2]\ngpuMemory=1\n", HOST),
+    ],
+)
+def test_where_there_is_nothing_to_change_nothing_is_suggested(tmp_path: Path, text: str, host: Host) -> None:
+    assert suggested(tmp_path, text, host) is None
+
+
+def test_of_several_users_files_none_is_taken(tmp_path: Path) -> None:
+    others = [WslSettings(tmp_path / name, {"wsl2.swap": "1GB"}, ()) for name in ("a", "b")]
+    found = suggest(WSL2, others)
+    assert found is not None
+    assert found.text == "[wsl2]\nmemory=24GB\n"
+
+
+def test_a_file_that_is_gone_meanwhile_is_not_guessed(tmp_path: Path) -> None:
+    assert suggest(WSL2, [WslSettings(tmp_path / "gone", {}, ())]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[wsl2]\nmemory=4GB\n", b"[wsl2]\r\nmemory=4GB\r\n"),
+        ("# Gr\xfc\xdfe\n", "\ufeff# Gr\xfc\xdfe\r\n".encode("utf-16-le")),
+    ],
+)
+def test_it_goes_to_the_clipboard_as_windows_reads_it(tmp_path: Path, text: str, expected: bytes) -> None:
+    assert sys.byteorder == "little"
+    clip, got = tmp_path / "clip.exe", tmp_path / "got"
+    clip.write_text(f"#!/bin/sh\ncat >'{got}'\n")
+    clip.chmod(0o755)
+    copy(Suggestion(text, ()), clip)
+    assert got.read_bytes() == expected
+
+
+def test_a_clipboard_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ClipboardUnreachable, match=r"The clipboard of Windows cannot be reached") as told:
+        copy(Suggestion("", ()), tmp_path / "clip.exe")
+    assert "interop" in told.value.hint
