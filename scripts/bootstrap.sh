@@ -25,6 +25,10 @@ missing_packages() {
         [ "$purpose" = test ] || continue
         command -v xvfb-run >/dev/null || printf 'xvfb xauth '
         command -v curl >/dev/null || printf 'curl ' # it is shown in exports, and must work
+        command -v bats >/dev/null || printf 'bats ' # these four look at what installs the program
+        command -v shellcheck >/dev/null || printf 'shellcheck '
+        command -v desktop-file-validate >/dev/null || printf 'desktop-file-utils '
+        command -v appstreamcli >/dev/null || printf 'appstream '
         command -v cc >/dev/null || printf 'gcc libc6-dev ' # a stand-in for NVIDIA's library is compiled
     done
 }

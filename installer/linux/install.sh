@@ -32,9 +32,20 @@ say() { printf '%s\n' "$*"; }
 
 # fail WHAT REMEDY
 fail() {
+    trap clean EXIT
     printf 'Error: %s\n' "$1" >&2
     printf '       %s\n' "$2" >&2
     exit 1
+}
+
+# Runs however this ends. Gives back the exit status that it found.
+clean() {
+    status=$?
+    if [ -n "$begun" ]; then
+        rm -rf "$work"
+        [ -f "$fresh/complete" ] || rm -rf "$fresh"
+    fi
+    return $status
 }
 
 # Ends a step that failed after something was begun: stopped WHAT [REMEDY]
@@ -214,9 +225,9 @@ install() {
     check_system
     check_home
     alone
-    # Runs however this ends, and after Ctrl-C.
-    trap 'rm -rf "$work"; [ -f "$fresh/complete" ] || rm -rf "$fresh"' EXIT
-    trap 'exit 130' INT TERM HUP
+    begun=yes
+    trap 'clean || fail "The installation stopped." "See above, and run this again to go on."' EXIT
+    trap 'trap clean EXIT; exit 130' INT TERM HUP
     if [ -f "$fresh/complete" ] && "$fresh/bin/mtp-launcher" --version >/dev/null 2>&1; then
         say "MTP Launcher $version is installed already; its command and menu entry are renewed."
     else
@@ -330,7 +341,7 @@ uninstall() {
 }
 
 main() {
-    offline='' what=install
+    offline='' what=install begun=''
     while [ $# -gt 0 ]; do
         case $1 in
         --offline)

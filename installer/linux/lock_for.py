@@ -1,0 +1,34 @@
+"""Prints the requirements of a lock file that hold on Linux with a Python, without their conditions.
+
+    python lock_for.py LOCK 3.12
+
+pip decides conditions by the Python it runs on, also when it downloads for another.
+"""
+
+import sys
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+
+def holding(lock: str, python: str) -> list[str]:
+    """Return the lines of `lock` that hold with `python` (as "3.12"), hashes included."""
+    surroundings = {"python_version": python, "python_full_version": f"{python}.0"} | {
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "os_name": "posix",
+        "platform_machine": "x86_64",
+    }
+    found = []
+    for line in lock.replace("\\\n", " ").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        head, *hashes = line.split(" --hash=")
+        wanted = Requirement(head)
+        if wanted.marker is None or wanted.marker.evaluate(surroundings):
+            found.append(" --hash=".join([f"{wanted.name}{wanted.specifier}", *map(str.strip, hashes)]))
+    return found
+
+
+if __name__ == "__main__":
+    print("\n".join(holding(Path(sys.argv[1]).read_text("utf-8"), sys.argv[2])))

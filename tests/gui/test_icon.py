@@ -1,0 +1,30 @@
+"""The icon: what the window draws, what installers put into menus, and the drawing of both."""
+
+import pytest
+from PySide6.QtGui import QImage
+
+from launcher.base.paths import shipped
+from launcher.gui.tray import make_icon
+from tools import icon
+
+
+def differing(one: QImage, other: QImage) -> float:
+    """Return which part of two pictures' pixels differs visibly."""
+    assert one.size() == other.size()
+    points = [(x, y) for x in range(one.width()) for y in range(one.height())]
+    seen = 0
+    for x, y in points:
+        here, there = one.pixelColor(x, y), other.pixelColor(x, y)
+        ours = (here.red(), here.green(), here.blue(), here.alpha())
+        theirs = (there.red(), there.green(), there.blue(), there.alpha())
+        seen += any(abs(a - b) > 40 for a, b in zip(ours, theirs, strict=True))
+    return seen / len(points)
+
+
+@pytest.mark.usefixtures("qapp")
+def test_the_pictures_are_those_of_the_drawing_and_of_the_window() -> None:
+    folder = shipped("resources", "desktop")
+    assert sorted(folder.glob("*.png")) == sorted(folder / f"mtp-launcher-{size}.png" for size in icon.SIZES)
+    for size in icon.SIZES:
+        assert differing(QImage(str(folder / f"mtp-launcher-{size}.png")), icon.drawn(size)) < 0.002
+    assert differing(icon.drawn(128), make_icon().pixmap(128, 128).toImage()) < 0.01

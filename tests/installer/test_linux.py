@@ -1,0 +1,105 @@
+"""What installs the program on Linux: scripts, menu entry, icon, lists. In real systems: .ci/deb, .ci/install-sh."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from launcher.machine.libraries import known_libraries
+from launcher.updates.check import RELEASES, VARIABLE
+
+ROOT = Path(__file__).parents[2]
+LINUX = ROOT / "installer" / "linux"
+DESKTOP = ROOT / "resources" / "desktop"
+POSIX = (
+    LINUX / "install.sh",
+    LINUX / "debian" / "running",
+    ROOT / ".ci" / "deb.d" / "prove",
+    Path(__file__).with_name("fake_uv"),
+)
+BASH = (
+    LINUX / "build-wheel",
+    LINUX / "build-deb",
+    LINUX / "build-install",
+    ROOT / ".ci" / "deb",
+    ROOT / ".ci" / "install-sh",
+)
+
+
+def run(*words: str | Path) -> str:
+    """Return what a program prints; that it fails shows all of it."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_shellcheck_finds_nothing() -> None:
+    run("shellcheck", *POSIX, *BASH)
+
+
+def test_posix_scripts_are_understood_by_a_posix_shell() -> None:
+    for script in POSIX:
+        run("dash", "-n", script)
+
+
+def test_install_sh_in_every_case() -> None:
+    told = run("bats", "--tap", Path(__file__).with_name("install.bats"))
+    assert "# skip" not in told
+
+
+def test_the_menu_entry_and_its_description_are_valid() -> None:
+    run("desktop-file-validate", DESKTOP / "mtp-launcher.desktop")
+    (metainfo,) = DESKTOP.glob("*.metainfo.xml")
+    run("appstreamcli", "validate", "--no-net", metainfo)
+    assert '<launchable type="desktop-id">mtp-launcher.desktop</launchable>' in metainfo.read_text("utf-8")
+
+
+def test_wslg_takes_the_menu_entry() -> None:
+    """It leaves out entries for terminals, hidden ones, and those for some desktops alone."""
+    lines = (DESKTOP / "mtp-launcher.desktop").read_text("utf-8").splitlines()
+    assert "Terminal=false" in lines
+    assert not [line for line in lines if line.startswith(("NoDisplay", "Hidden", "OnlyShowIn", "NotShowIn"))]
+
+
+def packages() -> dict[str, str]:
+    """Return the Debian packages of dependencies.txt by soname."""
+    lines = (LINUX / "dependencies.txt").read_text("utf-8").splitlines()
+    return dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+
+
+def test_the_package_depends_on_all_that_the_program_looks_for() -> None:
+    listed = packages()
+    for library in known_libraries():
+        if library.purpose != "official":
+            assert library.package in listed[library.soname].split(" | ")
+
+
+def test_install_sh_is_stamped_and_told_by_what_the_program_has() -> None:
+    text = (LINUX / "install.sh").read_text("utf-8")
+    build = (LINUX / "build-install").read_text("utf-8")
+    for name in ("version", "wheel", "wheel_sha256", "lock_sha256", "releases"):
+        assert re.search(rf"^{name}=$", text, re.MULTILINE)
+        assert f"s|^{name}=$|{name}=" in build
+    assert VARIABLE in text
+    where = re.search(r"sed -n '(s/[^']*)' \"\$source/(\S+)\"\)", build)
+    assert where
+    assert run("sed", "-n", where[1], ROOT / where[2]) == f"{RELEASES}\n"
+
+
+def test_what_install_sh_asks_the_program_is_answered() -> None:
+    code = re.search(r"bin/python\" -I -c '\n(.*?)'", (LINUX / "install.sh").read_text("utf-8"), re.DOTALL)
+    assert code
+    told = run(sys.executable, "-c", code[1].replace('("engine", "window", "xcb")', '("engine",)'))
+    assert told == "" or "Debian" in told
+
+
+def test_the_lock_holds_for_each_python_by_its_own_conditions() -> None:
+    lock = "requirements.lock"
+    told = {python: run(sys.executable, LINUX / "lock_for.py", lock, python) for python in ("3.11", "3.12", "3.14")}
+    for lines in told.values():
+        names = [line.split("==")[0] for line in lines.splitlines()]
+        assert {"numpy", "pyside6-essentials", "xllamacpp"} <= set(names)
+        assert len(names) == len(set(names))
+        assert all("--hash=sha256:" in line and ";" not in line for line in lines.splitlines())
+    assert told["3.11"] != told["3.12"]
+    assert told["3.12"] == told["3.14"]
