@@ -13,6 +13,7 @@ from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
+from launcher.gui.updates import UpdatesCard
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.blocks import Card, PageHead
 from launcher.gui.widgets.flow import headed
@@ -49,12 +50,15 @@ class AboutPage(QWidget):
         self._looking.setObjectName("secondary")
         self._looking.setWordWrap(True)
         self._card.body.addWidget(self._looking)
+        self.updates = UpdatesCard(controller)
         column = headed(self, tr("Versions"), head, self._problem)
+        column.addWidget(self.updates)
         column.addWidget(self._card)
         column.addStretch()
 
     def shown(self) -> None:
-        """Look at what runs here."""
+        """Look at what runs here, and whether there is a newer version."""
+        self.updates.shown()
         self._controller.bridge.run(_look, done=self._show, failed=self._fail)
 
     @property

@@ -20,11 +20,14 @@ from launcher.base.paths import state_dir
 from launcher.gui import theme, words
 from launcher.gui.single import SingleInstance
 from launcher.gui.tray import make_icon
+from launcher.gui.updates import tell_of_newer
 from launcher.gui.window import Window
 from launcher.settings_declared import MOTION, SYSTEM
 
 _AHEAD_MS = 1_000
 """After the first paint, before pages that nobody has asked for are built."""
+_UPDATES_MS = 10_000
+"""After the first paint, before it is looked whether there is a newer version."""
 
 
 class FirstPaint(QObject):
@@ -114,6 +117,7 @@ def _painted(window: Window, options: argparse.Namespace, file: Path | None, pic
     if picture is None:
         window.add_tray()
         QTimer.singleShot(_AHEAD_MS, window, window.build_ahead)
+        QTimer.singleShot(_UPDATES_MS, window, lambda: tell_of_newer(window))
     else:
         from launcher.gui.screenshot import Photographer
 

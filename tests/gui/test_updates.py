@@ -1,0 +1,139 @@
+"""Newer versions in the window: told once, shown with their notes, received, paused, installed."""
+
+from pathlib import Path
+
+import pytest
+from PySide6.QtGui import QGuiApplication
+from pytestqt.qtbot import QtBot
+
+from launcher import __version__
+from launcher.gui.updates import UpdatesCard, tell_of_newer
+from launcher.gui.window import Window
+from launcher.updates import install as installing
+from launcher.updates.check import VARIABLE
+from launcher.updates.way import Way
+from tests.updates.published import CONTENT, Release
+
+NEWER = f"Version 7.0.0 is out; this is {__version__}."
+
+
+@pytest.fixture
+def card(window: Window, release: Release) -> UpdatesCard:
+    """The card of the About page, which was not looked at yet."""
+    window.show_page("about")
+    card: UpdatesCard = window.page("about").updates
+    return card
+
+
+def shown(card: UpdatesCard) -> list[str]:
+    """The buttons and texts that are seen."""
+    widgets = (card.said, card.notes, card.line, card.get, card.look, card.copy, card.cancel)
+    return [each.text() for each in widgets if each.isVisible()]
+
+
+def reach(qtbot: QtBot, card: UpdatesCard, text: str) -> None:
+    qtbot.waitUntil(lambda: text in card.said.text(), timeout=60_000)
+
+
+def test_a_newer_version_is_shown_with_its_notes_and_installed(
+    card: UpdatesCard, by_script: Path, qtbot: QtBot, home: Path
+) -> None:
+    reach(qtbot, card, NEWER)  # as it is shown, a week has gone by
+    assert shown(card) == [NEWER, "Faster.\nQuieter.", "Get version 7.0.0 (500 kB)", "Look for a newer version"]
+    card.get.click()
+    reach(qtbot, card, "Version 7.0.0 is installed. It is the one that starts from now on.")
+    assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
+    assert shown(card)[2:] == ["Look for a newer version"]
+
+
+def test_a_download_is_paused_and_goes_on(
+    card: UpdatesCard, release: Release, by_script: Path, qtbot: QtBot, home: Path
+) -> None:
+    reach(qtbot, card, NEWER)
+    release.at("slow=100000")
+    card.look.click()
+    qtbot.waitUntil(lambda: card.look.isEnabled(), timeout=60_000)
+    card.get.click()
+    qtbot.waitUntil(lambda: " of 500 kB are here." in card.said.text(), timeout=60_000)
+    assert shown(card)[2:] == ["Pause"]
+    card.cancel.click()
+    reach(qtbot, card, "Paused. What has arrived is kept")
+    release.at()
+    card.look.click()
+    reach(qtbot, card, NEWER)
+    card.get.click()
+    reach(qtbot, card, "Version 7.0.0 is installed.")
+    assert (home / "cache" / "updates" / "7.0.0" / "install.sh").read_bytes() == CONTENT
+
+
+def test_debians_package_is_left_to_the_user(
+    card: UpdatesCard, release: Release, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    monkeypatch.setattr(installing, "way", lambda: Way.DEB)
+    release.publish(name="mtp-launcher_7.0.0_amd64.deb")
+    card.look.click()
+    qtbot.waitUntil(card.get.isVisible, timeout=60_000)
+    card.get.click()
+    reach(qtbot, card, "Close this program, then run this in a terminal:")
+    path = home / "cache" / "updates" / "7.0.0" / "mtp-launcher_7.0.0_amd64.deb"
+    assert card.line.text() == f"sudo apt install {path}"
+    card.copy.click()
+    assert QGuiApplication.clipboard().text() == card.line.text()
+
+
+def test_what_goes_wrong_is_said_and_can_be_tried_again(
+    card: UpdatesCard, release: Release, by_script: Path, qtbot: QtBot
+) -> None:
+    reach(qtbot, card, NEWER)
+    release.publish(content=b"echo 'Error: The disk is full.'; echo 'Make room.'; exit 1\n")
+    card.look.click()
+    reach(qtbot, card, NEWER)
+    qtbot.waitUntil(lambda: "bytes" in card.get.text(), timeout=60_000)
+    card.get.click()
+    reach(qtbot, card, "The disk is full. Make room.")
+    assert card.get.isVisible()
+    release.at("404")
+    card.look.click()
+    reach(qtbot, card, "has no such file")
+
+
+def test_where_there_is_none_that_is_said(card: UpdatesCard, release: Release, qtbot: QtBot) -> None:
+    reach(qtbot, card, "In a checkout: `git pull`")
+    assert not card.get.isVisible()
+    release.publish(__version__)
+    card.look.click()
+    reach(qtbot, card, f"This is version {__version__}. There is no newer one.")
+    assert not card.get.isVisible()
+
+
+def test_without_an_address_it_is_said_when_asked(
+    window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    window.show_page("about")
+    card: UpdatesCard = window.page("about").updates
+    assert card.said.text() == f"This is version {__version__}."
+    card.look.click()
+    reach(qtbot, card, "This build does not say where its releases are")
+
+
+def test_the_window_tells_of_each_newer_version_once(window: Window, release: Release, qtbot: QtBot) -> None:
+    def look() -> None:
+        told: list[bool] = []
+        ended = tell_of_newer(window)
+        qtbot.waitUntil(ended._future.done, timeout=60_000)
+        window.controller.bridge.run(_nothing, done=told.append)  # which is told after what that has told
+        qtbot.waitUntil(lambda: bool(told), timeout=60_000)
+
+    look()
+    assert window.notice.text.text() == NEWER
+    window.notice.buttons[0].click()
+    assert window.page_name == "about"
+    assert not window.notice.isVisible()
+    reach(qtbot, window.page("about").updates, NEWER)
+    look()
+    assert not window.notice.isVisible()
+
+
+async def _nothing(_tell: object) -> bool:
+    return True
