@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 class PageSpec:
     """A page: its name, the title in the rail, the key that shows it, and the class as "module:Class".
 
-    The class is a QWidget that takes the controller, with optional methods `shown()` and `hidden()`. `ahead` is False
-    for one that takes longer to build than a window may stand still: it is built when it is first shown.
+    The class is a QWidget that takes the controller, with optional methods `shown()`, `hidden()` and, where it takes
+    long to build, `build_on() -> bool`, which does the next step of that, if one is left. `ahead` is False for a page
+    that is only built when it is first shown.
     """
 
     name: str
@@ -40,11 +41,11 @@ class PageSpec:
 
 PAGES = (
     PageSpec("start", mark("Start"), "Ctrl+1", "launcher.gui.start.page:StartPage"),
-    PageSpec("cockpit", mark("Cockpit"), "Ctrl+2", "launcher.gui.cockpit.page:CockpitPage", ahead=False),
+    PageSpec("cockpit", mark("Cockpit"), "Ctrl+2", "launcher.gui.cockpit.page:CockpitPage"),
     PageSpec("tune", mark("Tune"), "Ctrl+3", "launcher.gui.tune.page:TunePage"),
     PageSpec("models", mark("Models"), "Ctrl+4", "launcher.gui.models.page:ModelsPage"),
     PageSpec("logs", mark("Logs"), "Ctrl+5", "launcher.gui.logs.page:LogsPage"),
-    PageSpec("settings", mark("Settings"), "Ctrl+,", "launcher.gui.settings.page:SettingsPage", ahead=False),
+    PageSpec("settings", mark("Settings"), "Ctrl+,", "launcher.gui.settings.page:SettingsPage"),
     PageSpec("keys", mark("Keyboard"), "F1", "launcher.gui.keys:KeysPage", in_rail=False),
     PageSpec("about", mark("About"), "", "launcher.gui.about:AboutPage", in_rail=False),
 )

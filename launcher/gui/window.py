@@ -12,6 +12,7 @@ from PySide6.QtGui import (
     QHideEvent,
     QKeyEvent,
     QPaintEvent,
+    QResizeEvent,
     QShortcut,
     QShowEvent,
     QWindowStateChangeEvent,
@@ -107,13 +108,21 @@ class Window(QMainWindow):
 
     def page(self, name: str) -> Any:  # noqa: ANN401 -- each has a class of its own
         """Return a page, which is built when it is first asked for."""
+        while self._build_on(name):
+            pass
+        return self._pages[name]
+
+    def _build_on(self, name: str) -> bool:
+        """Begin a page, or do the next step of one that is built in steps; return whether it did anything."""
         page = self._pages.get(name)
         if page is None:
             page = self._pages[name] = self._specs[name].build(self.controller)
-            for button in page.findChildren(QPushButton):
-                button.setAutoDefault(True)  # Enter presses the button that has the focus
             self._stack.addWidget(page)
-        return page
+        elif not getattr(page, "build_on", bool)():
+            return False
+        for button in page.findChildren(QPushButton):
+            button.setAutoDefault(True)  # Enter presses the button that has the focus
+        return True
 
     def build_ahead(self) -> None:
         """Do the next step of what pages need before they are shown, while nothing else is to be done, and so on."""
@@ -128,8 +137,7 @@ class Window(QMainWindow):
             if spec.in_rail and name not in self._pages:
                 spec.load()
                 yield True
-            if spec.in_rail and spec.ahead and name not in self._pages:
-                self.page(name)
+            while spec.in_rail and spec.ahead and self._build_on(name):
                 yield True
 
     @Slot(str)
@@ -160,6 +168,11 @@ class Window(QMainWindow):
             self.show_page(self._page_before)
         else:
             super().keyPressEvent(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
+        """Leave the pages room."""
+        super().resizeEvent(event)
+        self.rail.fit(event.size().width())
 
     def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802
         """Tell the page that it is shown, once it is painted."""

@@ -274,6 +274,8 @@ def test_panes_are_hidden_widened_and_remembered(page: CockpitPage, qtbot: QtBot
     qtbot.mouseClick(shown(page, "Plots"), Qt.MouseButton.LeftButton)
     assert not page.plots.isVisible()
     again = CockpitPage(demo.controller)
+    while again.build_on():
+        pass
     again.setParent(demo)
     assert not again.panes.shows("plots")
     qtbot.mouseClick(shown(page, "Plots"), Qt.MouseButton.LeftButton)

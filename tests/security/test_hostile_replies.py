@@ -199,6 +199,8 @@ class TestInTheWindow:
 
     def test_no_label_takes_text_for_html(self, pane: ChatPane, qtbot: QtBot) -> None:
         cockpit, chip = CockpitPage(Controller()), StatusChip()
+        while cockpit.build_on():
+            pass
         for widget in (cockpit, chip):
             qtbot.addWidget(widget)
         labels = [label for widget in (pane, cockpit, chip) for label in widget.findChildren(QLabel)]

@@ -1,5 +1,7 @@
 """The Cockpit: sliders left, plots in the middle, the chat right, and what must be said above them."""
 
+from collections.abc import Iterator
+
 from PySide6.QtCore import QTimer, Slot
 from PySide6.QtGui import QResizeEvent, QShortcut
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QStackedWidget, QVBoxLayout, QWidget
@@ -15,13 +17,15 @@ from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
 from launcher.gui.plots.panel import PlotPanel
+from launcher.gui.sentences import say
 from launcher.gui.service import DEMO
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets import EmptyState, PageHead
 from launcher.gui.words import tr
 
-_CRAMPED, _WORDS_WIDTH = 360, 260
-"""In pixels: a page with narrow edges is narrower; what the title and the line beside it need beside the buttons."""
+_CRAMPED, _LOW, _WORDS_WIDTH = 360, 560, 260
+"""In pixels: a page with narrow edges is narrower, one that leaves out what is said elsewhere, too, is lower; what the
+title and the line beside it need beside the buttons."""
 
 
 class CockpitPage(QWidget):
@@ -30,9 +34,26 @@ class CockpitPage(QWidget):
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
+        self._wordless = False
+        """Whether there is no room for a line beside the title."""
+        self._steps = self._build()
+        self.build_on()
+
+    def build_on(self) -> bool:
+        """Build the next part, if one is left."""
+        return next(self._steps, False)
+
+    def _build(self) -> Iterator[bool]:
+        controller = self._controller
+        self._layout = QVBoxLayout(self)
+        self._layout.setSpacing(theme.px(theme.GAP_M))
         self.state = SettingsState(controller, self)
-        self.chat, self.plots = ChatPane(controller), PlotPanel(controller)
+        self.chat = ChatPane(controller)
+        yield True
+        self.plots = PlotPanel(controller)
+        yield True
         self.controls, self.memory = ControlsPane(self.state, controller), MemoryCard(self.state)
+        yield True
         self.notices, self.copy_panel = Notices(controller), CopyPanel(controller)
         self.copy_panel.copied.connect(self.notices.say)
         self.welcome = self._make_welcome()
@@ -49,20 +70,19 @@ class CockpitPage(QWidget):
         )
         for place, stretch in enumerate((0, 3, 2)):
             self.panes.setStretchFactor(place, stretch)
-        layout = self._layout = QVBoxLayout(self)
-        layout.setSpacing(theme.px(theme.GAP_M))
-        layout.addWidget(self._make_head())
+        self._layout.addWidget(self._make_head())
         self._below = QHBoxLayout()
         self._below.addStretch()
-        layout.addLayout(self._below)
-        layout.addWidget(self.notices)
-        layout.addWidget(self.copy_panel)
-        layout.addWidget(self.panes, 1)
+        self._layout.addLayout(self._below)
+        self._layout.addWidget(self.notices)
+        self._layout.addWidget(self.copy_panel)
+        self._layout.addWidget(self.panes, 1)
         QShortcut("Ctrl+Return", self, self.controls.changes.apply_now)
         controller.view_changed.connect(self.show_view)
         controller.launched.connect(self._show_launch)
         controller.chat_asked.connect(self.chat.prompt.setFocus)
         self.show_view(controller.view)
+        yield True
 
     def shown(self) -> None:
         """Look at the machine's memory, and draw what came, now that somebody looks."""
@@ -75,9 +95,13 @@ class CockpitPage(QWidget):
         cramped = self.width() < theme.px(_CRAMPED)
         side, end = theme.px(theme.GAP if cramped else theme.GAP_XL), theme.px(theme.GAP_L)
         self._layout.setContentsMargins(side, end, side, end)
+        low, room = self.height() < theme.px(_LOW), self.width() - 2 * side
+        self.memory.show_legend(shows=not low)
         buttons = (self._switches, self._restart, self._stop, self._copy)
-        needed = sum(each.sizeHint().width() + theme.px(theme.GAP_M) for each in buttons) + theme.px(_WORDS_WIDTH)
-        below = needed > self.width() - 2 * side
+        needed = sum(each.sizeHint().width() + theme.px(theme.GAP_M) for each in buttons)
+        self._wordless = low and needed + self.head.title.sizeHint().width() <= room < needed + theme.px(_WORDS_WIDTH)
+        self._show_words(self._controller.view)
+        below = not self._wordless and needed + theme.px(_WORDS_WIDTH) > room
         if below and self._below.count() == 1:
             self._below.addWidget(self._switches)
         elif not below and self._below.count() > 1:
@@ -87,7 +111,7 @@ class CockpitPage(QWidget):
     @Slot(object)
     def show_view(self, view: View) -> None:
         """Show the state of the controls."""
-        self.head.show_subtitle(view.settings)
+        self._show_words(view)
         runs = not (view.can_start or view.offers_demo)
         self._start.setVisible(view.can_start)
         self._stop.setVisible(runs)
@@ -103,10 +127,16 @@ class CockpitPage(QWidget):
     def _show_launch(self, launch: object) -> None:
         """Be ready for a question."""
         self.show_view(self._controller.view)
-        self._note.setText(self._controller.note)
-        self._note.setVisible(launch is not None and bool(self._controller.note))
+        self._note.setText(say(self._controller.note))
+        self._show_words(self._controller.view)
         if launch is not None and self.isVisible() and not self.controls.isAncestorOf(self.focusWidget()):
             QTimer.singleShot(0, self.chat.prompt, self.chat.prompt.setFocus)
+
+    def _show_words(self, view: View) -> None:
+        """Show the line beside the title and the one above the memory, where there is room for them."""
+        self.head.show_subtitle("" if self._wordless else view.settings)
+        has_note = self._controller.launch is not None and bool(self._controller.note)
+        self._note.setVisible(has_note and self.memory.bar.has_legend)
 
     def _make_head(self) -> PageHead:
         self.head = PageHead(tr("Cockpit"), beside=True)

@@ -1,7 +1,7 @@
 """The Settings page: every declared setting in its group, searched, changed and taken back."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from PySide6.QtCore import QCoreApplication, Qt, Slot
@@ -52,8 +52,22 @@ class SettingsPage(QWidget):
         self.banner = Banner()
         self.sharing = SharingCard(controller)
         self.sharing.failed.connect(self._fail)
-        self._lay_out()
+        self.token = self._make_token_row()
+        self.none = Label()
+        self.none.setObjectName("secondary")
+        self.none.setWordWrap(True)
+        self.none.hide()
+        self._path = Elided()
+        self._path.setObjectName("secondary")
+        self._path.setTextInteractionFlags(theme.SELECTABLE)
+        self._where = self._make_path_line()
+        self._steps = self._lay_out()
+        self.build_on()
         controller.setting_changed.connect(self._take_setting)
+
+    def build_on(self) -> bool:
+        """Build the next card, if one is left."""
+        return next(self._steps, False)
 
     def shown(self) -> None:
         """Read how all stand: the file may have been edited."""
@@ -113,7 +127,7 @@ class SettingsPage(QWidget):
     @Slot(str, object)
     def _take_setting(self, name: str, value: Value) -> None:
         """Look anew where another page changed it."""
-        standing = self.rows[name].standing
+        standing = self.rows[name].standing if name in self.rows else None  # not while it is being built
         if standing is not None and standing.value != value:
             self.shown()
 
@@ -144,47 +158,14 @@ class SettingsPage(QWidget):
         row = self.rows[standing.setting.name]
         row.show_standing(standing, _words(standing.setting, settings.default_of(standing.setting)))
 
-    def _lay_out(self) -> None:
-        column = QVBoxLayout()
-        column.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
-        column.setSpacing(theme.px(theme.GAP_L))
-        for declared in SETTINGS:
-            card = self.cards.get(declared.group)
-            if card is None:
-                card = self.cards[declared.group] = Card(tr(declared.group))
-                column.addWidget(card)
-            row = self.rows[declared.name] = Row(declared)
-            row.changed.connect(self.change)
-            row.reset.connect(self.reset)
-            card.body.addWidget(row)
-            if declared.name == APPLY:
-                column.addWidget(self.sharing)  # after the server's card
-        self.token = self._make_token_row()
-        self.cards[_TOKEN_GROUP].body.addWidget(self.token)
-        self.none = Label()
-        self.none.setObjectName("secondary")
-        self.none.setWordWrap(True)
-        self.none.hide()
-        column.addWidget(self.none)
-        self._path = Elided()
-        self._path.setObjectName("secondary")
-        self._path.setTextInteractionFlags(theme.SELECTABLE)
-        kept = Label(tr("Kept in"))
-        kept.setObjectName("secondary")
-        self._where = QWidget()
-        self._where.setObjectName("plain")
-        self._where.hide()
-        where = QHBoxLayout(self._where)
-        where.setContentsMargins(0, 0, 0, 0)
-        where.setSpacing(theme.px(6))
-        where.addWidget(kept)
-        where.addWidget(self._path, 1)
-        column.addWidget(self._where)
-        column.addStretch()
+    def _lay_out(self) -> Iterator[bool]:
+        """Lay out the page: its frame, then a card a step, then what stands under them."""
         inner = QWidget()
         inner.setObjectName("plain")
-        inner.setLayout(column)
         inner.setMaximumWidth(theme.px(_WIDEST))
+        column = QVBoxLayout(inner)
+        column.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
+        column.setSpacing(theme.px(theme.GAP_L))
         area = QScrollArea()
         area.setWidgetResizable(True)
         area.setWidget(inner)
@@ -199,7 +180,43 @@ class SettingsPage(QWidget):
         layout.setSpacing(theme.px(theme.GAP_L))
         for widget in (head, self.banner, area):
             layout.addWidget(widget)
-        self.show_found("")
+        for group in dict.fromkeys(declared.group for declared in SETTINGS):
+            yield True
+            self.cards[group] = self._make_card(group)
+            column.addWidget(self.cards[group])
+            if group == settings.setting(APPLY).group:
+                column.addWidget(self.sharing)
+        yield True
+        column.addWidget(self.none)
+        column.addWidget(self._where)
+        column.addStretch()
+        self.show_found(self.search.text())
+        yield True
+
+    def _make_card(self, group: str) -> Card:
+        card = Card(tr(group))
+        for declared in SETTINGS:
+            if declared.group == group:
+                row = self.rows[declared.name] = Row(declared)
+                row.changed.connect(self.change)
+                row.reset.connect(self.reset)
+                card.body.addWidget(row)
+        if group == _TOKEN_GROUP:
+            card.body.addWidget(self.token)
+        return card
+
+    def _make_path_line(self) -> QWidget:
+        kept = Label(tr("Kept in"))
+        kept.setObjectName("secondary")
+        line = QWidget()
+        line.setObjectName("plain")
+        line.hide()
+        layout = QHBoxLayout(line)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(theme.px(6))
+        layout.addWidget(kept)
+        layout.addWidget(self._path, 1)
+        return line
 
     def _make_token_row(self) -> QWidget:
         title = Label(tr("Hugging Face token"))
