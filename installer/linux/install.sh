@@ -184,7 +184,7 @@ find_python() {
 install_packages() {
     # uv tool install looks at no hashes. So all is first brought into a cache by hash, and then taken from there.
     "$uv" pip install --quiet --python "$python" --target "$work/checked" --require-hashes --only-binary :all: \
-        --no-deps "$@" -r "$work/$lock" || stopped "The packages could not be fetched."
+        "$@" -r "$work/$lock" || stopped "The packages could not be fetched."
     rm -rf "$work/checked"
     "$uv" tool install --quiet --python "$python" --offline --no-build --constraints "$work/$lock" "$@" \
         "$work/$wheel" || stopped "The packages could not be installed."
