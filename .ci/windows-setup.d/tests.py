@@ -1,7 +1,7 @@
 """Runs the tests that a Windows Python can run here: tests.py TESTING CHECKOUT, by the installed program's python.exe.
 
-TESTING holds pytest and its plugins. Left out are tests of the window, of POSIX programs, and of what wine does otherwise
-than Windows; the rest runs against the installed program.
+TESTING holds pytest and its plugins. Left out are tests of the window, of POSIX programs, and of what wine does
+otherwise than Windows; the rest runs against the installed program.
 """
 
 import os

@@ -2,7 +2,6 @@
 # ruff: noqa: S607
 
 import os
-import re
 import subprocess
 import time
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ class Wine:
     def __init__(self, prefix: Path, python: Path) -> None:
         self.drive = prefix / "drive_c"
         self._prefix, self._python = prefix, python
+        self._errors = prefix.with_name("programs.log").open("ab")
 
     @property
     def user(self) -> Path:
@@ -53,12 +53,12 @@ class Wine:
         return Ended(process.returncode, output, time.monotonic() - began_s)
 
     def start(self, line: str, **environment: str) -> "subprocess.Popen[str]":
-        """Start a command line; its output is a pipe."""
+        """Start a command line; its output is a pipe, its errors go into programs.log."""
         return subprocess.Popen(
             ["wine", str(self._python), "-X", "utf8", "-c", _START, line],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=self._errors,
             text=True,
             errors="replace",
             env={**os.environ, **environment},
@@ -87,7 +87,7 @@ class Wine:
         return lines
 
     def value(self, key: str, name: str) -> str | None:
-        """Return a value of the registry, or None."""
-        ended = self.run(f'reg query "{key}" /v "{name}"')
-        found = re.search(rf"{re.escape(name)}\s+REG_\w+\s+(.*)", ended.output)
-        return found[1].strip() if found and ended.code == 0 else None
+        """Return a value of the user's registry, or None."""
+        script = f"import winreg as w; print(w.QueryValueEx(w.OpenKey(w.HKEY_CURRENT_USER, r'{key}'), '{name}')[0])"
+        ended = self.run(f'"{self.path(self._python)}" -X utf8 -c "{script}"')
+        return ended.output.strip() if ended.code == 0 else None

@@ -19,7 +19,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from contents import (
+from bundle import (
     HERE,
     BuildError,
     Package,

@@ -1,7 +1,7 @@
 ; The Windows setup program (build.py packs it). Per user, no administrator, no network.
 ;
 ;   setup.exe /S [/D=FOLDER]                  silently; /D comes last and takes no quotes
-;   uninstall.exe /S [/MODELS=remove]
+;   "Uninstall MTP Launcher.exe" /S [/MODELS=remove]
 ;
 ; Exit codes: 0 done, 1 cancelled, 2 broken off, 3 a running copy does not end, 4 no room, 5 a folder that cannot be
 ; used, 6 this Windows is too old. Why it ended is also in %TEMP%\mtp-launcher-setup.log, unless it is 0 or 1.
@@ -20,7 +20,7 @@ SetCompressorDictSize 64
 !define UNINSTALL_KEY "Software\Microsoft\Windows\CurrentVersion\Uninstall\${APP}"
 !define RUN_KEY "Software\Microsoft\Windows\CurrentVersion\Run" ; launcher/autostart.py
 !define RUN_VALUE "MTP Launcher"
-!define UNINSTALLER "uninstall.exe"                             ; launcher/updates/way.py
+!define UNINSTALLER "Uninstall ${APP}.exe"                   ; launcher/updates/way.py
 !define DATA "$LOCALAPPDATA\mtp-launcher"                       ; launcher/base/paths.py
 !define LOG "$TEMP\mtp-launcher-setup.log"
 !define RUNNING "Local\MTP Launcher"                            ; launcher/base/running_mark.py: a mutex

@@ -48,5 +48,5 @@ def mark_running() -> None:
 
         threading.Thread(target=end_when_asked, name="end when setup asks", daemon=True).start()
         program = Path(sys.executable)
-        if program.stem.lower() == "pythonw" and (program.parents[1] / "uninstall.exe").is_file():
+        if program.stem.lower() == "pythonw" and (program.parents[1] / "Uninstall MTP Launcher.exe").is_file():
             ctypes.WinDLL("shell32").SetCurrentProcessExplicitAppUserModelID(APP_ID)

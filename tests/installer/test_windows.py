@@ -1,0 +1,215 @@
+"""The Windows setup program, as far as it can be told without building it (.ci/windows-setup does that)."""
+
+import hashlib
+import importlib
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from launcher import autostart
+from launcher.base import paths, running_mark
+from launcher.updates.way import Way, way
+
+ROOT = Path(__file__).parents[2]
+HERE = ROOT / "installer" / "windows"
+STARTER = next(Path(sys.prefix).glob("lib/python3*/site-packages/pip/_vendor/distlib/t64.exe"))
+"""A small 64-bit Windows program that comes with pip."""
+BUILDS_WHEELS = {"hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers"}
+
+
+@pytest.fixture
+def bundle(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """What decides about the contents."""
+    monkeypatch.syspath_prepend(str(HERE))
+    return importlib.import_module("bundle")
+
+
+@pytest.fixture
+def build(bundle: ModuleType) -> ModuleType:
+    """The build script."""
+    return importlib.import_module("build")
+
+
+def locked(path: Path) -> dict[str, tuple[str, set[str]]]:
+    """Return what a lock file names for CPython 3.11: the version and the hashes of each package."""
+    packages = {}
+    for block in re.split(r"\n(?=[a-z])", path.read_text()):
+        found = re.match(r"([a-z0-9-]+)==([^\s;]+)(?: ; (.*))?", block)
+        if found and ">=" not in (found[3] or ""):
+            packages[found[1]] = found[2], set(re.findall(r"sha256:([0-9a-f]{64})", block))
+    return packages
+
+
+def test_the_wheels_are_those_that_everybody_else_gets() -> None:
+    everywhere, here = locked(ROOT / "requirements.lock"), locked(HERE / "wheels.lock")
+    runtime_version, _ = here.pop("msvc-runtime")
+    assert runtime_version
+    assert set(here) == set(everywhere) - BUILDS_WHEELS
+    for name, (version, hashes) in here.items():
+        assert (version, len(hashes)) == (everywhere[name][0], 1), name
+        assert hashes <= everywhere[name][1], name
+
+
+def test_setup_and_program_know_each_other_by_the_same_names() -> None:
+    script = (HERE / "setup.nsi").read_text("utf-8")
+    defined = dict(re.findall(r'^!define (\w+) "([^"]*)"', script, re.MULTILINE))
+    defined = {name: value.replace("${APP}", defined["APP"]) for name, value in defined.items()}
+    assert (defined["RUNNING"], defined["END"]) == (running_mark.RUNNING, running_mark.END)
+    assert defined["APP_ID"] == running_mark.APP_ID
+    assert (defined["RUN_KEY"], defined["RUN_VALUE"]) == (autostart.RUN_KEY, autostart.RUN_VALUE)
+    assert defined["DATA"] == f"$LOCALAPPDATA\\{paths._APP}"
+
+
+def test_an_installed_copy_knows_that_setup_brought_it(tmp_path: Path) -> None:
+    [uninstaller] = re.findall(r'^!define UNINSTALLER "([^"]+)"', (HERE / "setup.nsi").read_text("utf-8"), re.MULTILINE)
+    (tmp_path / "app").mkdir()
+    (tmp_path / uninstaller.replace("${APP}", "MTP Launcher")).touch()
+    assert way(tmp_path / "app", tmp_path, tmp_path) is Way.SETUP
+
+
+def test_it_says_everything_in_both_languages() -> None:
+    words = (HERE / "words.nsh").read_text("utf-8")
+    said = {
+        (name, language): text for name, language, text in re.findall(r'LangString (\w+) \$\{(\w+)\} "(.*)"', words)
+    }
+    names = {name for name, _ in said}
+    assert set(said) == {(name, language) for name in names for language in ("EN", "ZH")}
+    used = set(re.findall(r"\$\((\w+)\)", (HERE / "setup.nsi").read_text("utf-8")))
+    assert used == names
+    for name in names:
+        english, chinese = (re.findall(r"\$\{?\w+\}?", said[name, language]) for language in ("EN", "ZH"))
+        assert set(english) == set(chinese), name
+
+
+def test_python_is_taken_file_by_file(bundle: ModuleType, tmp_path: Path) -> None:
+    lines = [line for line in (HERE / "python.lock").read_text().splitlines() if not line.startswith("#")]
+    assert len(lines) == 34
+    archive = tmp_path / "python.zip"
+    with zipfile.ZipFile(archive, "w") as opened:
+        for line in lines:
+            opened.writestr("folder/" + line.split("  ")[1], b"another file")
+    with pytest.raises(bundle.BuildError, match="is not the file that"):
+        bundle.unpack_python(archive, tmp_path)
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.writestr("something", b"else")
+    with pytest.raises(bundle.BuildError, match="does not hold one copy"):
+        bundle.unpack_python(archive, tmp_path)
+
+
+def test_what_the_window_imports_of_qt_is_kept(bundle: ModuleType) -> None:
+    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "launcher" / "gui").rglob("*.py"))
+    modules = set(re.findall(r"^\s*from PySide6\.(Qt\w+) import", sources, re.MULTILINE))
+    assert {"QtCore", "QtWidgets"} <= modules
+    for module in modules:
+        assert bundle.is_kept(f"PySide6/{module}.pyd"), module
+        assert bundle.is_kept(f"PySide6/Qt6{module[2:]}.dll"), module
+    assert not bundle.is_kept("PySide6/QtQuick.pyd")
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("numpy/_core/_multiarray_umath.cp311-win_amd64.pyd", True),
+        ("numpy/_core/tests/test_umath.py", False),
+        ("numpy/testing/__init__.py", True),
+        ("numpy.libs/msvcp140-a4c2229bdc2a2a630acdc095b4d86008.dll", True),
+        ("shiboken6/msvcp140.dll", False),
+        ("launcher/_data/resources/demo/demo.gguf.xz", True),
+        ("launcher/engine/builtin.py", True),
+        ("pyqtgraph/examples/Plotting.py", False),
+        ("numpy-2.4.6.dist-info/licenses/LICENSE.txt", True),
+        ("numpy-2.4.6.dist-info/RECORD", False),
+    ],
+)
+def test_what_is_kept_of_wheels(bundle: ModuleType, name: str, kept: bool) -> None:
+    assert bundle.is_kept(name) is kept
+
+
+def test_a_wheel_goes_in_without_what_is_never_used(bundle: ModuleType, tmp_path: Path) -> None:
+    wheel, tree = tmp_path / "thing-1.0-py3-none-any.whl", tmp_path / "tree"
+    with zipfile.ZipFile(wheel, "w") as opened:
+        opened.writestr("thing/__init__.py", "value = 1\n")
+        opened.writestr("thing/tests/test_it.py", "")
+        opened.writestr("thing-1.0.data/scripts/thing", "")
+        opened.writestr("thing-1.0.dist-info/METADATA", "Name: thing\nVersion: 1.0\nLicense-Expression: MIT\n\nText")
+    package, left_out = bundle.unpack_wheel(wheel, tree)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    assert package == bundle.Package("thing", "1.0", "MIT", wheel.name, digest)
+    assert left_out == ["thing-1.0.data/scripts/thing", "thing/tests/test_it.py"]
+    bundle.compile_modules(tree)
+    files = bundle.settle(tree, 1_700_000_000)
+    names = [path.relative_to(tree / "Lib" / "site-packages").as_posix() for path in files]
+    compiled = f"thing/__pycache__/__init__.{sys.implementation.cache_tag}.pyc"
+    assert names == ["thing-1.0.dist-info/METADATA", "thing/__init__.py", compiled]
+    assert {path.stat().st_mtime for path in files} == {1_700_000_000}
+    assert str(tmp_path).encode() not in files[2].read_bytes()
+
+
+def test_a_library_that_something_wants_may_not_be_left_out(bundle: ModuleType) -> None:
+    assert "KERNEL32.dll" in list(bundle.imported(STARTER.read_bytes()))
+    bundle.check_libraries([STARTER], ["somewhere/other.dll"])
+    with pytest.raises(bundle.BuildError, match=r"t64.exe wants KERNEL32.dll"):
+        bundle.check_libraries([STARTER], ["somewhere/kernel32.dll"])
+    with pytest.raises(bundle.BuildError, match="64-bit"):
+        list(bundle.imported(STARTER.with_name("t32.exe").read_bytes()))
+
+
+def test_files_are_unpacked_in_one_order_and_beside_the_old_ones(build: ModuleType, tmp_path: Path) -> None:
+    names = ["b.txt", "Lib/a$b.py", "Lib/c.py"]
+    lines = list(build.instructions(tmp_path, [tmp_path / name for name in names]))
+    assert lines == [
+        'SetOutPath "$INSTDIR\\app.new"',
+        f'File "{tmp_path}/b.txt"',
+        'SetOutPath "$INSTDIR\\app.new\\Lib"',
+        f'File "{tmp_path}/Lib/a$$b.py"',
+        f'File "{tmp_path}/Lib/c.py"',
+    ]
+
+
+def test_a_program_that_is_missing_is_named(
+    build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(build.sys, "version_info", (3, 11, 0))
+    assert build.main([str(tmp_path / "folder")]) == 1
+    assert capsys.readouterr().err == "Error: makensis is not here: apt-get install nsis\n"
+    monkeypatch.setattr(build.sys, "version_info", (3, 10, 0))
+    assert build.main([str(tmp_path / "folder")]) == 1
+    assert "Run this with CPython 3.11" in capsys.readouterr().err
+
+
+def test_signing_takes_the_place_of_the_program_only_when_it_succeeds(tmp_path: Path) -> None:
+    signer, program = tmp_path / "osslsigncode", tmp_path / "setup.exe"
+    signer.write_text(
+        "#!/bin/sh\n"
+        'echo "$*" >"${0%/*}/words"\n'
+        '[ -z "$REFUSES" ] || exit 3\n'
+        'while [ "$1" != -out ]; do shift; done\n'
+        'printf signed >"$2"\n'
+    )
+    signer.chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "SIGN_WITH": '["mine.pfx", "secret.txt", ""]',
+        "SOURCE_DATE_EPOCH": "1700000000",
+    }
+    for refuses, code, content in (("yes", 3, "plain"), ("", 0, "signed")):
+        program.write_text("plain")
+        ended = subprocess.run(
+            [sys.executable, str(HERE / "sign.py"), str(program)], env=environment | {"REFUSES": refuses}, check=False
+        )
+        assert (ended.returncode, program.read_text()) == (code, content)
+    words = (tmp_path / "words").read_text()
+    assert "-pkcs12 mine.pfx -readpass secret.txt -time 1700000000" in words
+
+
+def test_the_icon_has_the_sizes_that_windows_shows() -> None:
+    icon = (HERE / "mtp-launcher.ico").read_bytes()
+    sizes = [icon[6 + 16 * each] or 256 for each in range(icon[4])]
+    assert sizes == [16, 24, 32, 48, 64, 256]
