@@ -1,0 +1,129 @@
+"""Writes manifest.json and SHA256SUMS beside the files of a release: what they are, and what is in them.
+
+    python manifest.py DIST CHANGELOG DEB_CONTENTS WINDOWS_CONTENTS
+
+DEB_CONTENTS is what linux/contents.py wrote, WINDOWS_CONTENTS what windows/build.py did. Runs where the release's own
+wheel and all requirements are installed: the licences of these are theirs to tell. Programs that look for a newer
+version read the part that launcher.updates.manifest declares.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import TypedDict
+
+from linux.contents import wheels
+
+from launcher import __version__
+from launcher.updates.manifest import ANY, MANIFEST, Manifest
+
+_PLATFORMS = {".deb": "linux-x64", ".sh": "linux-x64", ".exe": "windows-x64", ".ps1": "windows-x64"}
+_SUMS = "SHA256SUMS"
+
+
+class Piece(TypedDict):
+    """Something that a file holds or installs, the short name of its licence, and where it comes from."""
+
+    name: str
+    version: str
+    licence: str
+    source: str
+
+
+def newest(changelog: str, version: str) -> str:
+    """Return what the changelog says of a version. Raises ValueError unless that is its first section."""
+    head, _, rest = changelog.partition("\n## ")[2].partition("\n")
+    if head.split(" ")[0] != version:
+        raise ValueError(f"The first section of the changelog is of {head!r}, and not of {version}.")
+    return rest.partition("\n## ")[0].strip()
+
+
+def of_deb(lines: str) -> list[Piece]:
+    """Return what the Debian package holds, from its own list: a line `NAME VERSION | LICENCE | SOURCE` each."""
+    found: list[Piece] = []
+    for line in lines.splitlines():
+        named, licence, source = line.split(" | ")
+        name, version = named.rsplit(" ", 1)
+        found.append(Piece(name=name, version=version, licence=licence, source=source))
+    return found
+
+
+def of_setup(contents: Mapping[str, object]) -> list[Piece]:
+    """Return what the Windows setup program holds, from its own list."""
+    packages = contents["packages"]
+    assert isinstance(packages, list)
+    python = Piece(name="CPython", version="3.11.9", licence="PSF-2.0", source="python.org's embeddable files")
+    return [python] + [
+        Piece(
+            name=each["name"],
+            version=each["version"],
+            licence=each["licence"],
+            source=f"{each['wheel']}, sha256 {each['sha256']}",
+        )
+        for each in packages
+    ]
+
+
+def of_lock(lock: str, known: Iterable[Piece]) -> list[Piece]:
+    """Return what a list of requirements installs. Raises KeyError for one whose licence none of the known tells."""
+    licences = {_plain(each["name"]): each["licence"] for each in known}
+    named = [line.split(" ")[0] for line in lock.splitlines() if line[:1].isalnum()]
+    pins = [each.partition("==") for each in named]
+    return [
+        Piece(name=name, version=version, licence=licences[_plain(name)], source="the package index, by its hash")
+        for name, _, version in pins
+    ]
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def _platform(name: str) -> str:
+    return _PLATFORMS.get(Path(name).suffix, ANY)
+
+
+def _installed() -> list[Piece]:
+    [site] = [Path(each) for each in sys.path if each.endswith("site-packages")]
+    return [
+        Piece(name=each.name, version=each.version, licence=each.licence, source=each.source) for each in wheels(site)
+    ]
+
+
+def main(dist: Path, changelog: Path, deb: Path, windows: Path) -> None:
+    """Write both files. Raises ValueError or KeyError for what does not agree."""
+    epoch_s = int(os.environ["SOURCE_DATE_EPOCH"])
+    setup, here = of_setup(json.loads(windows.read_text("utf-8"))), _installed()
+    own = [each for each in here if each["name"] == "mtp-launcher"]
+    held = {".deb": of_deb(deb.read_text("utf-8")), ".exe": setup}
+    artefacts = []
+    for path in sorted(dist.iterdir()):
+        installs = of_lock(path.read_text("utf-8"), [*here, *setup]) if path.suffix == ".txt" else []
+        artefacts.append(
+            {
+                "name": path.name,
+                "platform": _platform(path.name),
+                "size": path.stat().st_size,
+                "sha256": sha256(path.read_bytes()).hexdigest(),
+                "installs" if installs else "holds": installs or held.get(path.suffix, own),
+            }
+        )
+    told = {
+        "version": __version__,
+        "notes": newest(changelog.read_text("utf-8"), __version__),
+        "built": datetime.fromtimestamp(epoch_s, UTC).isoformat(),
+        "artefacts": artefacts,
+    }
+    text = json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+    Manifest.model_validate_json(text)
+    (dist / MANIFEST).write_text(text, "utf-8")
+    lines = [f"{sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(dist.iterdir())]
+    (dist / _SUMS).write_text("".join(lines), "utf-8")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:5]))
