@@ -28,7 +28,7 @@ def test_our_own_changelog_has_notes_that_a_manifest_may_hold() -> None:
 
 
 def test_what_a_list_of_requirements_installs_is_told_with_licences() -> None:
-    lock = "PyYAML==6.0 \\\n    --hash=sha256:00\ntyping_extensions==4.1 ; python_version < '3.13' \\\n    --hash=sha256:11"
+    lock = "PyYAML==6.0 \\\n    --hash=sha256:00\ntyping_extensions==4.1 ; os_name == 'nt' \\\n    --hash=sha256:11"
     known = [
         manifest.Piece(name="pyyaml", version="6.0", licence="MIT", source="here"),
         manifest.Piece(name="typing-extensions", version="4.1", licence="PSF-2.0", source="here"),
