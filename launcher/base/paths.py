@@ -49,6 +49,25 @@ def check_home() -> None:
         raise HomeUnusable(f"{HOME_VARIABLE} is {home}, but {found} is not a folder.", _remedy(), folder=home)
 
 
+def check_writable() -> None:
+    """Raise HomeUnusable when a folder that the program writes to cannot be written to; missing ones are made."""
+    import tempfile
+
+    from launcher.base.files import make_folder
+
+    for folder in (config_dir(), data_dir(), state_dir(), cache_dir()):
+        try:
+            make_folder(folder)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise HomeUnusable(
+                f"{folder} cannot be written: {error.strerror or error}.",
+                " ".join(("What belongs there is not kept when this program ends.", _remedy())),
+                folder=str(folder),
+            ) from None
+
+
 def refusal(error: OSError) -> LauncherError:
     """Return what the system has refused as a sentence, and what to do about it, also where it was a folder of ours."""
     if lock := getattr(error, "lock_file", None):  # filelock.Timeout

@@ -1,6 +1,7 @@
 """From the command to the first paint, and to the end."""
 
 import argparse
+import asyncio
 import signal
 import socket
 import sys
@@ -16,7 +17,7 @@ from launcher import settings
 from launcher.base.age import process_age_s
 from launcher.base.errors import LauncherError
 from launcher.base.files import private_folder
-from launcher.base.paths import state_dir
+from launcher.base.paths import check_writable, state_dir
 from launcher.gui import theme, words
 from launcher.gui.single import SingleInstance
 from launcher.gui.tray import make_icon
@@ -65,7 +66,7 @@ def run_window(options: argparse.Namespace) -> int:
     application.setQuitOnLastWindowClosed(False)  # a window in the tray is no end
     picture = Path(options.screenshot) if options.screenshot else None
     file = Path(options.file).absolute() if options.file else None
-    single = None if picture else SingleInstance()
+    single = None if picture else one_window()
     if single is not None and not single.first:
         if single.raise_first(file, demo=options.demo):
             return 0
@@ -97,6 +98,27 @@ def run_window(options: argparse.Namespace) -> int:
     return window.exit_code or code
 
 
+def one_window() -> SingleInstance | None:
+    """Return the right to be the one window; None where it cannot be kept: then there may be several."""
+    try:
+        return SingleInstance()
+    except OSError:
+        return None
+
+
+def tell_of_folders(window: Window) -> None:
+    """Say on whatever page that what the user does is not kept, where a folder for it cannot be written."""
+
+    async def look(_tell: object) -> None:
+        await asyncio.to_thread(check_writable)
+
+    def tell(error: LauncherError) -> None:
+        if not window.notice.isVisible():
+            window.notice.tell(str(error), "attention")
+
+    window.controller.bridge.run(look, failed=tell)
+
+
 def _translate_qt(application: QApplication) -> None:
     """Let Qt's own texts, such as those of its file dialog and menus, be in the chosen language where Qt has it."""
     if words.chosen() != "en":
@@ -116,6 +138,7 @@ def _painted(window: Window, options: argparse.Namespace, file: Path | None, pic
         window.open_file(file)
     if picture is None:
         window.add_tray()
+        tell_of_folders(window)
         QTimer.singleShot(_AHEAD_MS, window, window.build_ahead)
         QTimer.singleShot(_UPDATES_MS, window, lambda: tell_of_newer(window))
     else:

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from launcher.machine.gpu import Gpu
     from launcher.machine.gpus import GpusFound
 
-WIDTH = 184
+WIDTH, _NARROW = 184, 132
+"""In pixels at 100 %; narrow, where large text leaves the pages little room, the keys are not written."""
+_ROOM = 700
+"""A window that is not as wide has a narrow rail, in pixels at 100 %."""
 _MAKERS = ("NVIDIA ", "GeForce ", "AMD ", "Intel(R) ", "Intel ")
 
 
@@ -42,7 +45,7 @@ class StatusChip(QFrame):
         self.setObjectName("chip")
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self._glyph = Glyph("ring", "secondary", 14)
-        self._word, self._subject, self._address = Label(), Elided(), Elided()
+        self._word, self._subject, self._address = Label(), Elided(), Elided(mode=Qt.TextElideMode.ElideLeft)
         self._word.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
         for label in (self._subject, self._address):
             label.setObjectName("secondary")
@@ -53,12 +56,17 @@ class StatusChip(QFrame):
         first.addWidget(self._glyph)
         first.addWidget(self._word)
         first.addStretch()
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(theme.px(12), theme.px(10), theme.px(12), theme.px(10))
-        layout.setSpacing(theme.px(2))
-        layout.addLayout(first)
-        layout.addWidget(self._subject)
-        layout.addWidget(self._address)
+        self._layout = QVBoxLayout(self)
+        self._layout.setSpacing(theme.px(2))
+        self._layout.addLayout(first)
+        self._layout.addWidget(self._subject)
+        self._layout.addWidget(self._address)
+        self.show_narrow(narrow=False)
+
+    def show_narrow(self, *, narrow: bool) -> None:
+        """Leave less room around the words."""
+        side, end = theme.px(8 if narrow else 12), theme.px(10)
+        self._layout.setContentsMargins(side, end, side, end)
 
     def show_view(self, view: View) -> None:
         """Show the state of a view."""
@@ -80,6 +88,7 @@ class PageButton(QPushButton):
         self.setCheckable(True)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         key = QKeySequence(spec.key).toString(QKeySequence.SequenceFormat.NativeText)
+        self._width = WIDTH
         self._key = Label(key.replace("+", " "))
         self._key.setObjectName("secondary")
         self._key.setFont(theme.font(theme.CAPTION_PX))
@@ -90,13 +99,19 @@ class PageButton(QPushButton):
         row.addStretch()
         row.addWidget(self._key)
 
+    def show_narrow(self, *, narrow: bool) -> None:
+        """Be as narrow as the rail; the key is in the tip."""
+        self._width = _NARROW if narrow else WIDTH
+        self._key.setVisible(not narrow)
+        self.updateGeometry()
+
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
         """Return the size of a control, for the title alone."""
-        return QSize(theme.px(WIDTH - 24), theme.px(32))
+        return QSize(theme.px(self._width - 24), theme.px(32))
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Leave room for a scroll bar beside it."""
-        return QSize(theme.px(WIDTH - 36), theme.px(32))
+        return QSize(theme.px(self._width - 36), theme.px(32))
 
 
 class Rail(QFrame):
@@ -108,6 +123,7 @@ class Rail(QFrame):
         super().__init__()
         self.setObjectName("rail")
         self.setFixedWidth(theme.px(WIDTH))
+        self._narrow = False
         self.chip = StatusChip()
         self._buttons: dict[str, PageButton] = {}
         self._engine = Label()
@@ -137,7 +153,7 @@ class Rail(QFrame):
         whole = QVBoxLayout(self)
         whole.setContentsMargins(0, 0, 1, 0)
         whole.addWidget(area)
-        layout = QVBoxLayout(inner)
+        layout = self._column = QVBoxLayout(inner)
         layout.setContentsMargins(theme.px(12), theme.px(16), theme.px(12) - 2, theme.px(16))
         layout.setSpacing(theme.px(4))
         layout.addWidget(self.chip)
@@ -156,6 +172,18 @@ class Rail(QFrame):
         layout.addWidget(self._gpus)
         layout.addWidget(self._about)
         self.show_engine("")
+
+    def fit(self, window: int) -> None:
+        """Take the width that goes with a window's, in pixels."""
+        narrow = window < theme.px(_ROOM)
+        if narrow != self._narrow:
+            self._narrow = narrow
+            self.setFixedWidth(theme.px(_NARROW if narrow else WIDTH))
+            side = theme.px(8 if narrow else 12)
+            self._column.setContentsMargins(side, theme.px(16), side - 2, theme.px(16))
+            self.chip.show_narrow(narrow=narrow)
+            for button in self._buttons.values():
+                button.show_narrow(narrow=narrow)
 
     def show_page(self, name: str) -> None:
         """Mark the page that is shown; one that is not in the rail marks none."""

@@ -1,6 +1,7 @@
 """The window around the pages: rail, keys, list of keys, About, what is remembered."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from pytestqt.qtbot import QtBot
 
 from launcher.cli import gui as command
 from launcher.gui import words
+from launcher.gui.application import one_window, tell_of_folders
 from launcher.gui.keys import KEYS
 from launcher.gui.labels import Elided
 from launcher.gui.pages import PAGES
@@ -189,3 +191,19 @@ def test_the_gpus_of_this_computer_are_looked_for_when_nothing_else_is_to_be_don
     window.build_ahead()
     qtbot.waitUntil(lambda: not window.rail._gpus.isHidden(), timeout=60_000)
     assert window.rail._gpus.text()
+
+
+def test_without_a_folder_for_its_state_the_window_opens_all_the_same(home: Path) -> None:
+    assert one_window() is not None
+    shutil.rmtree(home / "state")
+    home.joinpath("state").write_text("what should be a folder is a file")
+    assert one_window() is None
+
+
+def test_a_folder_that_cannot_be_written_is_told(window: Window, qtbot: QtBot, home: Path) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    home.joinpath("config").write_text("what should be a folder is a file")
+    tell_of_folders(window)
+    qtbot.waitUntil(window.notice.isVisible, timeout=60_000)
+    assert f"{home / 'config'} cannot be written" in window.notice.text.text()
+    assert "is not kept when this program ends" in window.notice.text.text()

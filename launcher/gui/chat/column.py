@@ -14,7 +14,7 @@ from launcher.gui.chat.prompt import Question
 from launcher.gui.chat.reply import Answer
 from launcher.gui.words import ntr, tr
 
-_NEAR_END, _LOWEST = 24, 20
+_NEAR_END, _LOWEST = 24, 90
 _AT_ONCE = 10
 """Turns that are built at once of a conversation that is opened."""
 

@@ -37,6 +37,10 @@ class MemoryCard(Card):
         state.previewed.connect(self.show_state)
         self.show_state()
 
+    def show_legend(self, *, shows: bool) -> None:
+        """Name each part under the bar, or only where the pointer is."""
+        self.bar.show_legend(shows=shows)
+
     @Slot()
     def show_state(self) -> None:
         """Show the estimate of what is wished for."""

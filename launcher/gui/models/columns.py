@@ -50,11 +50,14 @@ def file_columns(used: Mapping[str, float]) -> tuple[Column[LocalModel], ...]:
             right=True,
         ),
         Column(
-            tr("MTP head"), tr("Whether the file holds an MTP head, which drafts tokens (--spec-type draft-mtp)"), head
+            tr("MTP head"),
+            tr("Whether the file holds an MTP head, which drafts tokens (--spec-type draft-mtp)"),
+            head,
+            spare=2,
         ),
-        Column(tr("Verified"), tr("Whether its SHA-256 was computed here, and is what it should be"), state),
-        Column(tr("Place"), tr("Whose folder it lies in"), lambda local: Cell(words.place_of(local)), optional=True),
-        Column(tr("Last used"), tr("When it was served last"), last, optional=True),
+        Column(tr("Verified"), tr("Whether its SHA-256 was computed here, and is what it should be"), state, spare=3),
+        Column(tr("Place"), tr("Whose folder it lies in"), lambda local: Cell(words.place_of(local)), spare=4),
+        Column(tr("Last used"), tr("When it was served last"), last, spare=5),
     )
 
 
@@ -82,5 +85,5 @@ def offer_columns() -> tuple[Column[Offer], ...]:
             lambda offer: Cell(words.size(offer.bytes), offer.bytes or 0),
             right=True,
         ),
-        Column(tr("Here"), tr("Whether it is on this computer already"), here),
+        Column(tr("Here"), tr("Whether it is on this computer already"), here, spare=1),
     )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from launcher.models.library import LocalModel
     from launcher.runtime import Handle
 
-_SIDE_WIDTH, _NARROW = 388, 940
+_SIDE_WIDTH, _NARROW, _CRAMPED = 388, 940, 620
 _FILES, _OFFERS, _FOLDERS = range(3)
 
 
@@ -166,7 +166,6 @@ class ModelsPage(QWidget):
         content = QWidget()
         content.setObjectName("plain")
         self._grid = QGridLayout(content)
-        self._grid.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
         self._grid.setSpacing(theme.px(theme.GAP_L))
         self._grid.addWidget(self._head, 0, 0, 1, 2)
         self._grid.addWidget(self.banner, 1, 0, 1, 2)
@@ -194,6 +193,8 @@ class ModelsPage(QWidget):
             before = self._views.button(value)
 
     def _arrange(self) -> None:
+        edge = theme.px(theme.GAP if self.width() < theme.px(_CRAMPED) else theme.GAP_XL)
+        self._grid.setContentsMargins(edge, edge, edge, edge)
         beside = self.width() >= theme.px(_NARROW)
         if beside != self._beside:
             self._beside = beside
@@ -205,7 +206,6 @@ class ModelsPage(QWidget):
             self._grid.setRowStretch(4, 0 if beside else 1)
             self._side.setMaximumWidth(theme.px(_SIDE_WIDTH) if beside else 16_777_215)
         self._show_side()
-        self.table.show_optional(shows=self.width() >= theme.px(_NARROW + 240))
 
     def _connect(self) -> None:
         self._views.changed.connect(self.show_view)

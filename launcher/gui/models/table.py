@@ -115,6 +115,7 @@ class Table(RowTable, Generic[_T]):
         before = same(self.row) if self.row is not None else None
         self._quiet = True
         self._rows.show(rows)
+        self.show_columns()
         shown = self.shown_rows()
         at = next((place for place, row in enumerate(shown) if same(row) == before), 0)
         if shown:
@@ -127,11 +128,6 @@ class Table(RowTable, Generic[_T]):
         shown = self.shown_rows()
         if row in shown:
             self.selectRow(shown.index(row))
-
-    def show_optional(self, *, shows: bool) -> None:
-        """Show the columns that are left out where there is little room, or leave them out."""
-        for at, column in enumerate(self._rows.columns):
-            self.setColumnHidden(at, column.optional and not shows)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
         """Open with Enter."""

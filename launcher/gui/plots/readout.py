@@ -17,7 +17,7 @@ DASH = "–"  # noqa: RUF001 -- the sign for an unknown value
 class Elided(Label):
     """Text in secondary colour that is cut with an ellipsis where room is short; the tooltip then says all of it.
 
-    A single line goes on in a second one where there is room for that.
+    What stands at the right is cut at its beginning. A single line goes on in a second one where it has room.
     """
 
     def __init__(self, text: str = "", pixels: int = theme.CAPTION_PX) -> None:
@@ -52,7 +52,9 @@ class Elided(Label):
         elif len(lines) == 1 and self._shorter:
             texts = (lines[0], *self._shorter)
             lines = [next((each for each in texts if metrics.horizontalAdvance(each) <= width), self._shorter[-1])]
-        return [metrics.elidedText(line, Qt.TextElideMode.ElideRight, width) for line in lines]
+        right = bool(self.alignment() & Qt.AlignmentFlag.AlignRight)  # what such a line ends with is its number
+        mode = Qt.TextElideMode.ElideLeft if right else Qt.TextElideMode.ElideRight
+        return [metrics.elidedText(line, mode, width) for line in lines]
 
 
 class ReadOut(QWidget):

@@ -33,8 +33,10 @@ def _columns() -> "tuple[Column[Plan], ...]":
     def why(plan: "Plan") -> str:
         return "\n".join(map(say, plan.reasons))
 
-    def column(title: str, tip: str, text: "Callable[[Plan], str]", *, right: bool = False) -> "Column[Plan]":
-        return Column(title, tip, lambda plan: Cell(text(plan), tip=why(plan)), right=right)
+    def column(
+        title: str, tip: str, text: "Callable[[Plan], str]", *, right: bool = False, spare: int = 0
+    ) -> "Column[Plan]":
+        return Column(title, tip, lambda plan: Cell(text(plan), tip=why(plan)), right=right, spare=spare)
 
     return (
         column(
@@ -49,28 +51,33 @@ def _columns() -> "tuple[Column[Plan], ...]":
             tr("Tokens that the model can look back at (--ctx-size)"),
             lambda plan: f"{plan.setting.context:,}",
             right=True,
+            spare=1,
         ),
         column(
             tr("KV"),
             tr("How keys and values are stored (--cache-type-k, --cache-type-v)"),
             lambda plan: plan.setting.kv,
+            spare=4,
         ),
         column(
             tr("Draft"),
             tr("Tokens drafted ahead by the MTP head (--spec-draft-n-max)"),
             lambda plan: str(plan.setting.draft) if plan.setting.draft else tr("off"),
             right=True,
+            spare=3,
         ),
         column(
             tr("Needs, MiB"),
             tr("Memory that it takes, in MiB"),
             lambda plan: f"{plan.required_mib:,}",
             right=True,
+            spare=2,
         ),
         Column(
             tr("Measured"),
             tr("The nearest result that somebody published; each cell's tip names its source"),
             lambda plan: Cell(said.evidence_of(plan), tip=said.evidence_tip(plan), dim=True),
+            spare=5,
         ),
     )
 
@@ -131,6 +138,7 @@ class PlansTable(RowTable):
         self._quiet = True
         self._rows.show(plans)
         self.setColumnHidden(_MODEL, not several)
+        self.show_columns()
         if plans and row >= 0:
             self.selectRow(row)
         self._quiet = False

@@ -74,6 +74,7 @@ class MemoryBar(QWidget):
         self._total = self._needed = 0
         self._margin = 0
         self._reason = ""
+        self.has_legend = True
         self._drawn: list[tuple[QRectF, str]] = []
         policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         policy.setHeightForWidth(True)
@@ -114,6 +115,12 @@ class MemoryBar(QWidget):
         self.setAccessibleName(tr("Memory: not known. {reason}", reason=reason))
         self._take_height()
 
+    def show_legend(self, *, shows: bool) -> None:
+        """Show what each part is under the bar, or leave that to the tips where there is no room."""
+        if shows != self.has_legend:
+            self.has_legend = shows
+            self._take_height()
+
     @property
     def missing(self) -> int:
         """Bytes that are more than there are; 0 where it fits."""
@@ -125,6 +132,8 @@ class MemoryBar(QWidget):
 
     def heightForWidth(self, width: int) -> int:  # noqa: N802
         """Return the height of bar and legend."""
+        if not (self.has_legend or self._reason):
+            return theme.px(theme.BAR_HEIGHT)
         rows = len(self._legend(width)) if self._segments or self._reason else 0
         return theme.px(theme.BAR_HEIGHT) + theme.px(6) + rows * theme.px(_LINE)
 
@@ -162,7 +171,8 @@ class MemoryBar(QWidget):
         with QPainter(self) as painter:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             self._paint_bar(painter, QRectF(0, 0, self.width(), theme.px(theme.BAR_HEIGHT)))
-            self._paint_legend(painter)
+            if self.has_legend or self._reason:
+                self._paint_legend(painter)
 
     def _paint_bar(self, painter: QPainter, bar: QRectF) -> None:
         used = self._needed

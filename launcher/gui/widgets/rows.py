@@ -39,8 +39,8 @@ class Column(Generic[_T]):
     tip: str
     cell: Callable[[_T], Cell]
     right: bool = False
-    optional: bool = False
-    """Left out where there is little room."""
+    spare: int = 0
+    """Where there is little room the columns with the highest number make way first; one of 0 stays."""
 
 
 class Rows(QAbstractTableModel, Generic[_T]):

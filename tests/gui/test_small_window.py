@@ -1,0 +1,80 @@
+"""Where text is large or the window small nothing is scrolled sideways but a table's text and a log's lines."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import pytest
+from PySide6.QtCore import QPoint
+from PySide6.QtWidgets import QScrollArea
+from pytestqt.qtbot import QtBot
+
+from launcher.gui import theme
+from launcher.gui.models.table import Table
+from launcher.gui.rail import PageButton
+from launcher.gui.widgets.rows import Cell, Column
+from launcher.gui.window import Window
+
+
+@pytest.fixture
+def large() -> Iterator[None]:
+    """Text at 200 %, taken before the window is built."""
+    theme.set_scale(200)
+    yield
+    theme.set_scale(100)
+
+
+def test_no_page_is_scrolled_sideways_at_200_percent(large: None, window: Window, qtbot: QtBot) -> None:
+    window.resize(1_000, 640)
+    for name in window.page_names:
+        shown = qtbot.waitSignal(window.page_shown, timeout=60_000) if name != window.page_name else nullcontext()
+        with shown:
+            window.show_page(name)
+        qtbot.waitUntil(lambda: not _scrolled_sideways(window), timeout=60_000)
+    assert not any(each._key.isVisible() for each in window.rail.findChildren(PageButton))
+    window.resize(1_500, 640)
+    assert all(each._key.isVisible() for each in window.rail.findChildren(PageButton))
+
+
+def test_the_plots_have_room_in_the_smallest_window(demo: Window, qtbot: QtBot) -> None:
+    demo.resize(940, 520)
+    page = demo.page("cockpit")
+    qtbot.waitUntil(lambda: page.plots.height() > 300, timeout=60_000)
+    assert not page._note.isVisible()
+    assert page.head.subtitle.text() == ""
+    assert page._switches.isVisible()
+    top, bottom = page.head.mapTo(page, QPoint()).y(), page.head.mapTo(page, QPoint()).y() + page.head.height()
+    assert top <= page._switches.mapTo(page, QPoint()).y() < bottom, "beside the title"
+    demo.resize(1_440, 900)
+    qtbot.waitUntil(page._note.isVisible, timeout=60_000)
+    assert "8K context" in page.head.subtitle.text()
+    assert page.memory.bar.has_legend
+
+
+def test_columns_make_way_and_come_back(qtbot: QtBot, window: Window) -> None:
+    columns: list[Column[str]] = [
+        Column(title, "", lambda row: Cell(row), spare=spare) for title, spare in (("A", 0), ("B", 2), ("C", 1))
+    ]
+    table: Table[str] = Table("Things", columns)
+    qtbot.addWidget(table)
+    table.resize(900, 300)
+    table.show()
+    table.show_rows(["a text of some length, which needs its room"])
+
+    def shown() -> str:
+        return "".join(each.title for at, each in enumerate(columns) if not table.isColumnHidden(at))
+
+    assert shown() == "ABC"
+    table.resize(600, 300)
+    assert shown() == "AC"
+    table.resize(300, 300)
+    assert shown() == "A"
+    table.resize(900, 300)
+    assert shown() == "ABC"
+
+
+def _scrolled_sideways(window: Window) -> list[str]:
+    return [
+        f"{type(area.parent()).__name__}: {area.horizontalScrollBar().maximum()} px"
+        for area in window.findChildren(QScrollArea)
+        if area.isVisible() and area.horizontalScrollBar().maximum() > 0
+    ]
