@@ -1,6 +1,7 @@
 """Makes a second release of a first one, which differs in its version alone: python next.py ONE TWO."""
 
 import base64
+import json
 import sys
 import zipfile
 from hashlib import sha256
@@ -36,6 +37,10 @@ def main(one: Path, two: Path) -> None:
     text = text.replace(wheel.name, renamed.name)
     text = text.replace(sha256(wheel.read_bytes()).hexdigest(), sha256(renamed.read_bytes()).hexdigest())
     (two / "install.sh").write_text(text, "utf-8")
+    script = {"name": "install.sh", "platform": "linux-x64", "size": len(text.encode())}
+    artefacts = [script | {"sha256": sha256(text.encode()).hexdigest()}]
+    told = {"version": NEXT, "notes": "The number has changed.", "artefacts": artefacts}
+    (two / "manifest.json").write_text(json.dumps(told), "utf-8")
 
 
 if __name__ == "__main__":

@@ -229,7 +229,7 @@ install() {
     trap 'clean || fail "The installation stopped." "See above, and run this again to go on."' EXIT
     trap 'trap clean EXIT; exit 130' INT TERM HUP
     if [ -f "$fresh/complete" ] && "$fresh/bin/mtp-launcher" --version >/dev/null 2>&1; then
-        say "MTP Launcher $version is installed already; its command and menu entry are renewed."
+        say "This version is installed already, so only its command and menu entry are renewed."
     else
         check_room
         make_ready
@@ -254,7 +254,7 @@ make_ready() {
     fi
     rm -rf "$fresh" "$work"
     mkdir -p "$fresh" "$work"
-    say "Fetching MTP Launcher $version (about 130 MB)"
+    say "Installing MTP Launcher $version from ${offline:-the network (about 130 MB)}"
     get "$wheel" "$wheel_sha256" "$releases/$wheel"
     get "$lock" "$lock_sha256" "$releases/$lock"
     if [ -n "$offline" ]; then
