@@ -185,7 +185,7 @@ def _engine_findings(engine: EngineFound, machine: Machine) -> list[Finding]:
 def _preset_finding(found: Found) -> Finding:
     """Return that a machine preset was measured with other things."""
     used = "is used all the same" if found.used else "is not used"
-    title = f"The preset for {found.preset.model.words} {used}: {'; '.join(found.changed)}."
+    title = f"The preset for {found.preset.model.words} {used}: {found.differs}."
     return Finding(title, "Measure again: `mtp-launcher tune`.")
 
 

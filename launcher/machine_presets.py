@@ -18,7 +18,7 @@ from launcher.models.library import find
 from launcher.models.plan import Plan, Status, Wish, make_plans
 from launcher.models.situation import Situation
 from launcher.tuning.history import History
-from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
+from launcher.tuning.history_environment import Environment, ModelFacts, clauses, model_facts
 from launcher.tuning.machine_preset import MachinePreset, confirmed_by, keep_preset, preset_of, presets
 from launcher.tuning.records import Value
 from launcher.tuning.report import words
@@ -31,7 +31,7 @@ _RETUNE = "measure again with `mtp-launcher tune`"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A preset for a model that is about to be served, and what differs from where it was measured, in words.
+    """A preset for a model that is about to be served, and what differs from where it was measured, in sentences.
 
     It is `used` where it was measured, or confirmed, on this machine, and GPU, processor and model are the same; with
     another driver or version of the engine it is used, too, and measuring again is suggested.
@@ -42,17 +42,21 @@ class Found:
     used: bool
 
     @property
+    def differs(self) -> str:
+        """What differs, as a part of a sentence."""
+        return clauses(self.changed)
+
+    @property
     def line(self) -> str:
         """What to tell the user."""
-        changed = "; ".join(self.changed)
         if not self.preset.verified:
             return (
                 f"an imported preset is not used, as nothing here confirms it yet: {words(self.preset.settings)}; "
                 "`mtp-launcher tune` measures, or `mtp-launcher bench` with its settings and without"
             )
         if not self.used:
-            return f"a preset is not used, as {changed}; {_RETUNE}"
-        since = f"; since then {changed}: {_RETUNE}" if self.changed else ""
+            return f"a preset is not used, as {self.differs}; {_RETUNE}"
+        since = f"; since then {self.differs}: {_RETUNE}" if self.changed else ""
         return f"{self.preset.words}{since}; --no-preset leaves it out"
 
 

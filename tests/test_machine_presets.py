@@ -109,7 +109,7 @@ async def test_a_changed_file_is_seen(demo_model: Path, tmp_path: Path) -> None:
         file.write(b"\0" * 32)
     (found,) = await outdated(read_machine())
     assert not found.used
-    assert found.changed == ("the model's file is another one",)
+    assert found.changed == ("The model's file is another one.",)
 
 
 async def test_an_imported_one_waits_until_it_is_confirmed_here(demo_model: Path) -> None:

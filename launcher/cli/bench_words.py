@@ -9,7 +9,7 @@ from launcher.base.text import one_line
 from launcher.base.units import percent
 from launcher.cli.layout import filled, print_table
 from launcher.cli.output import print_json, rounded
-from launcher.tuning.statistics import plus_minus
+from launcher.tuning.statistics import LEVEL, plus_minus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,6 +168,7 @@ def print_standings(found: Sequence[Standing], targets: Sequence[Target], work: 
     print_table(
         [head, *(_standing(each, by_url[each.name], first=each is found[0]) for each in found)], right=(2, 3, 4)
     )
+    print(filled(LEVEL, "  "))
     for each in found:
         if each.error:
             print(filled(f"{each.name}: {one_line(each.error)}"))

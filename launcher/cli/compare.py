@@ -32,10 +32,12 @@ async def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from launcher.base.text import one_line, prose
     from launcher.tuning.history import History
+    from launcher.tuning.history_environment import clauses
     from launcher.tuning.history_named import session_named, split_choice
     from launcher.tuning.report_compare import percent_faster
     from launcher.tuning.report_export import interval, title
     from launcher.tuning.report_two import two
+    from launcher.tuning.statistics import LEVEL
 
     named = [split_choice(text) for text in (options.first, options.second)]
     with History() as history:
@@ -47,12 +49,13 @@ def _run(options: argparse.Namespace) -> int:
     for letter, session in (("A", first), ("B", second)):
         print(f"{letter}  {session.id}  {one_line(title(session))}")
     for difference in found.differences:
-        print(filled(difference, "   different: "))
+        print(filled(clauses([difference]), "   different: "))
     rows = [("SETTINGS", "A TOKENS/S", "B TOKENS/S", "B AGAINST A")]
     for each in found.rows:
         ratio = percent_faster(each.speedup.ratio) if each.speedup else "one of them has no run that counts"
         rows.append((each.label, interval(each.first.decode), interval(each.second.decode), ratio))
     print_table(rows, right={1, 2})
+    print(filled(LEVEL, "  "))
     for note in found.notes:
         print(filled(prose(note), "  "))
     return 0

@@ -22,7 +22,7 @@ from launcher.cli.subject_options import (
     subject_for,
 )
 from launcher.cli.terminal import rewrite
-from launcher.tuning.statistics import plus_minus
+from launcher.tuning.statistics import LEVEL, plus_minus
 
 if TYPE_CHECKING:
     from launcher.sweeps import Sweep
@@ -240,6 +240,7 @@ def _print(curve: Curve, costs: Costs, prices: Prices | None) -> None:
             cells += [_figure(cost.per_million if cost else None, "{:.3g}") for cost in made]
         rows.append(tuple(cells))
     print_table(rows, right=range(len(head)))
+    print(filled(LEVEL, "  "))
     print()
     for text in sentences(curve):
         print(filled(text))

@@ -130,6 +130,7 @@ def _show(history: History, options: argparse.Namespace) -> int:
     from launcher.tuning.report import as_data, words
     from launcher.tuning.report_export import HEAD, about, baseline_report, cells, title
     from launcher.tuning.report_two import tune_note
+    from launcher.tuning.statistics import LEVEL
 
     session = session_named(history, options.id)
     told = baseline_report(session)
@@ -142,6 +143,7 @@ def _show(history: History, options: argparse.Namespace) -> int:
         print(filled(prose(str(sentence)), "  "))
     if told.rows:
         print_table([HEAD, *(cells(told, row) for row in told.rows)], right={1, 2, 3})
+        print(filled(LEVEL, "  "))
         if told.common:
             print(filled(words(told.common), "  all with "))
         if note := tune_note(session):

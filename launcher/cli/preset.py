@@ -68,10 +68,12 @@ async def _list(options: argparse.Namespace) -> int:
 
 
 def _state(preset: MachinePreset, changed: Sequence[str]) -> str:
+    from launcher.tuning.history_environment import clauses
+
     if not preset.verified:
         return "imported, and not used until measurements here confirm it"
     if changed:
-        return f"measured with other things: {'; '.join(changed)}. `mtp-launcher tune` measures again."
+        return f"measured with other things: {clauses(changed)}. `mtp-launcher tune` measures again."
     return "measured here with what is here now"
 
 

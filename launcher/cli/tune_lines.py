@@ -93,7 +93,7 @@ class Lines:
         print(filled(verdict.sentence))
         print_level(verdict.as_json())
         if verdict.because:
-            print(filled(f"Why: {verdict.because}."))
+            print(filled(f"Why: {verdict.because}"))
         model = self._prepared.model
         print(next_words(model, applied=applied) if is_decided(verdict.as_json()) else more_words(model))
 
@@ -171,9 +171,9 @@ def minutes(seconds: float) -> str:
 
 
 def print_level(verdict: Mapping[str, Any]) -> None:
-    """Say how sure the interval in a verdict's sentence is. It is surer than the table's, which are not for claims."""
-    if verdict["speedup"] is not None:
-        print(filled(f"(That range holds with {100 * verdict['confidence']:.3g} % confidence.)"))
+    """Say how sure the intervals in a verdict's sentence are: surer than the table's, which are not for claims."""
+    if verdict["speedup"] is not None or verdict["gain"] is not None:
+        print(filled("(These ranges hold with 95 % confidence, all of them together.)"))
 
 
 AIM_WORDS = {"speed": "tokens/s", "answer": "time to the whole answer", "energy": "tokens per joule"}

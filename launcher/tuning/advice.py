@@ -41,11 +41,16 @@ class Advice:
         """It in words."""
         low, high = (round(100 * (end - 1)) for end in (self.ratio.low, self.ratio.high))
         what = f"Draft {self.better}" if self.better else "No MTP"
-        faster = f"{100 * (self.ratio.estimate - 1):.0f} % faster ({low} to {high} %)"
+        faster = f"{100 * (self.ratio.estimate - 1):.0f} % faster ({low} to {high} %, with 95 % confidence)"
         return (
-            f"{what} would have been about {faster} than draft {self.draft} over your last "
-            f"{_rounded(self.tokens)} tokens."
+            f"{what} would have been about {faster} than draft {self.draft} over your last {self.tokens_words} tokens."
         )
+
+    @property
+    def tokens_words(self) -> str:
+        """The tokens to two digits, which is as well as anybody wants to know them."""
+        digits = max(0, len(str(self.tokens)) - 2)
+        return f"{round(self.tokens, -digits):,}"
 
 
 def advise(used: UseCounts, runs: Sequence[Run]) -> Advice | None:
@@ -104,9 +109,3 @@ def _alike(measured: Settings, used: Settings) -> bool:
     if any(measured.get(name) not in usual for name, usual in _DRAFTING.items()):
         return False
     return all(used[name] == value for name, value in measured.items() if name in used and name not in (DRAFT, "extra"))
-
-
-def _rounded(tokens: int) -> str:
-    """Return two digits of a number, which is as well as anybody wants to know it."""
-    digits = max(0, len(str(tokens)) - 2)
-    return f"{round(tokens, -digits):,}"

@@ -104,16 +104,16 @@ class Environment:
         return asdict(self)
 
     def differences(self, other: Environment) -> tuple[str, ...]:
-        """Return what a measurement depends on and is another one there, in words: also driver and engine."""
+        """Return what a measurement depends on and is another one there, in sentences: also driver and engine."""
         found = list(self.unlike(other))
         before, now = ([gpu.driver for gpu in each.gpus] for each in (self, other))
         if before != now and len(before) == len(now):
-            found.append(f"the driver was {_listed(before)} and is {_listed(now)}")
+            found.append(f"The driver was {_listed(before)} and is {_listed(now)}.")
         if (self.engine, self.engine_version) != (other.engine, other.engine_version):
             was, is_ = (f"{each.engine} {each.engine_version}" for each in (self, other))
-            found.append(f"the engine was {was} and is {is_}")
+            found.append(f"The engine was {was} and is {is_}.")
         if self.model.sha256 and not other.model.sha256 and not _changed_file(self.model, other.model):
-            found.append("the model's file was touched, so its checksum is not known any more")
+            found.append("The model's file was touched, so its checksum is not known any more.")
         return tuple(found)
 
     def unlike(self, other: Environment) -> tuple[str, ...]:
@@ -121,12 +121,17 @@ class Environment:
         found = []
         mine, theirs = ([gpu.name for gpu in each.gpus] for each in (self, other))
         if mine != theirs:
-            found.append(f"the GPU was {_listed(mine)} and is {_listed(theirs)}")
+            found.append(f"The GPU was {_listed(mine)} and is {_listed(theirs)}.")
         if self.cpu != other.cpu:
-            found.append(f"the processor was {self.cpu or 'unknown'} and is {other.cpu or 'unknown'}")
+            found.append(f"The processor was {self.cpu or 'unknown'} and is {other.cpu or 'unknown'}.")
         if changed := _changed_file(self.model, other.model):
             found.append(changed)
         return tuple(found)
+
+
+def clauses(differences: Sequence[str]) -> str:
+    """Return sentences of Environment.differences as parts of another one."""
+    return "; ".join(f"{each[0].lower()}{each[1:].removesuffix('.')}" for each in differences)
 
 
 def model_facts(header: GgufModel, *, compute: bool = False) -> ModelFacts:
@@ -162,9 +167,9 @@ def _facts(gpu: Gpu) -> GpuFacts:
 
 def _changed_file(before: ModelFacts, now: ModelFacts) -> str:
     if (before.name, before.quant) != (now.name, now.quant):
-        return f"the model was {before.words} and is {now.words}"
+        return f"The model was {before.words} and is {now.words}."
     if before.bytes != now.bytes or (before.sha256 and now.sha256 and before.sha256 != now.sha256):
-        return "the model's file is another one"
+        return "The model's file is another one."
     return ""
 
 

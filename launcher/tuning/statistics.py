@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 CONFIDENCE = 0.95
+LEVEL = "± and ranges are 95 % intervals."
+"""What stands under a table of such intervals."""
 _TINY = 1e-300
 _PRECISION = 1e-15
 _MOST_TERMS = 10_000

@@ -42,8 +42,8 @@ def _too_short(course: Course) -> str:
     """Return what the least of a comparison takes at the speed that was measured."""
     minutes = math.ceil((course.trials[0].seconds + LEAST_MORE * course.visit_s) / 60)
     return (
-        f"a trial takes {course.visit_s:.0f} s here, and a verdict takes {1 + LEAST_MORE} of them at least, which is "
-        f"{minutes} {'minute' if minutes == 1 else 'minutes'}"
+        f"A trial takes {course.visit_s:.0f} s here, and a verdict takes {1 + LEAST_MORE} of them at least, which is "
+        f"{minutes} min."
     )
 
 

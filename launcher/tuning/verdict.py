@@ -56,7 +56,7 @@ class Verdict:
     `mtp` compares the best that was found with MTP and without, each with the settings that suit it: MTP is
     `speedup` times as good, between `ci_low` and `ci_high` at `confidence`; None where it could not be compared.
     `gain` is what the recommended settings are to the baseline, where they are others. `forecasts` tell the goal's
-    value by draft length, the other settings being those of `shown`.
+    value by draft length, the other settings being those of `shown`. `because` is in whole sentences.
     """
 
     mtp: Answer
@@ -178,7 +178,7 @@ def recommended(gain: Compared, goal: Goal) -> str:
 
 
 def why(on: Sequence[Trial], off: Sequence[Trial], no_room: Settings) -> str:
-    """Return the arithmetic behind a comparison: tokens that a step yields, and what a step costs in time.
+    """Return the arithmetic behind a comparison, in sentences: tokens that a step yields, and the time that it takes.
 
     `no_room` are settings of MTP off for which MTP leaves no memory.
     """
@@ -187,12 +187,12 @@ def why(on: Sequence[Trial], off: Sequence[Trial], no_room: Settings) -> str:
     if with_mtp and without:
         yields, longer = with_mtp[0], with_mtp[1] / without[1]
         said.append(
-            f"each step of the engine writes {yields:.2f} tokens, without MTP 1, and takes {longer:.2f} times as long"
+            f"Each step of the engine writes {yields:.2f} tokens, without MTP 1, and takes {longer:.2f} times as long."
         )
     if no_room:
         listed = ", ".join(f"{name} {value}" for name, value in sorted(no_room.items()))
-        said.append(f"MTP leaves no memory for {listed}")
-    return "; ".join(said)
+        said.append(f"MTP leaves no memory for {listed}.")
+    return " ".join(said)
 
 
 def _steps(trials: Sequence[Trial]) -> tuple[float, float] | None:

@@ -65,7 +65,7 @@ def unmeasured(course: Course) -> Verdict:
         ci_high=None,
         confidence=1 - ERROR,
         sentence=sentence("undecided", course.goal, course.workload.name, None, None),
-        because=f"the first trial, without MTP, was not done after {minutes} {'minute' if minutes == 1 else 'minutes'}",
+        because=f"The first trial, without MTP, was not done after {minutes} min.",
         gain=None,
         shown=off,
         forecasts=(),
@@ -107,7 +107,7 @@ def _no_room(course: Course, mtp: Question) -> Settings:
 
 def _why_not_served(course: Course) -> str:
     errors = [trial.error for trial in course.trials if trial.error and draft_of(trial.settings)]
-    return errors[-1] if errors else "no draft length fits into the memory beside these settings"
+    return errors[-1] if errors else "No draft length fits into the memory beside these settings."
 
 
 def _of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:

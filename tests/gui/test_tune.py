@@ -264,10 +264,13 @@ def test_no_text_is_clipped_with_figures(percent: int, qtbot: QtBot, qapp: QAppl
         with qtbot.waitSignal(page.tuning.found, timeout=60_000):
             page.tuning.look()  # what it finds is shown at once
         steps = (card_words.beginning(buttons()), card_words.failed(BadOption("It cannot be.", "Do else.")))
+
+        def whole() -> None:
+            assert [*clipped(page), *hidden_by_parents(page)] == []
+
         for show in (*(partial(page.verdict.show_verdict, told) for told in steps), lambda: fill(page)):
             show()
-            qtbot.wait(50)
-            assert [*clipped(page), *hidden_by_parents(page)] == []
+            qtbot.waitUntil(whole, timeout=20_000)  # once what was found meanwhile has its room, too
             assert page._inner.width() == page._area.viewport().width()
         with qtbot.waitSignal(window.gone, timeout=60_000):
             window.quit()

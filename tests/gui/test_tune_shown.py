@@ -131,6 +131,18 @@ def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
         ]
         assert [each.isascii() for each in said] == [False] * 4
         assert ["+38 %" in said[0], "-20 %" in said[1], "+1 %" in said[2], "+20 %" in said[3]] == [True] * 4
+        gain = {
+            **told,
+            "mtp": "off",
+            "settings": {"draft": 0, "kv": "q8_0"},
+            "gain": {"estimate": 1.05, "low": 1.02, "high": 1.08},
+        }
+        assert "kv q8_0" in sentence(gain, "Code")
+        assert "+8 %" in sentence(gain, "Code")
+        same = {**told, "settings": {"draft": 2}, "gain": {"estimate": 1.41, "low": 1.38, "high": 1.44}}
+        assert sentence(same, "Code") == said[0]
+        short = {**told, "speedup": None, "sentence": "Undecided: the time was too short."}
+        assert not sentence(short, "Code").isascii()
         assert sentence({"mtp": "undecided", "sentence": "Undecided.", "speedup": None}, "Code") == "Undecided."
     finally:
         words.choose("en")
@@ -140,13 +152,13 @@ def test_words() -> None:
     assert setting_words(OFF, HOME) == "off"
     assert [time_words(seconds) for seconds in (4.4, 60, 552)] == ["4 s", "1 min", "9 min 12 s"]
     assert forecasts_of({}) == ()
-    told: dict[str, object] = {"mtp": "off", "sentence": "Leave MTP off.", "because": "it is slower", "settings": OFF}
+    told: dict[str, object] = {"mtp": "off", "sentence": "Leave MTP off.", "because": "It is slower.", "settings": OFF}
     card = verdict(tuned(told), [])
     assert card.kicker == "Verdict · qwen.gguf · Code · 1 min 10 s · 7 replies"
-    assert (card.sentence, card.detail, card.meaning) == ("Leave MTP off.", "Why: it is slower.", "good")
+    assert (card.sentence, card.detail, card.meaning) == ("Leave MTP off.", "Why: It is slower.", "good")
 
 
 def test_the_level_of_a_range_stands_in_the_detail() -> None:
-    told: dict[str, object] = {"mtp": "off", "sentence": "Leave MTP off.", "because": "it is slower", "settings": OFF}
+    told: dict[str, object] = {"mtp": "off", "sentence": "Leave MTP off.", "because": "It is slower.", "settings": OFF}
     card = verdict(tuned({**told, "speedup": 0.8, "confidence": 0.975}), [])
-    assert card.detail == "Why: it is slower. The range holds with 97.5 % confidence."
+    assert card.detail == "Why: It is slower. The ranges hold with 95 % confidence, all of them together."

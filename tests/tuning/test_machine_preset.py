@@ -198,15 +198,15 @@ def test_differences_are_told_by_what_they_mean() -> None:
     assert ENVIRONMENT.differences(ENVIRONMENT) == ()
     assert ENVIRONMENT.unlike(newer) == ()
     assert ENVIRONMENT.differences(newer) == (
-        "the driver was 580.82 and is 590.1",
-        "the engine was b11434-cuda 11434 (abcdef0) and is b12000-cuda 11434 (abcdef0)",
+        "The driver was 580.82 and is 590.1.",
+        "The engine was b11434-cuda 11434 (abcdef0) and is b12000-cuda 11434 (abcdef0).",
     )
     for change, what in (
-        ({"gpus": ()}, "the GPU was NVIDIA GeForce RTX 4090 and is none"),
-        ({"cpu": None}, "the processor was AMD Ryzen 9 7950X and is unknown"),
-        ({"model": replace(MODEL, bytes=1)}, "the model's file is another one"),
-        ({"model": replace(MODEL, sha256=("00" * 32,))}, "the model's file is another one"),
-        ({"model": replace(MODEL, quant="Q4")}, "the model was Qwen3.6-35B-A3B UD-Q3_K_XL and is Qwen3.6-35B-A3B Q4"),
+        ({"gpus": ()}, "The GPU was NVIDIA GeForce RTX 4090 and is none."),
+        ({"cpu": None}, "The processor was AMD Ryzen 9 7950X and is unknown."),
+        ({"model": replace(MODEL, bytes=1)}, "The model's file is another one."),
+        ({"model": replace(MODEL, sha256=("00" * 32,))}, "The model's file is another one."),
+        ({"model": replace(MODEL, quant="Q4")}, "The model was Qwen3.6-35B-A3B UD-Q3_K_XL and is Qwen3.6-35B-A3B Q4."),
     ):
         assert ENVIRONMENT.unlike(replace(ENVIRONMENT, **change)) == (what,)
     touched = replace(ENVIRONMENT, model=replace(MODEL, sha256=()))

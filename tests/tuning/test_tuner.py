@@ -80,7 +80,7 @@ async def test_where_mtp_wins_it_says_by_how_much() -> None:
     assert verdict.gain.ratio.low <= true <= verdict.gain.ratio.high
     assert verdict.sentence.startswith(f"Draft {verdict.draft} is ")
     assert "faster than no MTP for code: " in verdict.sentence
-    assert "each step of the engine writes" in verdict.because
+    assert "Each step of the engine writes" in verdict.because
 
 
 async def test_where_mtp_loses_it_is_left_off() -> None:
@@ -429,7 +429,7 @@ async def test_a_first_trial_that_does_not_end_is_ended_with_the_budget_and_can_
     bench = Hangs(machine, where, lambda _: True)
     verdict = await tune(bench, machine.space(), WORK, Goal(), 0.01, on_event=told, seed=3)
     assert verdict.sentence == "Undecided: the time was too short."
-    assert verdict.because == "the first trial, without MTP, was not done after 1 minute"
+    assert verdict.because == "The first trial, without MTP, was not done after 1 min."
     assert (verdict.mtp, verdict.settings, verdict.forecasts) == ("undecided", machine.space().off(), ())
     assert [trial.fault for trial in verdict.trials] == [Fault.TIME]
     assert json.dumps(verdict.as_json())

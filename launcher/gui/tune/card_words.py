@@ -55,8 +55,8 @@ def measuring(step: "TrialPlanned", setting: str, planned: int) -> tuple[str, st
     stages = {
         "probe": tr("First look: MTP off, and drafts of a few lengths."),
         "explore": tr("Exploring what may be best."),
-        "verify": tr("Verifying the best beside MTP off, in turns, so that heat and other load cancel out."),
-        "confirm": tr("Confirming the answer by fresh measurements."),
+        "verify": tr("Comparing the best with MTP off, in turns, so that heat and other load cancel out."),
+        "confirm": tr("Comparing them further, as that was not clear yet."),
     }
     number = step.number + 1
     of = tr("trial {number} of about {planned}", number=number, planned=planned)
@@ -92,10 +92,9 @@ def verdict(shown: "TuneShown", buttons: Buttons, *, kept: bool = False) -> Told
     head = tr("Kept for this machine") if kept else tr("Verdict")
     kicker = f"{head} · {_name(shown.model)} · {shown.work} · {time_words(shown.seconds)} · {runs}"
     because = str(told.get("because") or "")
-    detail = tr("Why: {because}.", because=because) if because else ""
-    if told.get("speedup") is not None and told.get("confidence") is not None:
-        level = tr("The range holds with {level} % confidence.", level=f"{100 * told['confidence']:.3g}")
-        detail = f"{detail} {level}".strip()
+    detail = tr("Why: {because}", because=say(because)) if because else ""
+    if told.get("speedup") is not None or told.get("gain") is not None:
+        detail = f"{detail} {tr('The ranges hold with 95 % confidence, all of them together.')}".strip()
     meaning = {"on": "good", "off": "good", "undecided": "attention"}[str(told["mtp"])]
     return Told(sentence(told, shown.work), kicker, detail, meaning, buttons)
 
@@ -104,19 +103,28 @@ def sentence(told: Mapping[str, Any], work: str) -> str:
     """Return a verdict's sentence, in another language than English made anew from its figures: its own is made of
     parts whose order is English.
     """
+    from launcher.gui.tune.shown import setting_words
+
     ratio, low, high = told.get("speedup"), told.get("ci_low"), told.get("ci_high")
     if words.chosen() == "en" or ratio is None or low is None or high is None:
-        return str(told["sentence"])
+        return say(str(told["sentence"]))
     figures = {"work": work, "draft": told["draft"], "low": _change(low), "high": _change(high)}
     match told["mtp"]:
         case "on":
-            return tr("For {work}, draft {draft} changes the figure by {low} to {high} against no MTP.", **figures)
+            said = tr("For {work}, draft {draft} changes the figure by {low} to {high} against no MTP.", **figures)
         case "off" if high < 1:
-            return tr("Leave MTP off for {work}: it changes the figure by {low} to {high}.", **figures)
+            said = tr("Leave MTP off for {work}: it changes the figure by {low} to {high}.", **figures)
         case "off":
-            return tr("Leave MTP off for {work}: no gain can be told ({low} to {high}).", **figures)
+            said = tr("Leave MTP off for {work}: no gain can be told ({low} to {high}).", **figures)
         case _:
-            return tr("Undecided for {work}: MTP changes the figure by {low} to {high}.", **figures)
+            said = tr("Undecided for {work}: MTP changes the figure by {low} to {high}.", **figures)
+    gain = told.get("gain")
+    if not gain or gain["estimate"] == ratio:
+        return said
+    settings = setting_words(told["settings"], {})
+    ends = {"low": _change(gain["low"]), "high": _change(gain["high"])}
+    more = tr("{settings}: {low} to {high} against the settings without MTP so far.", settings=settings, **ends)
+    return f"{said} {more}"
 
 
 def _change(ratio: float) -> str:

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QFileDialog, QHeaderView, QStyle, QWidget
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
+from launcher.gui.sentences import say
 from launcher.gui.widgets import Card
 from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.words import tr
@@ -61,7 +62,7 @@ class _Model(QAbstractTableModel):
 
 def _cells(row: Summary) -> tuple[str, ...]:
     began = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.began_s))
-    said = row.sentence or tr("Not ended")
+    said = say(row.sentence) if row.sentence else tr("Still measured")
     return began, f"{row.model} {row.quant}" if row.quant else row.model, row.workload, said
 
 

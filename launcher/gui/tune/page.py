@@ -13,6 +13,7 @@ from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tip
 from launcher.gui.tune import card_words
 from launcher.gui.tune.draft_plot import DraftPlot
+from launcher.gui.tune.here_card import HereCard
 from launcher.gui.tune.history_card import HistoryCard
 from launcher.gui.tune.step_card import StepCard
 from launcher.gui.tune.table import TrialTable
@@ -61,6 +62,7 @@ class TunePage(QWidget):
         self.plot = DraftPlot()
         self.step = StepCard()
         self.table = TrialTable()
+        self.here = HereCard(controller)
         self.history = HistoryCard(controller)
         self._file = ""
         self._shown: TuneShown | None = None
@@ -88,6 +90,7 @@ class TunePage(QWidget):
         self.tuning.failed.connect(self._show_failed)
         self.tuning.applied.connect(self._show_applied)
         self.tuning.found.connect(self._show_found)
+        self.here.again.connect(self._measure)
         self.history.chosen.connect(self._show_session)
 
     def shown(self) -> None:
@@ -96,6 +99,7 @@ class TunePage(QWidget):
             if self._shown is None:
                 self.tuning.look()
             self._later.start()
+            self.here.look()
         self.history.look()
 
     @property
@@ -127,6 +131,7 @@ class TunePage(QWidget):
     def _begin(self, wanted: Wanted | None, *, more_minutes: float = 0.0) -> None:
         """Begin a tune, or with None go on with the last."""
         self.measure.setEnabled(False)
+        self.here.setEnabled(False)
         self.export.setEnabled(False)
         self.verdict.show_verdict(card_words.beginning([(tr("Pause"), self._pause), (tr("Give up"), self._give_up)]))
         self._area.ensureWidgetVisible(self.verdict)
@@ -213,6 +218,8 @@ class TunePage(QWidget):
 
     def _rest(self) -> None:
         self.measure.setEnabled(True)
+        self.here.setEnabled(True)
+        self.here.look()
         self.history.look()
         self._later.start()
 
@@ -226,6 +233,7 @@ class TunePage(QWidget):
             self.verdict.show_verdict(card_words.failed(error))
         elif self._shown is not None:
             self._show_verdict(self._shown, kept=True)
+            self.here.look()
 
     def _show_found(self, kept: "KeptTune | None") -> None:
         """Show the tune that was begun last, unless its verdict stands there already."""
@@ -234,6 +242,7 @@ class TunePage(QWidget):
         if kept is None:
             self._shown = None
             self.measure.setEnabled(True)
+            self.here.setEnabled(True)
             self.show_rows(())
             self.plot.show_curves(())
             self.step.show_parts(())
@@ -304,6 +313,7 @@ class TunePage(QWidget):
         right.addWidget(self.verdict)
         right.addLayout(self._middle, 1)
         right.addWidget(table)
+        right.addWidget(self.here)
         right.addWidget(self.history)
         self._columns = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._columns.setContentsMargins(0, 0, 0, 0)

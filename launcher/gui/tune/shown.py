@@ -10,6 +10,7 @@ from statistics import fmean, linear_regression
 from typing import Any
 
 from launcher.bench import DRAFTING
+from launcher.gui.sentences import say
 from launcher.gui.tune.told import Curve, Part, Point, TrialRow
 from launcher.gui.words import ntr, tr
 from launcher.monitor.meter import total
@@ -185,7 +186,7 @@ def during(shown: TuneShown) -> str:
     spoilt = [run.spoilt for run in runs if run.spoilt]
     if spoilt:
         counted = ntr("1 reply was asked again", "{n} replies were asked again", len(spoilt))
-        said.append(f"{counted}: {spoilt[-1]}")
+        said.append(f"{counted}: {say(spoilt[-1])}")
     return " · ".join(said)
 
 
@@ -202,7 +203,7 @@ def _measured(shown: TuneShown, each: Tried, off: Tried | None, *, best: bool) -
         tokens_per_step=drafts.mean_length,
         vram_mib=shown.needs(each.settings),
         against_off=each.value / off.value if each.value and off is not None and off.value else None,
-        how=each.error or how,
+        how=say(each.error) if each.error else how,
         best=best,
     )
 

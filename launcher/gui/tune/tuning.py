@@ -16,6 +16,7 @@ from launcher.gui.tune.told import Wanted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from launcher.engine.launch import ServeOptions
     from launcher.gui.controller import Controller
     from launcher.gui.tune.shown import TuneShown
     from launcher.runtime import Handle
@@ -199,17 +200,27 @@ def _kept() -> KeptTune | None:
     return kept_tune()
 
 
-async def _prepare(session: Session | None, model: str, wanted: Wanted, kept: KeptTune | None = None) -> Prepared:
-    """Prepare a tune of what runs, else of the model that was served last, else of the demo; or one that was kept."""
+async def options_here(session: Session | None, model: str) -> tuple[str, ServeOptions]:
+    """Return what runs, else the model that was served last, else the demo; and how it is, or would be, served."""
     from launcher.engine.last import last_model
     from launcher.tuner import usual_options
+
+    options = None if session is None or session.rests else session.supervisor.options
+    if options is not None and model:
+        return model, options
+    found = await asyncio.to_thread(last_model)
+    model = found or DEMO
+    return model, await asyncio.to_thread(usual_options, model)
+
+
+async def _prepare(session: Session | None, model: str, wanted: Wanted, kept: KeptTune | None = None) -> Prepared:
+    """Prepare a tune of what runs, else of the model that was served last, else of the demo; or one that was kept."""
     from launcher.tuner_space import prepare
     from launcher.tuning.goal import Aim, Goal
     from launcher.tuning.workloads import of_file, workload
 
-    engine_pid, log, options = None, list[str](), None
+    engine_pid, log = None, list[str]()
     if session is not None and not session.rests:
-        options = session.supervisor.options
         engine_pid, log = session.supervisor.engine_pid, session.supervisor.log.last()
     if kept is not None:
         return await prepare(
@@ -222,10 +233,7 @@ async def _prepare(session: Session | None, model: str, wanted: Wanted, kept: Ke
             engine_pid=engine_pid,
             log=log,
         )
-    if options is None or not model:
-        found = await asyncio.to_thread(last_model)
-        model = found or DEMO
-        options = await asyncio.to_thread(usual_options, model)
+    model, options = await options_here(session, model)
     read = (lambda: of_file(Path(wanted.file))) if wanted.file else (lambda: workload(wanted.workload))
     asked = await asyncio.to_thread(read)
     goal, budget_s = Goal(Aim(wanted.aim)), 60.0 * wanted.minutes

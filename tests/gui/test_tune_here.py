@@ -1,0 +1,125 @@
+"""What the Tune page knows already: this machine's preset, whether it still holds, and advice from use."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from launcher import settings
+from launcher.engine.state import State
+from launcher.gui import theme
+from launcher.gui.tune.here_card import Here, HereCard
+from launcher.gui.tune.page import TunePage
+from launcher.gui.window import Window
+from launcher.machine_presets import Found, judged
+from launcher.models.gguf import read_model
+from launcher.settings_declared import ADVICE
+from launcher.tuning.advice import Advice
+from launcher.tuning.history_environment import model_facts
+from launcher.tuning.machine_preset import Evidence, MachinePreset, keep_preset
+from launcher.tuning.statistics import Interval
+from tests.tuning.measured import ENVIRONMENT
+
+PRESET = MachinePreset(
+    settings={"draft": 2, "kv": "q8_0"},
+    evidence=Evidence(mtp="on", measured_s=1.8e9, environment=ENVIRONMENT),
+    verified_by=("0123456789",),
+)
+NEWER = replace(ENVIRONMENT, gpus=(replace(ENVIRONMENT.gpus[0], driver="590.1"),))
+
+
+@pytest.fixture(autouse=True)
+def themed(qapp: QApplication) -> None:
+    theme.apply(qapp, theme.current())
+
+
+@pytest.fixture
+def card(window: Window, qtbot: QtBot) -> HereCard:
+    made = HereCard(window.controller)
+    qtbot.addWidget(made)
+    made.show()
+    return made
+
+
+def test_a_preset_that_holds_is_shown(card: HereCard) -> None:
+    assert card.preset.text() == "There is no preset of this machine yet."
+    card.show_here(Here(judged(PRESET, ENVIRONMENT)))
+    assert card.preset.text() == (
+        "Preset of this machine for Qwen3.6-35B-A3B UD-Q3_K_XL: draft 2 · kv q8_0. Measured: 2027-01-15."
+    )
+    assert not card.changed.isVisible()
+    assert not card.measure.isVisible()
+    assert not card.advice.isVisible()
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (judged(PRESET, NEWER), "Measuring again is suggested. The driver was 580.82 and is 590.1."),
+        (
+            judged(PRESET, replace(ENVIRONMENT, gpus=())),
+            "It is not used, and measuring again is suggested. The GPU was NVIDIA GeForce RTX 4090 and is none.",
+        ),
+        (
+            judged(PRESET.model_copy(update={"verified_by": ()}), ENVIRONMENT),
+            "It comes from another machine, and is used once measurements here confirm it.",
+        ),
+    ],
+)
+def test_what_is_to_be_measured_again_says_why_and_offers_it(
+    card: HereCard, qtbot: QtBot, found: Found, said: str
+) -> None:
+    card.show_here(Here(found))
+    assert card.changed.text() == said
+    with qtbot.waitSignal(card.again):
+        card.measure.click()
+    card.show_here(Here())
+    assert not card.measure.isVisible()
+
+
+@pytest.mark.parametrize(("better", "what"), [(3, "draft 3"), (0, "no MTP")])
+def test_advice_from_use_is_shown(card: HereCard, better: int, what: str) -> None:
+    card.show_here(Here(advice=Advice(2, better, Interval(1.06, 1.04, 1.08, 20), 41_234)))
+    assert card.advice.isVisible()
+    assert card.advice.text() == (
+        f"Advice: over your last 41,000 tokens, {what} would have been about 6 % faster (4 to 8 %, with 95 %"
+        " confidence) than draft 2."
+    )
+
+
+def test_its_switch_ends_advice_and_follows_the_settings(window: Window, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(window.page_shown, timeout=60_000):
+        window.show_page("tune")
+    page: TunePage = window.page("tune")
+    assert page.here.switch.isChecked()
+    with qtbot.waitSignal(window.controller.setting_changed, timeout=60_000):
+        page.here.switch.click()
+    assert settings.value(ADVICE) is False
+    assert not page.here.switch.isChecked()
+    window.controller.change_setting(ADVICE, True)
+    qtbot.waitUntil(page.here.switch.isChecked, timeout=60_000)
+
+
+def test_the_preset_of_the_model_that_runs_is_found_and_measured_again(
+    window: Window, qtbot: QtBot, wait_for: Callable[..., None], demo_model: Path
+) -> None:
+    facts = model_facts(read_model(demo_model))
+    evidence = Evidence(mtp="on", environment=replace(ENVIRONMENT, model=facts, engine="built-in"))
+    keep_preset(PRESET.model_copy(update={"evidence": evidence}))
+    window.start_demo()
+    wait_for(State.READY)
+    with qtbot.waitSignal(window.page_shown, timeout=60_000):
+        window.show_page("tune")
+    page: TunePage = window.page("tune")
+    qtbot.waitUntil(page.here.measure.isVisible, timeout=60_000)
+    assert page.here.preset.text().startswith("Preset of this machine for ")
+    assert "The processor was AMD Ryzen 9 7950X and is " in page.here.changed.text()
+    page.here.measure.click()
+    assert page.tuning.running
+    assert not page.here.isEnabled()
+    with qtbot.waitSignal(page.tuning.found, timeout=60_000):
+        page._give_up()
+    assert page.here.isEnabled()
