@@ -1,0 +1,356 @@
+<#
+Installs MTP Launcher for one user of Windows 10 (1809) or later, without an administrator; PowerShell 5 or later.
+
+  install.ps1                 installs this release, or brings an older one up to it
+  install.ps1 -Offline DIR    the same from a folder of files, without a network
+  install.ps1 -Uninstall      removes the program; models, settings and history stay
+
+Each is run as: powershell -ExecutionPolicy Bypass -File install.ps1
+
+The program comes to %LOCALAPPDATA%\Programs\mtp-launcher, its command to bin below that, and a shortcut into the
+Start menu. A version is made ready beside the one in use and then used in its place, so an attempt that fails changes
+nothing; run it again. All that is fetched is checked by SHA-256. The steps are those of installer/linux/install.sh.
+
+Variables: MTP_LAUNCHER_RELEASES, the folder of the release; UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL, the
+package index; HTTPS_PROXY, ALL_PROXY and NO_PROXY as always.
+#>
+param(
+    [string] $Offline = '',
+    [switch] $Uninstall
+)
+
+Set-StrictMode -Version 2.0
+$ErrorActionPreference = 'Stop'
+$ProgressPreference = 'SilentlyContinue' # PowerShell 5 fetches many times slower with its bar
+
+# Written by installer/windows-shell/build-install.
+$version = ''
+$wheel = ''
+$wheel_sha256 = ''
+$lock_sha256 = ''
+$releases = ''
+
+$lock = "mtp_launcher-$version-requirements.txt"
+$uv_version = '0.13.9'
+$uv_wheel = "uv-$uv_version-py3-none-win_amd64.whl"
+$uv_sha256 = '6a44b2ed8111d2f60d2b92627c5dccda3f7ed7570b18ce115e569cd68c28246b'
+$pythons = '>=3.11,<3.15'
+$room_mib = 900
+$oldest_build = 17763 # what Qt 6.11 asks for
+$network = 'Is there a network? A proxy is named by HTTPS_PROXY.'
+
+$program = Join-Path $env:LOCALAPPDATA 'Programs\mtp-launcher'
+$work = Join-Path $program 'work'
+$commands = Join-Path $program 'bin'
+$shortcut = Join-Path ([Environment]::GetFolderPath('Programs')) 'MTP Launcher.lnk'
+$icon = Join-Path $program 'mtp-launcher.ico'
+$run_key = 'HKCU:\Software\Microsoft\Windows\CurrentVersion\Run' # launcher/autostart.py
+$run_value = 'MTP Launcher'
+$variables = 'UV_CACHE_DIR', 'UV_TOOL_DIR', 'UV_TOOL_BIN_DIR', 'UV_PYTHON_INSTALL_DIR', 'UV_NO_PROGRESS',
+    'UV_SYSTEM_CERTS', 'UV_DEFAULT_INDEX', 'VIRTUAL_ENV', 'CONDA_PREFIX', 'PYTHONPATH', 'PYTHONHOME', 'UV_PYTHON',
+    'UV_TARGET', 'UV_LINK_MODE'
+
+# What happened and what to do, for the end of the script to tell: Stop-With WHAT REMEDY
+function Stop-With([string] $What, [string] $Remedy) {
+    throw (New-Object System.OperationCanceledException "$What`n$Remedy")
+}
+
+# Ends a step that failed after something was begun: Stop-Step WHAT [REMEDY]
+function Stop-Step([string] $What, [string] $Remedy = 'See above.') {
+    Stop-With $What "$Remedy What was installed before is as it was; run this again to go on."
+}
+
+# The first of these that has a value.
+function Get-First([string[]] $Values) {
+    foreach ($each in $Values) { if ($each) { return $each } }
+    return ''
+}
+
+function Assert-System {
+    if ([Environment]::OSVersion.Platform -ne 'Win32NT') {
+        Stop-With 'This installs on Windows.' 'For Linux there is install.sh.'
+    }
+    if ((Get-First $env:PROCESSOR_ARCHITEW6432, $env:PROCESSOR_ARCHITECTURE) -ne 'AMD64') {
+        Stop-With 'There are builds for x64 processors only.' 'There is none for this computer yet.'
+    }
+    if ([Environment]::OSVersion.Version.Build -lt $oldest_build) {
+        Stop-With 'This Windows is too old for Qt.' 'Windows 10 from version 1809 on is needed.'
+    }
+    $own = Get-ItemProperty -Path 'HKCU:\Software\MTP Launcher' -Name 'Folder' -ErrorAction SilentlyContinue
+    if ($own -and (Test-Path -LiteralPath $own.Folder)) {
+        Stop-With "MTP Launcher is installed by its setup program, in $($own.Folder)." `
+            'Update it by that, or remove it first.'
+    }
+}
+
+function Assert-Room {
+    $drive = New-Object System.IO.DriveInfo ([IO.Path]::GetPathRoot($program))
+    $free = [int64] ($drive.AvailableFreeSpace / 1MB)
+    if ($free -lt $room_mib) {
+        Stop-With "$program needs $room_mib MiB for the installation, and has $free MiB." `
+            'Make room, and run this again.'
+    }
+}
+
+# Whether a process runs from a folder.
+function Test-InUse([string] $Folder) {
+    foreach ($process in Get-Process) {
+        $path = try { $process.Path } catch { '' } # another user's may not be asked
+        if ($path -and $path.StartsWith("$Folder\", [StringComparison]::OrdinalIgnoreCase)) { return $true }
+    }
+    return $false
+}
+
+# The folders of all versions that are here.
+function Get-VersionFolder {
+    Get-ChildItem -LiteralPath $program -Directory -Filter '*-*' | Where-Object { $_.Name -match '^[0-9]' } |
+        ForEach-Object { $_.FullName }
+}
+
+function Remove-Folder([string] $Folder) {
+    if (Test-Path -LiteralPath $Folder) { Remove-Item -LiteralPath $Folder -Recurse -Force }
+}
+
+# Get-File URL FILE
+function Get-File([string] $Url, [string] $File) {
+    Invoke-WebRequest -UseBasicParsing -Uri $Url -OutFile $File
+}
+
+# Leaves NAME in the folder for work, from that of -Offline where there is one, and checked: Get-Checked NAME SHA256 URL
+function Get-Checked([string] $Name, [string] $Sha256, [string] $Url) {
+    $file = Join-Path $work $Name
+    if ($Offline) {
+        $there = Join-Path $Offline $Name
+        if (-not (Test-Path -LiteralPath $there)) {
+            Stop-Step "$Offline holds no $Name." "It belongs to this release ($version)."
+        }
+        Copy-Item -LiteralPath $there -Destination $file
+    } else {
+        try { Get-File $Url $file } catch { Stop-Step "$Name could not be fetched: $($_.Exception.Message)" $network }
+    }
+    if ((Get-FileHash -LiteralPath $file -Algorithm SHA256).Hash -ne $Sha256) {
+        Stop-Step "$Name is not what this release is made of: its SHA-256 is another one." `
+            'Was the download cut short, or changed on its way?'
+    }
+}
+
+# The address of uv's wheel, as the package index tells it.
+function Get-UvAddress([string] $Index) {
+    $page = "$Index/uv/"
+    try { $told = (Invoke-WebRequest -UseBasicParsing -Uri $page).Content } catch {
+        Stop-Step "$Index does not tell where uv $uv_version is: $($_.Exception.Message)" $network
+    }
+    $found = [regex]::Match($told, "[`"']([^`"'#]*/" + [regex]::Escape($uv_wheel) + ")[`"'#]")
+    if (-not $found.Success) { Stop-Step "$Index does not tell where uv $uv_version is." $network }
+    return (New-Object System.Uri ((New-Object System.Uri $page), $found.Groups[1].Value)).AbsoluteUri
+}
+
+# Unpacks uv.exe out of its wheel, and returns its path.
+function Expand-Uv {
+    Add-Type -AssemblyName System.IO.Compression.FileSystem
+    $uv = Join-Path $work 'uv.exe'
+    $archive = [IO.Compression.ZipFile]::OpenRead((Join-Path $work $uv_wheel))
+    try {
+        $member = $archive.GetEntry("uv-$uv_version.data/scripts/uv.exe")
+        [IO.Compression.ZipFileExtensions]::ExtractToFile($member, $uv, $true)
+    } finally {
+        $archive.Dispose()
+    }
+    return $uv
+}
+
+# Runs uv without what it says of failures; $LASTEXITCODE tells of those.
+function Invoke-Quietly([string] $Uv, [string[]] $Arguments) {
+    $ErrorActionPreference = 'Continue' # else PowerShell 5 takes what a program says there for an error of its own
+    & $Uv @Arguments 2>$null
+}
+
+function Find-Python([string] $Uv) {
+    $found = Invoke-Quietly $Uv 'python', 'find', '--no-project', '--system', '--no-python-downloads', $pythons
+    if ($LASTEXITCODE -eq 0) { return $found }
+    $none = 'There is no Python from 3.11 to 3.14 here'
+    if ($Offline) { Stop-Step "$none." 'Install one, from python.org or the Microsoft Store.' }
+    Write-Host "$none; fetching one for this program alone"
+    & $Uv python install --no-bin --quiet 3.13
+    if ($LASTEXITCODE -eq 0) {
+        $found = Invoke-Quietly $Uv 'python', 'find', '--no-project', '--managed-python', '3.13'
+        if ($LASTEXITCODE -eq 0) { return $found }
+    }
+    Stop-Step "$none, and none could be fetched." 'Install one, from python.org or the Microsoft Store.'
+}
+
+# Install-Package UV PYTHON OPTIONS-OF-UV
+function Install-Package([string] $Uv, [string] $Python, [string[]] $From) {
+    # uv tool install looks at no hashes. So all is first brought into a cache by hash, and then taken from there.
+    & $Uv pip install --quiet --python $Python --target "$work\checked" --require-hashes --only-binary :all: `
+        @From -r "$work\$lock"
+    if ($LASTEXITCODE -ne 0) { Stop-Step 'The packages could not be fetched.' }
+    Remove-Folder "$work\checked"
+    & $Uv tool install --quiet --python $Python --offline --no-build --constraints "$work\$lock" @From `
+        "$work\$wheel"
+    if ($LASTEXITCODE -ne 0) { Stop-Step 'The packages could not be installed.' }
+}
+
+# Brings this release to the folder, and marks that as complete.
+function Initialize-Version([string] $Fresh, [string] $Index) {
+    if (Test-InUse $Fresh) { Stop-With "MTP Launcher $version is broken, and runs." 'Close it, and run this again.' }
+    Remove-Folder $Fresh
+    Remove-Folder $work
+    New-Item -ItemType Directory -Force -Path $Fresh, $work | Out-Null
+    Write-Host "Installing MTP Launcher $version from $(Get-First $Offline, 'the network (about 130 MB)')"
+    Get-Checked $wheel $wheel_sha256 "$releases/$wheel"
+    Get-Checked $lock $lock_sha256 "$releases/$lock"
+    $address = ''
+    if (-not $Offline) { $address = Get-UvAddress $Index }
+    Get-Checked $uv_wheel $uv_sha256 $address
+    $uv = Expand-Uv
+    $systemCerts = Get-First $env:UV_SYSTEM_CERTS, '1'
+    foreach ($name in $variables) { Remove-Item -Path "Env:$name" -ErrorAction SilentlyContinue }
+    $env:UV_CACHE_DIR = "$program\cache"
+    $env:UV_TOOL_DIR = "$Fresh\tools"
+    $env:UV_TOOL_BIN_DIR = "$Fresh\bin"
+    $env:UV_PYTHON_INSTALL_DIR = "$program\python"
+    $env:UV_NO_PROGRESS = '1'
+    $env:UV_SYSTEM_CERTS = $systemCerts
+    $python = Find-Python $uv
+    if ($Offline) {
+        Install-Package $uv $python '--no-index', '--find-links', $Offline
+    } else {
+        $env:UV_DEFAULT_INDEX = $Index
+        Install-Package $uv $python @()
+    }
+    $told = & "$Fresh\bin\mtp-launcher.exe" --version
+    if ($LASTEXITCODE -ne 0) { Stop-Step 'What was installed does not start.' }
+    if ($told -ne "mtp-launcher $version") { Stop-Step "What was installed calls itself $told." }
+    New-Item -ItemType File -Path "$Fresh\complete" | Out-Null
+}
+
+# The icon of the shortcut: an .ico file may hold one picture, as PNG.
+function Write-Icon([string] $Fresh) {
+    $picture = "$Fresh\tools\mtp-launcher\Lib\site-packages\launcher\_data\resources\desktop\mtp-launcher-256.png"
+    $png = [IO.File]::ReadAllBytes($picture)
+    [byte[]] $head = 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 32, 0
+    $sizes = [BitConverter]::GetBytes([uint32] $png.Length) + [BitConverter]::GetBytes([uint32] 22)
+    [IO.File]::WriteAllBytes($icon, [byte[]] ($head + $sizes + $png))
+}
+
+function Write-Entry([string] $Fresh) {
+    Write-Icon $Fresh
+    $link = (New-Object -ComObject WScript.Shell).CreateShortcut($shortcut)
+    $link.TargetPath = "$Fresh\tools\mtp-launcher\Scripts\pythonw.exe"
+    $link.Arguments = '-I -m launcher'
+    $link.WorkingDirectory = $env:USERPROFILE
+    $link.IconLocation = $icon
+    $link.Description = 'Runs large language models on this computer, and shows how fast'
+    $link.Save()
+    New-Item -ItemType Directory -Force -Path $commands | Out-Null
+    $folder = Split-Path -Leaf $Fresh
+    # Relative, for the command interpreter reads such a file in a code page that may lack letters of the user's name.
+    [IO.File]::WriteAllText("$commands\mtp-launcher.cmd", "@`"%~dp0..\$folder\bin\mtp-launcher.exe`" %*`r`n")
+}
+
+# For -Uninstall, and for newer versions, which know by it how this one came.
+function Save-Installer {
+    $kept = Join-Path $program 'install.ps1'
+    if (-not $PSCommandPath) {
+        Get-File "$releases/install.ps1" $kept
+    } elseif ($PSCommandPath -ne $kept) {
+        Copy-Item -LiteralPath $PSCommandPath -Destination $kept -Force
+    }
+}
+
+# What starts the server at login names the folder of the version that wrote it.
+function Update-Autostart([string] $Fresh) {
+    $found = Get-ItemProperty -Path $run_key -Name $run_value -ErrorAction SilentlyContinue
+    if (-not $found) { return }
+    $begin = [regex]::Escape("$program\") + '[^\\]+\\tools\\'
+    $line = [regex]::Replace($found.$run_value, $begin, "$Fresh\tools\".Replace('$', '$$'))
+    Set-ItemProperty -Path $run_key -Name $run_value -Value $line
+}
+
+function Install-Program {
+    if (-not $version) {
+        Stop-With 'This copy of install.ps1 lies in a checkout, and belongs to no release.' 'Take the one of a release.'
+    }
+    if (-not ($Offline -or $releases)) {
+        Stop-With 'This build does not say where its releases are.' `
+            'Set MTP_LAUNCHER_RELEASES to their address, or use -Offline DIR.'
+    }
+    Assert-System
+    New-Item -ItemType Directory -Force -Path $program | Out-Null
+    Assert-Room
+    $both = [Text.Encoding]::ASCII.GetBytes("$wheel_sha256$lock_sha256")
+    $digest = [BitConverter]::ToString([Security.Cryptography.SHA256]::Create().ComputeHash($both)).Replace('-', '')
+    $fresh = Join-Path $program "$version-$($digest.Substring(0, 8).ToLowerInvariant())"
+    $index = Get-First $env:UV_DEFAULT_INDEX, $env:UV_INDEX_URL, $env:PIP_INDEX_URL, 'https://pypi.org/simple'
+    try { # two at once would be in each other's way
+        $alone = [IO.File]::Open((Join-Path $program 'lock'), 'OpenOrCreate', 'ReadWrite', 'None')
+    } catch [IO.IOException] {
+        Stop-With 'Another installation is under way.' 'Wait for its end.'
+    }
+    try {
+        if (Test-Path -LiteralPath "$fresh\complete") {
+            Write-Host 'This version is installed already, so only its command and shortcut are renewed.'
+        } else {
+            Initialize-Version $fresh $index.TrimEnd('/')
+        }
+        Write-Entry $fresh
+        Save-Installer
+        Update-Autostart $fresh
+        foreach ($old in Get-VersionFolder) {
+            if ($old -ne $fresh -and -not (Test-InUse $old)) { Remove-Folder $old }
+        }
+    } finally {
+        Remove-Folder $work
+        Remove-Folder (Join-Path $program 'cache')
+        if (-not (Test-Path -LiteralPath "$fresh\complete")) { Remove-Folder $fresh }
+        $alone.Dispose()
+    }
+    Write-Host "MTP Launcher $version is installed. It is in the Start menu, and as: $commands\mtp-launcher.cmd"
+    if (";$env:PATH;" -notlike "*;$commands;*") {
+        Write-Host "Your PATH does not name $commands. Until it does, type the whole path."
+    }
+}
+
+function Uninstall-Program {
+    if (Test-Path -LiteralPath $program) {
+        if (Test-InUse $program) {
+            Stop-With 'MTP Launcher is running.' 'Close its window, or run: mtp-launcher stop. Then run this again.'
+        }
+        if (Test-Path -LiteralPath "$commands\mtp-launcher.cmd") {
+            Invoke-Quietly "$commands\mtp-launcher.cmd" 'autostart', 'off' | Out-Null
+        }
+        Remove-Folder $program
+    }
+    if (Test-Path -LiteralPath $shortcut) {
+        $target = (New-Object -ComObject WScript.Shell).CreateShortcut($shortcut).TargetPath
+        $ours = $target.StartsWith("$program\", [StringComparison]::OrdinalIgnoreCase)
+        if ($ours) { Remove-Item -LiteralPath $shortcut }
+    }
+    Write-Host 'MTP Launcher is removed.'
+    $data = Join-Path $env:LOCALAPPDATA 'mtp-launcher'
+    if (Test-Path -LiteralPath $data) { Write-Host "Yours, and left: $data" }
+}
+
+$before = @{}
+foreach ($name in $variables) { $before[$name] = [Environment]::GetEnvironmentVariable($name) }
+$code = 0
+try {
+    # Windows PowerShell 5 may begin with what servers refuse today.
+    [Net.ServicePointManager]::SecurityProtocol = [Net.ServicePointManager]::SecurityProtocol -bor `
+        [Net.SecurityProtocolType]::Tls12
+    $releases = (Get-First $env:MTP_LAUNCHER_RELEASES, $releases).TrimEnd('/')
+    if ($Offline) { $Offline = (Resolve-Path -LiteralPath $Offline).ProviderPath }
+    if ($Uninstall) { Uninstall-Program } else { Install-Program }
+} catch [System.OperationCanceledException] {
+    $code = 1
+    $said = $_.Exception.Message -split "`n", 2
+    [Console]::Error.WriteLine("Error: $($said[0])`r`n       $($said[1])")
+} catch {
+    $code = 1
+    [Console]::Error.WriteLine("Error: $($_.Exception.Message)")
+    [Console]::Error.WriteLine('       What was installed before is as it was; run this again to go on.')
+} finally {
+    foreach ($name in $variables) { [Environment]::SetEnvironmentVariable($name, $before[$name]) }
+}
+if ($PSCommandPath) { exit $code } # else it runs inside a shell, which is not ours to end

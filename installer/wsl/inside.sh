@@ -1,0 +1,160 @@
+#!/bin/sh
+# The half of install-in-wsl.ps1 that runs inside a distribution of WSL; POSIX sh.
+#
+#   inside.sh check              says what is here and what is missing; 1 where the program cannot be installed
+#   inside.sh install DEB        as root: installs the Debian package
+#   inside.sh install install.sh [OFFLINE]   as the user: runs that script
+#   inside.sh icon FILE          writes the program's picture to FILE, as Windows takes it
+#   inside.sh command            prints the command that opens the window
+#
+# WSL_ROOT, for tests, is the folder where the system is looked for.
+set -eu
+root=${WSL_ROOT:-}
+wanted_kib=12582912 # 12 GiB: what experts of a large model take that a GPU does not hold
+
+say() { printf '%s\n' "$*"; }
+good() { say "  ok       $*"; }
+note() { say "  look     $*"; }
+bad() {
+    say "  missing  $*"
+    code=1
+}
+fail() {
+    printf 'Error: %s\n       %s\n' "$1" "$2" >&2
+    exit 1
+}
+
+check() {
+    code=0
+    case $(cat "$root/proc/sys/kernel/osrelease" 2>/dev/null) in
+    *[Ww][Ss][Ll]2* | *microsoft-standard*) good "This is WSL 2." ;;
+    *) bad "This is no WSL 2. In Windows: wsl --set-version ${WSL_DISTRO_NAME:-DISTRIBUTION} 2" ;;
+    esac
+    check_way
+    check_display
+    check_gpu
+    check_memory
+    check_models
+    return $code
+}
+
+check_way() {
+    if command -v apt-get >/dev/null; then
+        good "Packages are installed by apt, as the .deb needs it."
+    else
+        note "There is no apt here: the program comes by install.sh, for one user."
+    fi
+    [ "$(uname -m)" = x86_64 ] || bad "There are builds for x86_64 processors only; this is $(uname -m)."
+}
+
+check_display() {
+    if [ -d "$root/mnt/wslg" ]; then
+        good "WSLg shows windows of Linux programs."
+    else
+        bad "WSLg, which shows the window, is not here. In Windows: wsl --update, then wsl --shutdown." \
+            "Is guiApplications off in .wslconfig?"
+    fi
+}
+
+check_gpu() {
+    if [ ! -e "$root/dev/dxg" ]; then
+        note "Windows lends no GPU (no /dev/dxg). In Windows: its driver, then wsl --update. The demo needs none."
+    elif [ -e "$root/usr/lib/wsl/lib/libnvidia-ml.so.1" ]; then
+        good "The NVIDIA driver of Windows is lent. Install none inside WSL."
+    else
+        note "Windows lends a GPU, but not NVIDIA's driver: engines for Vulkan or the processor are used."
+    fi
+    if ls "$root"/usr/lib/x86_64-linux-gnu/libcuda.so.*.* >/dev/null 2>&1; then
+        note "A Linux driver of NVIDIA's is installed inside WSL, and hides the one that Windows lends: remove it."
+    fi
+}
+
+check_memory() {
+    kib=$(awk '/^MemTotal:/ { print $2 }' "$root/proc/meminfo" 2>/dev/null || echo 0)
+    gib=$(awk -v kib="${kib:-0}" 'BEGIN { printf "%.1f", kib / 1048576 }')
+    if [ "${kib:-0}" -ge "$wanted_kib" ]; then
+        good "WSL has $gib GiB of memory."
+    else
+        note "WSL has $gib GiB of memory, half of the computer's if nothing else is set. Large models need more:" \
+            "'mtp-launcher doctor' suggests a .wslconfig."
+    fi
+}
+
+# Models on a drive of Windows load many times slower, and cannot be mapped into memory.
+check_models() {
+    settings=${XDG_CONFIG_HOME:-$HOME/.config}/mtp-launcher/settings.toml
+    chosen=$(sed -n 's/^ *folder *= *"\(.*\)".*/\1/p' "$settings" 2>/dev/null | head -n 1 || true)
+    models=${MTP_LAUNCHER_MODELS:-${chosen:-${XDG_DATA_HOME:-$HOME/.local/share}/mtp-launcher/models}}
+    case $models in
+    /mnt/[a-z] | /mnt/[a-z]/*)
+        note "Models are kept in $models, a drive of Windows, where loading is many times slower:" \
+            "choose a folder of Linux." ;;
+    *) good "Models are kept in $models." ;;
+    esac
+}
+
+install() {
+    case $1 in
+    *.deb)
+        [ "$(id -u)" = 0 ] || fail "A package is installed by root." "Run it with: wsl -u root"
+        [ -f "$1" ] || fail "There is no $1." "Name the .deb of the release."
+        # A copy, for apt's own user reads no drive of Windows; and no downloads of what is there already.
+        folder=$(mktemp -d)
+        trap 'rm -rf "$folder"' EXIT
+        cp "$1" "$folder/mtp-launcher.deb"
+        chmod 755 "$folder"
+        apt-get update -qq || say "The lists of packages could not be renewed; the old ones are used."
+        DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$folder/mtp-launcher.deb" ;;
+    *)
+        [ -f "$1" ] || fail "There is no $1." "Name the install.sh of the release."
+        if [ -n "${2:-}" ]; then sh "$1" --offline "$2"; else sh "$1"; fi ;;
+    esac
+}
+
+# An .ico file may hold one picture, as PNG: its head (6 bytes), the picture's entry (16), the picture.
+icon() {
+    png=
+    for each in "$root/usr/share" "${XDG_DATA_HOME:-$HOME/.local/share}"; do
+        if [ -z "$png" ] && [ -f "$each/icons/hicolor/256x256/apps/mtp-launcher.png" ]; then
+            png=$each/icons/hicolor/256x256/apps/mtp-launcher.png
+        fi
+    done
+    [ -n "$png" ] || fail "The program's picture is not here." "Is it installed?"
+    size=$(wc -c <"$png")
+    {
+        printf '\0\0\1\0\1\0\0\0\0\0\1\0\040\0'
+        little_endian "$size"
+        little_endian 22
+        cat "$png"
+    } >"$1"
+}
+
+# Prints a number as four bytes, the lowest first.
+little_endian() {
+    rest=$1
+    for _ in 1 2 3 4; do
+        # shellcheck disable=SC2059 # the byte is in the format
+        printf "\\$(printf %03o $((rest % 256)))"
+        rest=$((rest / 256))
+    done
+}
+
+command_line() {
+    for each in "$root/usr/bin/mtp-launcher" "${XDG_BIN_HOME:-$HOME/.local/bin}/mtp-launcher"; do
+        if [ -x "$each" ]; then
+            say "$each"
+            return
+        fi
+    done
+    fail "MTP Launcher is not installed here." "Install it first."
+}
+
+case ${1:-} in
+check) check ;;
+install) install "${2:?}" "${3:-}" ;;
+icon) icon "${2:?}" ;;
+command) command_line ;;
+*)
+    sed -n '2,10s/^# \{0,1\}//p' "$0"
+    exit 2 ;;
+esac
