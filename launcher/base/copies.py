@@ -57,6 +57,6 @@ def latest(path: Path, *, up_to: int) -> Path | None:
 
 def how_to_restore(copy: Path) -> str:
     """Return what a user does to have a file as it was."""
-    name = original(copy).name
-    beside = f", {name}-wal and {name}-shm" if name.endswith(".db") else ""
-    return f"Close this program, move {name}{beside} away, and rename {copy.name} to {name}."
+    copied, file = copy.name, original(copy).name
+    moved = f"{file}, {file}-wal and {file}-shm" if file.endswith(".db") else file
+    return f"Close this program, move {moved} away, and rename {copied} to {file}."
