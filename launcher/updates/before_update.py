@@ -31,13 +31,12 @@ def files() -> tuple[Path, ...]:
 def keep_copies() -> None:
     """Copy these files if another version of this program wrote them, and note that this one does now. Never raises."""
     noted = state_dir() / "version"
-    try:
+    before = ""
+    with suppress(OSError):
         before = noted.read_text("ascii", "replace").strip()
-    except OSError:
-        before = ""
-    if before == __version__ or not state_dir().is_dir():  # there is nothing of ours yet
-        return
     try:
+        if before == __version__ or not state_dir().is_dir():  # there is nothing of ours yet
+            return
         for path in files() if _is_version(before) else ():
             keep(path, before)
         write_atomically(noted, f"{__version__}\n".encode())

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import Callable
 from contextlib import suppress
@@ -93,10 +94,14 @@ async def install(received: Received) -> bool:
     ended, and begins anew next time. Raises UpdateWaits or TuneUnderWay while the program is in use, and UpdateFailed.
     """
     await asyncio.to_thread(check_idle)
-    if received.way is Way.SETUP:
-        await _run(received, waits=False)
-    elif received.way is Way.SCRIPT:
-        await _run(received, waits=True)
+    try:
+        if received.way is Way.SETUP:
+            await asyncio.to_thread(_start, received.path)
+        elif received.way is Way.SCRIPT:
+            await _run_script(received)
+    except OSError as error:
+        why = f"The installer cannot be started: {error.strerror or error}."
+        raise UpdateFailed(why, f"Start it yourself: {received.line}") from error
     return received.way is not Way.DEB
 
 
@@ -120,20 +125,23 @@ def _folder(version: str) -> Path:
     return private_folder(folders / version)
 
 
-async def _run(received: Received, *, waits: bool) -> None:
-    flags = getattr(subprocess, "CREATE_NO_WINDOW" if waits else "DETACHED_PROCESS", 0)
-    told = PIPE if waits else DEVNULL
-    error = STDOUT if waits else DEVNULL
-    environment = os.environ | {VARIABLE: received.folder}
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *received.command, stdin=DEVNULL, stdout=told, stderr=error, env=environment, creationflags=flags
-        )
-    except OSError as refused:
-        why = f"The installer cannot be started: {refused.strerror or refused}."
-        raise UpdateFailed(why, f"Start it yourself: {received.line}") from refused
-    if not waits:
-        return
+def _start(setup: Path) -> None:
+    """Start the installer for Windows, which goes on without this process."""
+    flags = getattr(subprocess, "DETACHED_PROCESS", 0)
+    installer = subprocess.Popen([setup], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, creationflags=flags)
+    threading.Thread(target=installer.wait, daemon=True).start()  # so that its end is known
+
+
+async def _run_script(received: Received) -> None:
+    """Run the script to its end, and end it when this is cancelled. Raises UpdateFailed and OSError."""
+    process = await asyncio.create_subprocess_exec(
+        *received.command,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=STDOUT,
+        env=os.environ | {VARIABLE: received.folder},
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    )
     try:
         said, _ = await process.communicate()
     except asyncio.CancelledError:

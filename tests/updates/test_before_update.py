@@ -74,6 +74,16 @@ def test_what_cannot_be_copied_is_tried_again(home: Path, caplog: pytest.LogCapt
     assert noted(home) == "0.0.9"
 
 
+def test_a_state_folder_that_may_not_be_entered_is_no_error(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    home.mkdir()
+    (home / "state").symlink_to(home / "state")  # it leads nowhere
+    keep_copies()
+    (home / "state").unlink()
+    (home / "state").touch()
+    keep_copies()
+    assert (home / "state").read_bytes() == b""
+
+
 def test_copies_of_databases_are_among_them(home: Path) -> None:
     expected = []
     for path in (history_file(), conversations_file()):
