@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model
+from launcher.updates.check import VARIABLE
 from tests.updates.published import Release
 from tools.fault_matrix.server import FileServer, serving
 
@@ -32,11 +33,27 @@ FAKES = Path(__file__).parent / "fakes"
 BUILT_IN = Path(__file__).parents[1] / "launcher" / "engine" / "builtin.py"
 
 
+@pytest.fixture(autouse=True, scope="session")
+def programs_end_with_a_failure() -> Iterator[None]:
+    """A test that fails beside a program must not wait for that program's end, which `with Popen(...)` does."""
+    wait = subprocess.Popen.__exit__
+
+    def end(program: "subprocess.Popen[Any]", kind: type[BaseException] | None, *rest: Any) -> None:  # noqa: ANN401
+        if kind is not None:
+            program.kill()
+        wait(program, kind, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__exit__", end)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that holds everything the program writes."""
     folder = tmp_path / "home"
     monkeypatch.setenv(HOME_VARIABLE, str(folder))
+    monkeypatch.setenv(VARIABLE, "http://127.0.0.1:1")  # no window looks for newer versions elsewhere
     for name in list(os.environ):
         if name.startswith(("LLAMA_", "FAKE_")) or name == "COLUMNS":  # which workers of pytest-xdist have
             monkeypatch.delenv(name)
