@@ -5,25 +5,31 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.cli.key_options import add_key_options, key_or_ours
 from launcher.cli.layout import filled
 from launcher.cli.output import finite, print_json
+from launcher.cli.quantities import minutes
 from launcher.cli.round_line import round_line, runs
-from launcher.cli.subject_options import add_price_options, cost_words, prices_of
+from launcher.cli.subject_options import (
+    add_engine,
+    add_model,
+    add_price_options,
+    add_settings,
+    as_served,
+    cost_words,
+    prices_of,
+)
 
 if TYPE_CHECKING:
     from launcher.app import Session
     from launcher.benchmark import Target, Wanted
     from launcher.engine.registry import Entry
-    from launcher.engine.settings import Value as Setting
     from launcher.tuning.measure import Measured
-    from launcher.tuning.records import Value
     from launcher.tuning.workloads import Workload
 
 _WITHIN, _BUDGET_MIN = 3.0, 5.0
@@ -31,9 +37,7 @@ _WITHIN, _BUDGET_MIN = 3.0, 5.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument(
-        "model", nargs="?", metavar="ID[:QUANT] | FILE", help='a model that is here, or "demo" (default: the last one)'
-    )
+    add_model(parser)
     parser.add_argument(
         "--workload", metavar="W", help="what to ask: see --list, or a file of your own prompts (default: code)"
     )
@@ -47,24 +51,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"go on until the mean is known this well: half of its 95 %% interval (default {_WITHIN:g})",
     )
     parser.add_argument(
-        "--budget", type=_minutes, metavar="MIN", help=f"but no longer (default {_BUDGET_MIN:g}; none with --runs)"
+        "--budget", type=minutes, metavar="MIN", help=f"but no longer (default {_BUDGET_MIN:g}; none with --runs)"
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        type=_pair,
-        metavar="KEY=VALUE",
-        dest="changes",
-        help="serve it with this setting: ctx, draft, slots, threads, kv, ubatch, n-cpu-moe, p-min, draft-sampling,"
-        " ngram or extra; may be given more than once",
-    )
-    parser.add_argument(
-        "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
-    )
-    parser.add_argument(
-        "--no-preset", action="store_true", help="do not take the settings that a tune of this machine found best"
-    )
+    add_settings(parser, "ctx, draft")
+    add_engine(parser)
     parser.add_argument("--url", help="which server, when more than one runs")
     parser.add_argument(
         "--against",
@@ -86,20 +76,6 @@ def _share(text: str) -> float:
     if not 0 < value <= 50:
         raise argparse.ArgumentTypeError("it is a percentage, above 0 and up to 50")
     return value / 100
-
-
-def _minutes(text: str) -> float:
-    value = finite(text)
-    if not 0 < value <= 24 * 60:
-        raise argparse.ArgumentTypeError("it is a number of minutes, up to a day")
-    return value
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip() or not value.strip():
-        raise argparse.ArgumentTypeError(f'"{text}" is not KEY=VALUE, such as draft=3')
-    return name.strip(), value.strip()
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -237,40 +213,7 @@ def _name(options: argparse.Namespace) -> str:
 
 
 async def _served(session: Session, options: argparse.Namespace, work: Workload) -> Target:
-    """Serve the model as `serve` would, with those settings over that which are given."""
-    from launcher import app
     from launcher.benchmark import serve_target
-    from launcher.engine.build import BUILT_IN
-    from launcher.engine.last import last
-    from launcher.engine.launch import ServeOptions
-    from launcher.engine.settings import remembered, with_settings
-    from launcher.machine_presets import find_preset, settings_kept, settings_used
 
-    model = options.model or await asyncio.to_thread(last)
-    built_in = str(options.engine) == BUILT_IN
-    engine = None if built_in else options.engine
-    asked, further = _split(options.changes)
-    found = app.options_for(model, lambda path: ServeOptions(model=path, engine=engine, built_in=built_in), draft=None)
-    kept = await asyncio.to_thread(remembered, found.model)
-    preset = None if options.no_preset else await find_preset(found)
-    if preset is not None and not options.json:
-        print(filled(preset.line, "Preset: "), file=sys.stderr, flush=True)
-    found = with_settings(with_settings(found, settings_kept(preset, asked, kept)), asked)
-    return await serve_target(session, found, model, {**settings_used(preset, asked, kept), **further}, work)
-
-
-def _split(changes: Sequence[tuple[str, str]]) -> tuple[dict[str, Setting], dict[str, Value]]:
-    """Return settings that are options of `serve`, and those that are further arguments of the engine."""
-    from launcher.bench import ARGUMENTS, NGRAM
-    from launcher.engine.settings import parse_settings
-
-    written = {name.strip().lower().lstrip("-").replace("-", "_"): text for name, text in changes}
-    further = {name: written.pop(name) for name in (*ARGUMENTS, NGRAM) if name in written}
-    return parse_settings(written), {name: _number(text) for name, text in further.items()}
-
-
-def _number(text: str) -> float | str:
-    try:
-        return finite(text)
-    except argparse.ArgumentTypeError:
-        return text
+    named, served, further = await as_served(options)
+    return await serve_target(session, served, named, further, work)

@@ -7,11 +7,10 @@ import asyncio
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.base.errors import BadOption
 from launcher.base.text import one_line, prose
+from launcher.cli.actions import add_actions, add_target, write_new
 from launcher.cli.layout import filled, print_table
 from launcher.cli.output import print_json
 
@@ -31,16 +30,12 @@ _ACTIONS = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.epilog = "The window keeps its conversations; `mtp-launcher chat` in a terminal keeps none."
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    for name, summary in _ACTIONS.items():
-        action = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for programs")
+    actions = add_actions(parser, _ACTIONS)
     for name in ("show", "export"):
-        actions.choices[name].add_argument("id", metavar="ID", help="as `chats` shows it, or how it begins")
-    actions.choices["search"].add_argument("words", nargs="+", metavar="TEXT", help="parts of words")
-    actions.choices["export"].add_argument("--to", required=True, type=Path, metavar="FILE", help="must not exist yet")
-    actions.choices["delete"].add_argument("ids", nargs="+", metavar="ID", help='as `chats` shows them, or "all"')
-    parser.set_defaults(action="list")
+        actions[name].add_argument("id", metavar="ID", help="as `chats` shows it, or how it begins")
+    actions["search"].add_argument("words", nargs="+", metavar="TEXT", help="parts of words")
+    add_target(actions["export"])
+    actions["delete"].add_argument("ids", nargs="+", metavar="ID", help='as `chats` shows them, or "all"')
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -100,19 +95,15 @@ def _search(conversations: Conversations, options: argparse.Namespace) -> int:
 
 
 def _export(conversations: Conversations, options: argparse.Namespace) -> int:
-    from launcher.base.files import write_atomically
     from launcher.conversations.export import writer_for
 
-    file: Path = options.to
-    write = writer_for(file)
+    write = writer_for(options.to)
     conversation = conversations.get(conversations.id_of(options.id))
-    if file.exists():
-        raise BadOption(f"{file} is there already.", "Give another name with --to.", path=str(file))
-    write_atomically(file, write(conversation).encode())
+    write_new(options.to, write(conversation))
     if options.json:
-        print_json({"id": conversation.id, "path": str(file), "messages": len(conversation.messages)})
+        print_json({"id": conversation.id, "path": str(options.to), "messages": len(conversation.messages)})
     else:
-        print(f"Wrote {len(conversation.messages)} messages to {one_line(str(file), 4_096)}.")
+        print(f"Wrote {len(conversation.messages)} messages to {one_line(str(options.to), 4_096)}.")
     return 0
 
 

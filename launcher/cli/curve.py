@@ -21,7 +21,7 @@ from launcher.cli.subject_options import (
     significant,
     subject_for,
 )
-from launcher.cli.terminal import rewrite
+from launcher.cli.terminal import InPlace
 from launcher.tuning.statistics import LEVEL, plus_minus
 
 if TYPE_CHECKING:
@@ -151,13 +151,11 @@ class _Line:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._shown = 0
+        self._line = InPlace(quiet=quiet)
 
     def step(self, step: Step) -> None:
-        if self._quiet or not sys.stderr.isatty():
-            return
         left = "" if step.left_s is None else f", about {_minutes(step.left_s)} left"
-        self._show(f"{step.done + 1} of {step.of}: {step.series} at {step.place:,}{left}")
+        self._line.show(f"{step.done + 1} of {step.of}: {step.series} at {step.place:,}{left}")
 
     def taken(self, taken: Taken, axis: Axis) -> None:
         from launcher.tuning.curves import rate_of
@@ -171,13 +169,7 @@ class _Line:
         print(f"  {taken.series} at {taken.place:,}: {one_line(said, 200)}", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        if self._shown:
-            self._show("")
-            rewrite("")
-
-    def _show(self, line: str) -> None:
-        rewrite(line.ljust(self._shown))
-        self._shown = len(line)
+        self._line.clear()
 
 
 Costs = dict[tuple[str, int], tuple["Cost | None", str]]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.text import one_line
+from launcher.cli.actions import add_actions
 from launcher.cli.bar import size
 from launcher.cli.downloads_words import failure_json, how_far, job_json, told, why, word
 from launcher.cli.downloads_work import work
@@ -38,23 +39,19 @@ _ACTIONS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    for name, summary in _ACTIONS.items():
-        action = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for programs")
-        if name in ("pause", "resume", "cancel", "retry"):
-            action.add_argument("which", nargs="+", metavar="ID", help='numbers as `downloads` shows them, or "all"')
-    _configure_add(actions.choices["add"])
-    actions.choices["run"].add_argument(
+    actions = add_actions(parser, _ACTIONS)
+    for name in ("pause", "resume", "cancel", "retry"):
+        actions[name].add_argument("which", nargs="+", metavar="ID", help='numbers as `downloads` shows them, or "all"')
+    _configure_add(actions["add"])
+    actions["run"].add_argument(
         "--at-once", type=_positive, default=1, metavar="N", help="downloads that run at the same time (default 1)"
     )
-    actions.choices["cancel"].add_argument("--discard", action="store_true", help="remove what arrived of them, too")
-    actions.choices["move"].add_argument("id", type=_positive, metavar="ID")
-    actions.choices["move"].add_argument(
+    actions["cancel"].add_argument("--discard", action="store_true", help="remove what arrived of them, too")
+    actions["move"].add_argument("id", type=_positive, metavar="ID")
+    actions["move"].add_argument(
         "place", metavar="PLACE", type=_place, help="first, up, down, last, or the number of the place"
     )
-    actions.choices["clear"].add_argument("--failed", action="store_true", help="take out what failed, too")
-    parser.set_defaults(action="list")
+    actions["clear"].add_argument("--failed", action="store_true", help="take out what failed, too")
 
 
 def _configure_add(parser: argparse.ArgumentParser) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
 from launcher.cli.layout import filled, print_table
-from launcher.cli.output import finite, print_json
-from launcher.cli.quantities import whole
+from launcher.cli.output import print_json
+from launcher.cli.quantities import minutes, whole
 from launcher.cli.subject_options import (
     add_price_options,
     add_subject_options,
@@ -20,7 +20,7 @@ from launcher.cli.subject_options import (
     significant,
     subject_for,
 )
-from launcher.cli.terminal import rewrite
+from launcher.cli.terminal import InPlace
 
 if TYPE_CHECKING:
     from launcher.tuning.endurance import Endured
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     add_subject_options(parser)
     parser.add_argument(
-        "--minutes", type=_minutes_given, default=USUAL_MIN, metavar="N", help=f"how long (default {USUAL_MIN:.0f})"
+        "--minutes", type=minutes, default=USUAL_MIN, metavar="N", help=f"how long (default {USUAL_MIN:.0f})"
     )
     parser.add_argument(
         "--draft", type=whole, metavar="N", help="draft length, 0 is MTP off (default: as it was served last)"
@@ -44,13 +44,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "The model is served on a server of its own and asked without a pause. Judged are verification steps a second,"
         " which the text has no part in. Ctrl-C ends it, and judges what was measured until then."
     )
-
-
-def _minutes_given(text: str) -> float:
-    value = finite(text)
-    if not 0 < value <= 24 * 60:
-        raise argparse.ArgumentTypeError("it is a number of minutes, up to a day")
-    return value
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -103,29 +96,18 @@ class _Line:
 
     def __init__(self, seconds: float, *, quiet: bool) -> None:
         self._seconds = seconds
-        self._shows = not quiet and sys.stderr.isatty()
         self._began_s: float | None = None
-        self._shown = 0
+        self._line = InPlace(quiet=quiet)
+        self.clear = self._line.clear
 
     def show(self, run: Run) -> None:
-        if not self._shows:
-            return
         if self._began_s is None:
             self._began_s = run.began_s
         spent_s = run.began_s + run.wall_s - self._began_s
         heat = "" if run.temperature_c is None else f", {run.temperature_c:.0f} °C"
         clock = "" if run.clock_mhz is None else f", {run.clock_mhz:,.0f} MHz"
         speed = f"{run.decode_rate:.1f} tokens/s" if run.decode_rate else run.error or "too short"
-        self._write(one_line(f"{spent_s / 60:.1f} of {self._seconds / 60:g} min: {speed}{heat}{clock}", 78))
-
-    def clear(self) -> None:
-        if self._shown:
-            self._write("")
-            rewrite("")
-
-    def _write(self, line: str) -> None:
-        rewrite(line.ljust(self._shown))
-        self._shown = len(line)
+        self._line.show(f"{spent_s / 60:.1f} of {self._seconds / 60:g} min: {speed}{heat}{clock}")
 
 
 def _print(told: Endured, cost_said: str) -> None:

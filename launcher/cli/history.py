@@ -8,11 +8,11 @@ import sys
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line, prose
+from launcher.cli.actions import add_actions, add_target, write_new
 from launcher.cli.layout import filled, print_table
 from launcher.cli.output import count, print_json
 
@@ -38,20 +38,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.epilog = "bench, tune, curve and endure put measurements in. `mtp-launcher compare A B` compares two."
     _take_filters(parser)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    for name, summary in _ACTIONS.items():
-        action = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for programs")
-        if name == "list":
-            _take_filters(action, default=argparse.SUPPRESS)
+    actions = add_actions(parser, _ACTIONS)
+    _take_filters(actions["list"], default=argparse.SUPPRESS)
     for name in ("show", "export", "share"):
-        actions.choices[name].add_argument("id", metavar="ID", help=_WHAT)
+        actions[name].add_argument("id", metavar="ID", help=_WHAT)
     for name in ("export", "share"):
-        actions.choices[name].add_argument("--to", required=True, type=Path, metavar="FILE", help="must not exist yet")
-    actions.choices["delete"].add_argument(
+        add_target(actions[name])
+    actions["delete"].add_argument(
         "ids", nargs="+", metavar="ID", help='as `history` shows them, or "all", with all counts of use'
     )
-    parser.set_defaults(action="list")
 
 
 def _take_filters(parser: argparse.ArgumentParser, default: object = None) -> None:
@@ -169,22 +164,18 @@ def _share(history: History, options: argparse.Namespace) -> int:
 
 
 def _write(history: History, options: argparse.Namespace, write: Callable[[Session], str], *, least: int = 0) -> int:
-    from launcher.base.files import write_atomically
     from launcher.tuning.history_named import session_named
 
-    file: Path = options.to
     session = session_named(history, options.id)
     if len(session.runs) < least:
         raise BadOption(
             f"{session.id} has no runs, so there is nothing to share.", "`mtp-launcher history` lists those that have."
         )
-    if file.exists():
-        raise BadOption(f"{file} is there already.", "Give another name with --to.", path=str(file))
-    write_atomically(file, write(session).encode())
+    write_new(options.to, write(session))
     if options.json:
-        print_json({"id": session.id, "path": str(file), "runs": len(session.runs)})
+        print_json({"id": session.id, "path": str(options.to), "runs": len(session.runs)})
     else:
-        print(f"Wrote {len(session.runs)} runs to {one_line(str(file), 4_096)}.")
+        print(f"Wrote {len(session.runs)} runs to {one_line(str(options.to), 4_096)}.")
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line
+from launcher.cli.actions import add_actions, add_target, write_new
 from launcher.cli.layout import filled, print_table
 from launcher.cli.output import print_json
 
@@ -28,15 +29,11 @@ _ACTIONS = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.epilog = "`mtp-launcher tune --apply` makes presets; serve, plan and up use them, but for --no-preset."
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    for name, summary in _ACTIONS.items():
-        action = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for programs")
+    actions = add_actions(parser, _ACTIONS)
     for name in ("export", "forget"):
-        actions.choices[name].add_argument("model", metavar="MODEL", help="a part of its name or quantisation")
-    actions.choices["export"].add_argument("--to", required=True, type=Path, metavar="FILE", help="must not exist yet")
-    actions.choices["import"].add_argument("file", type=Path, metavar="FILE", help="what `preset export` wrote")
-    parser.set_defaults(action="list")
+        actions[name].add_argument("model", metavar="MODEL", help="a part of its name or quantisation")
+    add_target(actions["export"])
+    actions["import"].add_argument("file", type=Path, metavar="FILE", help="what `preset export` wrote")
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -78,18 +75,14 @@ def _state(preset: MachinePreset, changed: Sequence[str]) -> str:
 
 
 async def _export(options: argparse.Namespace) -> int:
-    from launcher.base.files import write_atomically
     from launcher.tuning.machine_preset import preset_named
 
-    file: Path = options.to
     preset = await asyncio.to_thread(preset_named, options.model)
-    if await asyncio.to_thread(file.exists):
-        raise BadOption(f"{file} is there already.", "Give another name with --to.", path=str(file))
-    await asyncio.to_thread(write_atomically, file, preset.exported().encode())
+    await asyncio.to_thread(write_new, options.to, preset.exported())
     if options.json:
-        print_json({"model": preset.model.words, "path": str(file)})
+        print_json({"model": preset.model.words, "path": str(options.to)})
     else:
-        print(f"Wrote the preset for {one_line(preset.model.words)} to {one_line(str(file), 4_096)}.")
+        print(f"Wrote the preset for {one_line(preset.model.words)} to {one_line(str(options.to), 4_096)}.")
     return 0
 
 

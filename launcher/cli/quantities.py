@@ -1,8 +1,9 @@
-"""Amounts as people write them on a command line, for argparse: 128K tokens, 16GB of memory."""
+"""Amounts as people write them on a command line, for argparse: 128K tokens, 16GB of memory, ctx=64K."""
 
 import argparse
 
 from launcher.base.amounts import TOKENS, amount
+from launcher.cli.output import finite
 
 _MIB = {"M": 1, "MB": 1, "MIB": 1, "G": 1_024, "GB": 1_024, "GIB": 1_024, "T": 2**20, "TB": 2**20, "TIB": 2**20}
 """Memory is sold in powers of two, whatever it is called: a card of 16 GB has 16 GiB."""
@@ -35,6 +36,22 @@ def mib(text: str) -> int:
 def workers(text: str) -> tuple[str, ...]:
     """Read RPC workers with commas between: 192.168.1.20:50052,192.168.1.21:50052."""
     return tuple(word.strip() for word in text.split(","))
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Read a setting and its value: ctx=64K."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise argparse.ArgumentTypeError(f'"{text}" is not KEY=VALUE, such as ctx=64K')
+    return name.strip(), value.strip()
+
+
+def minutes(text: str) -> float:
+    """Read a number of minutes, up to a day of them."""
+    value = finite(text)
+    if not 0 < value <= 24 * 60:
+        raise argparse.ArgumentTypeError("it is a number of minutes, up to a day")
+    return value
 
 
 def whole(text: str) -> int:

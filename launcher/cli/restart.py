@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.text import one_line
 from launcher.cli.layout import filled
 from launcher.cli.output import duration, print_error, print_json
+from launcher.cli.quantities import pair
 
 if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
@@ -29,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--set",
         action="append",
         default=[],
-        type=_pair,
+        type=pair,
         metavar="KEY=VALUE",
         dest="changes",
         help="another setting: ctx, draft, slots, threads, kv, ubatch, n-cpu-moe or extra (arguments of your own, as"
@@ -44,13 +45,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="change nothing: say what it would cost, whether it fits, how long it takes",
     )
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip() or not value.strip():
-        raise argparse.ArgumentTypeError(f'"{text}" is not KEY=VALUE, such as ctx=65536')
-    return name.strip(), value.strip()
 
 
 async def run(options: argparse.Namespace) -> int:

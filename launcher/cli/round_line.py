@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from launcher.base.text import one_line
-from launcher.cli.terminal import rewrite
+from launcher.cli.terminal import InPlace
 
 if TYPE_CHECKING:
     from launcher.tuning.measure import OnRun
@@ -26,21 +24,14 @@ def runs(text: str) -> int:
 @contextmanager
 def round_line(of: int | None, *, quiet: bool) -> Iterator[OnRun]:
     """Show the latest reply on a terminal, in place, until the block ends. `of` None: it goes on until it is sure."""
-    shown = 0
+    line = InPlace(quiet=quiet)
 
     def show(run: Run, number: int) -> None:
-        nonlocal shown
-        if quiet or not sys.stderr.isatty():
-            return
         which = "warm-up" if not number else f"round {number}" if of is None else f"round {number} of {of}"
         speed = run.error or run.spoilt or (f"{run.decode_rate:.1f} tokens/s" if run.decode_rate else "too short")
-        line = one_line(f"{which}, {run.prompt}: {speed}", 78)
-        rewrite(line.ljust(shown))
-        shown = len(line)
+        line.show(f"{which}, {run.prompt}: {speed}")
 
     try:
         yield show
     finally:
-        if shown:
-            rewrite(" " * shown)
-            rewrite("")
+        line.clear()

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
+from launcher.cli.actions import add_actions
 from launcher.cli.layout import filled
 from launcher.cli.output import print_json
 
@@ -30,14 +31,11 @@ _APPLIES = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    for name, summary in _ACTIONS.items():
-        action = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for programs")
+    actions = add_actions(parser, _ACTIONS)
+    for name, action in actions.items():
         if name != "list":
             action.add_argument("name", metavar="NAME", help="such as window.theme, or theme alone")
-    actions.choices["set"].add_argument("value", metavar="VALUE", help="as `settings list` tells")
-    parser.set_defaults(action="list")
+    actions["set"].add_argument("value", metavar="VALUE", help="as `settings list` tells")
 
 
 async def run(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What `curve` and `endure` share: which model, with which settings, what electricity costs, where it is kept."""
+"""What `bench`, `tune`, `curve` and `endure` share: which model, with which settings, what electricity costs."""
 
 from __future__ import annotations
 
@@ -11,38 +11,56 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.text import one_line
 from launcher.cli.layout import filled
 from launcher.cli.output import finite
+from launcher.cli.quantities import pair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from launcher.engine.launch import ServeOptions
+    from launcher.engine.settings import Value as Setting
     from launcher.sweeps import Subject
     from launcher.tuning.cost import Cost, Prices
-    from launcher.tuning.records import Run
+    from launcher.tuning.records import Run, Value
 
 USUAL_WORKLOAD = "code"
 
 
-def add_subject_options(parser: argparse.ArgumentParser) -> None:
-    """Declare which model is measured, and how it is served."""
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Declare which model is measured."""
     parser.add_argument(
         "model", nargs="?", metavar="ID[:QUANT] | FILE", help='a model that is here, or "demo" (default: the last one)'
     )
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Declare what serves it."""
+    parser.add_argument(
+        "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
+    )
+
+
+def add_settings(parser: argparse.ArgumentParser, names: str) -> None:
+    """Declare with which settings it is served, and whether the preset's are among them."""
     parser.add_argument(
         "--set",
         action="append",
         default=[],
-        type=_pair,
+        type=pair,
         metavar="KEY=VALUE",
         dest="changes",
-        help="serve it with this setting: ctx, slots, threads, kv, ubatch, n-cpu-moe or extra; may be given more than"
-        " once",
+        help=f"serve it with this setting: {names}, slots, threads, kv, ubatch, n-cpu-moe, p-min, draft-sampling,"
+        " ngram or extra; may be given more than once",
     )
     parser.add_argument(
         "--no-preset", action="store_true", help="do not take the settings that a tune of this machine found best"
     )
-    parser.add_argument(
-        "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
-    )
+
+
+def add_subject_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what `curve` and `endure` measure, and how that is served."""
+    add_model(parser)
+    add_settings(parser, "ctx")
+    add_engine(parser)
     parser.add_argument(
         "--workload",
         metavar="W",
@@ -83,41 +101,74 @@ def cost_words(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices | N
     return (found, found.sentence) if isinstance(found, Cost) else (None, found)
 
 
+def with_engine(options: argparse.Namespace, model: Path) -> ServeOptions:
+    """Return how a model's file is served by the engine that is asked for."""
+    from launcher.engine.build import BUILT_IN
+    from launcher.engine.launch import ServeOptions
+
+    built_in = str(options.engine) == BUILT_IN
+    return ServeOptions(model=model, engine=None if built_in else options.engine, built_in=built_in)
+
+
+async def as_served(options: argparse.Namespace) -> tuple[str, ServeOptions, dict[str, Value]]:
+    """Return the model as it is named, how `serve` would serve it with what --set says over that, and what is no option
+    of `serve`.
+
+    What is used of this machine's preset is said on standard error.
+    """
+    from launcher import app
+    from launcher.engine.last import last
+    from launcher.engine.settings import OPTIONS, remembered, with_settings
+    from launcher.machine_presets import find_preset, settings_kept, settings_used
+
+    asked, further = _split(options.changes)
+    named = options.model or await asyncio.to_thread(last)
+    found = app.options_for(named, lambda path: with_engine(options, path), draft=None)
+    kept = await asyncio.to_thread(remembered, found.model)
+    preset = await find_preset(found)
+    used = {} if options.no_preset else settings_used(preset, asked, kept)
+    if preset is not None and not (options.no_preset or options.json):
+        print(filled(preset.line, "Preset: "), file=sys.stderr, flush=True)
+    ours = {name: value for name, value in used.items() if name in OPTIONS and not isinstance(value, float)}
+    for settings in (settings_kept(preset, asked, kept), ours, asked):
+        found = with_settings(found, settings)
+    return named, found, {**{name: value for name, value in used.items() if name not in OPTIONS}, **further}
+
+
+def _split(changes: Sequence[tuple[str, str]]) -> tuple[dict[str, Setting], dict[str, Value]]:
+    """Return settings that are options of `serve`, and those that are further arguments of the engine."""
+    from launcher.bench import ARGUMENTS, NGRAM
+    from launcher.engine.settings import parse_settings
+
+    written = {name.strip().lower().lstrip("-").replace("-", "_"): text for name, text in changes}
+    further = {name: written.pop(name) for name in (*ARGUMENTS, NGRAM) if name in written}
+    return parse_settings(written), {name: _number(text) for name, text in further.items()}
+
+
+def _number(text: str) -> float | str:
+    try:
+        return finite(text)
+    except argparse.ArgumentTypeError:
+        return text
+
+
 async def subject_for(options: argparse.Namespace, drafts: Sequence[int]) -> Subject:
     """Return the model to measure, served as `serve` would, with those settings over that which are given.
 
     Where another server runs beside it, that is said. Raises TuneUnderWay while a tune is made.
     """
-    from launcher import app
     from launcher.base.errors import BadOption
     from launcher.engine import registry
-    from launcher.engine.build import BUILT_IN
-    from launcher.engine.last import last
-    from launcher.engine.launch import ServeOptions
-    from launcher.engine.settings import OPTIONS, parse_settings, remembered, with_settings
-    from launcher.machine_presets import find_preset, settings_kept, settings_used
     from launcher.sweeps import subject_of
     from launcher.tuner_kept import check_no_tune
 
     await asyncio.to_thread(check_no_tune)
-    asked = parse_settings(dict(options.changes))
-    if "draft" in asked:
+    if "draft" in _split(options.changes)[0]:
         raise BadOption("Here the draft length is no setting but what is compared.", "Say --draft.")
-    named = options.model or await asyncio.to_thread(last)
-    built_in = str(options.engine) == BUILT_IN
-    engine = None if built_in else options.engine
-    found = app.options_for(named, lambda path: ServeOptions(model=path, engine=engine, built_in=built_in), draft=None)
-    kept = await asyncio.to_thread(remembered, found.model)
-    preset = None if options.no_preset else await find_preset(found)
-    used = settings_used(preset, asked, kept)
-    ours = {name: value for name, value in used.items() if name in OPTIONS and not isinstance(value, float)}
-    if preset is not None and not options.json:
-        print(filled(preset.line, "Preset: "), file=sys.stderr, flush=True)
+    named, served, further = await as_served(options)
     for entry in await asyncio.to_thread(registry.running):
         beside = f"A server runs at {entry.url} ({one_line(entry.model)}): it takes memory, and speed while it replies."
         print(filled(beside), file=sys.stderr, flush=True)
-    served = with_settings(with_settings(with_settings(found, settings_kept(preset, asked, kept)), ours), asked)
-    further = {name: value for name, value in used.items() if name not in OPTIONS}
     return await subject_of(served, named, drafts, further)
 
 
@@ -134,10 +185,3 @@ def significant(told: Any) -> Any:  # noqa: ANN401 -- any JSON value
     if isinstance(told, dict):
         return {name: significant(value) for name, value in told.items()}
     return [significant(value) for value in told] if isinstance(told, list | tuple) else told
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip() or not value.strip():
-        raise argparse.ArgumentTypeError(f'"{text}" is not KEY=VALUE, such as ctx=64K')
-    return name.strip(), value.strip()

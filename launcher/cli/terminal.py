@@ -3,7 +3,7 @@
 import io
 import sys
 
-from launcher.base.text import visible
+from launcher.base.text import one_line, visible
 
 
 class Terminal(io.TextIOWrapper):
@@ -26,6 +26,28 @@ def rewrite(text: str) -> None:
     else:
         sys.stderr.write(f"\r{text}")
     sys.stderr.flush()
+
+
+class InPlace:
+    """A line on standard error that is written over again and again; none where that is no terminal, or `quiet`."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._shows = not quiet and sys.stderr.isatty()
+        self._shown = 0
+
+    def show(self, text: str) -> None:
+        """Write text over what stands there, as much of it as a line holds."""
+        if self._shows:
+            line = one_line(text, 78)
+            rewrite(line.ljust(self._shown))
+            self._shown = len(line)
+
+    def clear(self) -> None:
+        """Leave an empty line."""
+        if self._shown:
+            rewrite(" " * self._shown)
+            rewrite("")
+            self._shown = 0
 
 
 def guard() -> None:

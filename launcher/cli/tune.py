@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
 from launcher.cli.layout import filled
-from launcher.cli.output import finite, print_json
+from launcher.cli.output import print_json
+from launcher.cli.quantities import minutes as budget
 from launcher.cli.quantities import tokens
+from launcher.cli.subject_options import add_engine, add_model, with_engine
 from launcher.cli.tune_lines import (
     AIM_WORDS,
     JsonLines,
@@ -39,16 +41,14 @@ AIMS = ("speed", "answer", "energy")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument(
-        "model", nargs="?", metavar="ID[:QUANT] | FILE", help='a model that is here, or "demo" (default: the last one)'
-    )
+    add_model(parser)
     parser.add_argument(
         "--goal", choices=AIMS, help="tokens/s, time to the whole answer, or tokens per joule (default: speed)"
     )
     parser.add_argument(
         "--mix", type=_mix, metavar="PROMPT:REPLY", help="with --goal answer: the tokens of your own requests: 4K:300"
     )
-    parser.add_argument("--budget", type=_minutes, metavar="MIN", help=f"the most minutes (default {USUAL_MIN:.0f})")
+    parser.add_argument("--budget", type=budget, metavar="MIN", help=f"the most minutes (default {USUAL_MIN:.0f})")
     parser.add_argument(
         "--workload", metavar="W", help="code, prose, reasoning, ..., or a file of prompts (default: code)"
     )
@@ -59,9 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "or none (default: what is likely to matter here)",
     )
     parser.add_argument("--ctx", type=tokens, metavar="N", help="context in tokens (default: as it was served last)")
-    parser.add_argument(
-        "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
-    )
+    add_engine(parser)
     parser.add_argument(
         "--continue",
         dest="go_on",
@@ -74,13 +72,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "It starts the model again and again, with MTP and without. Ctrl-C pauses it; --continue goes on. With "
         "--continue --apply what the last tune recommended is kept."
     )
-
-
-def _minutes(text: str) -> float:
-    value = finite(text)
-    if not 0 < value <= 24 * 60:
-        raise argparse.ArgumentTypeError("it is a number of minutes, up to a day")
-    return value
 
 
 def _mix(text: str) -> tuple[int, int]:
@@ -99,7 +90,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.tuner import is_decided, keep_winner, tune_on
 
     kept = await asyncio.to_thread(_kept, options) if options.go_on else None
-    if kept is not None and kept.verdict is not None and not _has_moretime_words(kept, options):
+    if kept is not None and kept.verdict is not None and not _has_more_time(kept, options):
         return _ended(kept, options)
     prepared = await _prepared(options, kept)
     await _show_plan(prepared, kept, as_json=options.json)
@@ -154,10 +145,10 @@ def _kept(options: argparse.Namespace) -> KeptTune:
         return kept
     if options.apply and tunes[0].verdict is not None and is_decided(tunes[0].verdict):
         return tunes[0]
-    return next((each for each in tunes if each.verdict is None or _has_moretime_words(each, options)), tunes[0])
+    return next((each for each in tunes if each.verdict is None or _has_more_time(each, options)), tunes[0])
 
 
-def _has_moretime_words(kept: KeptTune, options: argparse.Namespace) -> bool:
+def _has_more_time(kept: KeptTune, options: argparse.Namespace) -> bool:
     """Return whether a tune that came to no decision is given more time than it had."""
     undecided = kept.verdict is not None and kept.verdict["mtp"] == "undecided"
     return undecided and options.budget is not None and 60 * options.budget > kept.budget_s
@@ -186,9 +177,7 @@ def _ended(kept: KeptTune, options: argparse.Namespace) -> int:
 
 async def _prepared(options: argparse.Namespace, kept: KeptTune | None) -> Prepared:
     from launcher.base.errors import ModelMissing
-    from launcher.engine.build import BUILT_IN
     from launcher.engine.last import last
-    from launcher.engine.launch import ServeOptions
     from launcher.tuner import usual_options
     from launcher.tuner_space import prepare
     from launcher.tuning.workloads import USUAL, workload
@@ -202,12 +191,10 @@ async def _prepared(options: argparse.Namespace, kept: KeptTune | None) -> Prepa
         model = options.model or await asyncio.to_thread(last)
     except ModelMissing as error:
         raise ModelMissing(error.title, "Name one: `mtp-launcher tune MODEL`.") from None
-    built_in = str(options.engine) == BUILT_IN
-    engine = None if built_in else options.engine
     usual = await asyncio.to_thread(
         usual_options,
         model,
-        lambda path: ServeOptions(model=path, engine=engine, built_in=built_in, context=options.ctx),
+        lambda path: replace(with_engine(options, path), context=options.ctx),
     )
     vary = None if options.vary is None else [] if options.vary == "none" else options.vary.split(",")
     asked = await asyncio.to_thread(workload, options.workload or USUAL)
