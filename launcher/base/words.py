@@ -6,6 +6,11 @@ LANGUAGES: Mapping[str, str] = {"en": "English", "zh_CN": "简体中文"}
 """What can be chosen, each by its own name. All but English have their texts in resources/locale."""
 
 
+def part(text: str) -> str:
+    """Return `text` as it is: marks a part that sentences of the core are put together with, to be translated alone."""
+    return text
+
+
 def mark(text: str) -> str:
     """Return `text` as it is: marks what is declared in English here, and translated where it is shown."""
     return text

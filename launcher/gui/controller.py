@@ -12,6 +12,8 @@ from launcher import settings, settings_file
 from launcher.base.errors import LauncherError, Superseded
 from launcher.engine.state import EngineStarted, LogAdded, Notice, State, Status
 from launcher.gui.bridge import Bridge, Ended, unforeseen
+from launcher.gui.chat.footer import footer_of
+from launcher.gui.sentences import say
 from launcher.gui.service import DEMO, Service
 from launcher.gui.told import Came, Health, Launched, Link, Replied, Wish
 from launcher.gui.viewmodel import Inputs, View, ViewModel, derive
@@ -325,13 +327,13 @@ class Controller(QObject):
 
     def _end(self, end: "Ended | Replied") -> None:
         if isinstance(end, Replied):
-            self._finish_reply(end.number, end.reply, end.reply.line)
+            self._finish_reply(end.number, end.reply, footer_of(end.reply))
         elif end.what == "close":
             self.bridge.close()
             self.closed.emit()
         elif end.what.startswith("ask "):
             number = int(end.what.removeprefix("ask "))
-            self._finish_reply(number, None, tr("Stopped by you.") if end.error is None else str(end.error))
+            self._finish_reply(number, None, tr("Stopped by you.") if end.error is None else say(str(end.error)))
         elif end.error is not None and not isinstance(end.error, Superseded):
             self.show_problem(end.error if isinstance(end.error, LauncherError) else unforeseen(end.error))
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from launcher.base.errors import LauncherError
 from launcher.base.paths import shipped
 from launcher.gui import words
+from launcher.gui.words import tr
 
 _VALUE = re.compile(r"\{(\w+)\}")
 _MAY_BE_ABSENT = re.compile(r"\[([^\[\]]*\{\w+\}[^\[\]]*)\]")
@@ -44,7 +45,7 @@ class Sentence:
             return None
 
         def fill(place: re.Match[str]) -> str:
-            return say(values[place[1]])
+            return _say_value(values[place[1]])
 
         present = _MAY_BE_ABSENT.sub(
             lambda part: part[1] if set(_VALUE.findall(part[1])) <= set(values) else "", self.translated
@@ -70,6 +71,16 @@ class Sentence:
 def say(said: str) -> str:
     """Return what the core said as the window says it, sentence by sentence where it is not one text as a whole."""
     return _say(words.chosen(), said) if 0 < len(said) <= _LONGEST else said
+
+
+def _say_value(value: str) -> str:
+    """Return a value within a sentence as the window says it; of several with commas each."""
+    parts = value.split(", ")
+    if len(parts) > 1 and value not in _sentences(words.chosen())[0]:
+        each = [say(part) for part in parts]
+        if all(now != then for now, then in zip(each, parts, strict=True)):
+            return tr(", ").join(each)
+    return say(value)
 
 
 def say_error(error: LauncherError) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from launcher.base.words import part
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.fitting import Fitted, Measure
 from launcher.models.limits import beyond_training
@@ -101,7 +102,7 @@ def _host_cautions(fitted: Fitted, situation: Situation) -> list[str]:
     later = (host.checkpoints_most + host.prompt_cache_most) // _MIB
     if situation.backend == "cpu":
         spare = situation.free_mib - fitted.required_mib
-        room = f"{spare:,} MiB stay free" if spare >= later else f"only {max(spare, 0):,} MiB stay free"
+        room = part(f"{spare:,} MiB stay free") if spare >= later else part(f"only {max(spare, 0):,} MiB stay free")
         told = (
             f"While it runs it may take up to {later:,} MiB more: {host.prompt_cache_most // _MIB:,} of cached prompts"
             f" (-- --cache-ram N limits them to N MiB) and {host.checkpoints_most // _MIB:,} of context checkpoints;"
@@ -119,7 +120,7 @@ def _host_cautions(fitted: Fitted, situation: Situation) -> list[str]:
             if offloads
             else "The system will swap, and may end the engine."
         )
-        return [f"Host memory is short: about {need:,} MiB are needed and {have:,} are there. {slow}"]
+        return [" ".join((f"Host memory is short: about {need:,} MiB are needed and {have:,} are there.", slow))]
     if have < need + later:
         told = (
             f"Long use may add up to {later:,} MiB on the host (prompt cache, context checkpoints), more than is there:"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from launcher.base.words import part
 from launcher.models.memory import Estimate, Setting
 
 _MIB = 2**20
@@ -81,7 +82,7 @@ def fewest_on_host(setting: Setting, most: int, budget_mib: int, measure: Measur
 def _moved(wanted: Setting, found: Setting) -> tuple[str, ...]:
     if wanted.n_cpu_moe or not found.n_cpu_moe:
         return ()
-    return ("the experts of some layers in host memory",)
+    return (part("the experts of some layers in host memory"),)
 
 
 def _shrink(
@@ -106,14 +107,14 @@ def _smaller_ubatch(setting: Setting, fixed: frozenset[str], fits: Callable[[Set
     smaller = setting
     while smaller.ubatch > LEAST_UBATCH and not fits(smaller):
         smaller = replace(smaller, ubatch=max(LEAST_UBATCH, smaller.ubatch // 2))
-    return smaller, f"ubatch {smaller.ubatch} in place of {setting.ubatch}"
+    return smaller, part(f"ubatch {smaller.ubatch} in place of {setting.ubatch}")
 
 
 def _kv_to(old: str, new: str) -> Shrink:
     def shrink(setting: Setting, fixed: frozenset[str], _fits: Callable[[Setting], bool]) -> tuple[Setting, str]:
         if "kv" in fixed or setting.kv != old:
             return setting, ""
-        return replace(setting, kv=new), f"a KV cache of {new} in place of {old}"
+        return replace(setting, kv=new), part(f"a KV cache of {new} in place of {old}")
 
     return shrink
 
@@ -123,13 +124,14 @@ def _shorter_context(setting: Setting, fixed: frozenset[str], fits: Callable[[Se
     if "context" in fixed or not ladder:
         return setting, ""
     step = _least(0, len(ladder) - 1, lambda index: fits(replace(setting, context=ladder[index])))
-    return replace(setting, context=ladder[step]), f"a context of {ladder[step]:,} in place of {setting.context:,}"
+    told = part(f"a context of {ladder[step]:,} in place of {setting.context:,}")
+    return replace(setting, context=ladder[step]), told
 
 
 def _draft_two(setting: Setting, fixed: frozenset[str], _fits: Callable[[Setting], bool]) -> tuple[Setting, str]:
     if "draft" in fixed or setting.draft <= 2 or setting.ngrams:
         return setting, ""
-    return replace(setting, draft=2), f"draft 2 in place of {setting.draft}"
+    return replace(setting, draft=2), part(f"draft 2 in place of {setting.draft}")
 
 
 def _least(low: int, high: int, good: Callable[[int], bool]) -> int:

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from enum import Enum
 
 from launcher.base.errors import BadOption, ModelHasNoHead, ModelUnknown
+from launcher.base.words import part
 from launcher.models.catalogue import SPECULATION, Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.cautions import cautions_for, host_need_mib
 from launcher.models.fitting import Fitted, fit
@@ -162,7 +163,7 @@ def unplanned(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[U
         seeds = _seeds(entry, situation, wish)
         if wish.model and not seeds:
             told = "Write a preset for it: docs/models.md tells how."
-            found[entry.id, None] = Unplanned(entry.id, None, "it has no preset", told)
+            found[entry.id, None] = Unplanned(entry.id, None, part("it has no preset"), told)
         for known, file, _, preset in _files(entry, seeds, wish):
             if lack := _lack(known, file, preset, wish):
                 found[entry.id, file.quant] = Unplanned(entry.id, file.quant, *lack)
@@ -209,21 +210,25 @@ def _files(
 
 def _lack(entry: ModelEntry, file: ModelFile, preset: Preset, wish: Wish) -> tuple[str, str] | None:
     """Return what is not known of a file that a plan needs, and what to do about it; None when all is known."""
-    tells = "reads its header" if entry.repo else "says what is wrong with it"
-    estimate_it = f"`mtp-launcher estimate {shlex.quote(source_name(entry, file))}` {tells}."
+    source = shlex.quote(source_name(entry, file))
+    estimate_it = (
+        f"`mtp-launcher estimate {source}` reads its header."
+        if entry.repo
+        else f"`mtp-launcher estimate {source}` says what is wrong with it."
+    )
     ask_hub = f"`mtp-launcher models {entry.id} --refresh` asks the hub."
     if entry.geometry is None:
         by_checksum = entry.repo and file.sha256 is None and not file.parts
-        return "its shape is unknown", f"{ask_hub} {estimate_it}" if by_checksum else estimate_it
+        return part("its shape is unknown"), f"{ask_hub} {estimate_it}" if by_checksum else estimate_it
     if file.size_bytes is None:
-        return "its size is unknown", ask_hub if entry.repo else estimate_it
+        return part("its size is unknown"), ask_hub if entry.repo else estimate_it
     if wish.vision and entry.projector and entry.projector.size_bytes is None:
         state_it = f"State the size_bytes of {entry.projector.file}, or leave --vision out."
-        return "the size of its vision projector is unknown", ask_hub if entry.repo else state_it
+        return part("the size of its vision projector is unknown"), ask_hub if entry.repo else state_it
     beside, drafts = _draft_file(entry), preset.draft if wish.draft is None else wish.draft
     if beside and drafts and beside.size_bytes is None:
         state_it = f"State the size_bytes of {beside.file}, or take --no-mtp."
-        return "the size of its draft is unknown", ask_hub if beside.repo or entry.repo else state_it
+        return part("the size of its draft is unknown"), ask_hub if beside.repo or entry.repo else state_it
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from launcher.base.words import part
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.fitting import LEAST_CONTEXT, LEAST_UBATCH, Fitted, Measure, fewest_on_host
 from launcher.models.memory import Setting
@@ -18,16 +19,10 @@ if TYPE_CHECKING:
     from launcher.models.plan import Plan
 
 _MIB = 2**20
-_INTENTS = {
-    "balanced": "{} balances quality, context and speed in {}",
-    "long-context": "{} leaves room for a long context in {}",
-    "best-quality": "{} puts quality first in {}",
-    "as-published": "{} as it was published for {}",
-}
 _MARKS = {
-    "measured": "somebody ran it, or a close neighbour",
-    "derived": "by the memory formula",
-    "guess": "a guess",
+    "measured": part("somebody ran it, or a close neighbour"),
+    "derived": part("by the memory formula"),
+    "guess": part("a guess"),
 }
 
 
@@ -62,22 +57,42 @@ def reasons_for(
 
 
 def _file_reason(file: ModelFile, preset: Preset, intent: str) -> str:
-    size = f"{preset.memory_gb} GB" if preset.memory_gb else "any memory"
-    return f"{_INTENTS[intent].format(file.quant, size)} ({_MARKS[preset.mark]})."
+    size = f"{preset.memory_gb} GB" if preset.memory_gb else part("any memory")
+    basis = _MARKS[preset.mark]
+    return {
+        "balanced": f"{file.quant} balances quality, context and speed in {size} ({basis}).",
+        "long-context": f"{file.quant} leaves room for a long context in {size} ({basis}).",
+        "best-quality": f"{file.quant} puts quality first in {size} ({basis}).",
+        "as-published": f"{file.quant} as it was published for {size} ({basis}).",
+    }[intent]
 
 
 def _memory_reason(fitted: Fitted, situation: Situation) -> str:
-    where = "of host memory" if situation.backend == "cpu" else "of GPU memory"
-    told = f"It takes {fitted.required_mib:,} of {situation.free_mib:,} MiB {where}"
-    spare, margin = situation.free_mib - fitted.needed_mib, situation.margin_mib
+    where = part("of host memory") if situation.backend == "cpu" else part("of GPU memory")
+    taken, free = fitted.required_mib, situation.free_mib
+    spare, margin = free - fitted.needed_mib, situation.margin_mib
     if situation.gpus > 1:
         spare, margin = spare // situation.gpus, margin // situation.gpus
-        told += f". Of the GPU that it fills most, number {fitted.estimate.fullest + 1}, "
-        told += f"it takes {fitted.estimate.by_gpu[fitted.estimate.fullest] / _MIB:,.0f} MiB"
+        number, most = fitted.estimate.fullest + 1, fitted.estimate.by_gpu[fitted.estimate.fullest] / _MIB
+        if spare < 0:
+            on_most = (
+                f"Of the GPU that it fills most, number {number}, it takes {most:,.0f} MiB: {-spare:,} MiB are missing."
+            )
+        elif spare < margin:
+            on_most = (
+                f"Of the GPU that it fills most, number {number}, it takes {most:,.0f} MiB; {spare:,} stay free,"
+                f" fewer than the {margin:,} that should."
+            )
+        else:
+            on_most = f"Of the GPU that it fills most, number {number}, it takes {most:,.0f} MiB; {spare:,} stay free."
+        return " ".join((f"It takes {taken:,} of {free:,} MiB {where}.", on_most))
     if spare < 0:
-        return f"{told}: {-spare:,} MiB are missing."
-    advised = "" if spare >= margin else f", fewer than the {margin:,} that should"
-    return f"{told}; {spare:,} stay free{advised}."
+        return f"It takes {taken:,} of {free:,} MiB {where}: {-spare:,} MiB are missing."
+    if spare < margin:
+        return (
+            f"It takes {taken:,} of {free:,} MiB {where}; {spare:,} stay free, fewer than the {margin:,} that should."
+        )
+    return f"It takes {taken:,} of {free:,} MiB {where}; {spare:,} stay free."
 
 
 def _given_up(fitted: Fitted, situation: Situation) -> str:
@@ -103,8 +118,9 @@ def _kv_reason(fitted: Fitted, preset: Preset, situation: Situation, ubatch_chos
     setting = fitted.setting
     fits = fitted.needed_mib <= situation.free_mib
     if setting.kv == "f16" and fits:
-        slow = "" if situation.backend == "cpu" else ", and a quantised one slows drafts at long contexts"
-        return f"The KV cache stays f16: it fits{slow}."
+        if situation.backend == "cpu":
+            return "The KV cache stays f16: it fits."
+        return "The KV cache stays f16: it fits, and a quantised one slows drafts at long contexts."
     if setting.kv == "q8_0":
         return "A KV cache of q8_0 takes about half of f16's memory at almost no loss."
     if setting.kv != "q4_0" or not fits:
@@ -112,8 +128,9 @@ def _kv_reason(fitted: Fitted, preset: Preset, situation: Situation, ubatch_chos
     larger = replace(setting, kv="q8_0")
     spare_mib = situation.free_mib - measure(larger).needed / _MIB
     if spare_mib >= situation.margin_mib:
-        ran = f"is {setting.kv} as it was measured" if preset.mark == "measured" else f"is set to {setting.kv}"
-        return f"The KV cache {ran}; q8_0 would fit as well (--kv q8_0)."
+        if preset.mark == "measured":
+            return f"The KV cache is {setting.kv} as it was measured; q8_0 would fit as well (--kv q8_0)."
+        return f"The KV cache is set to {setting.kv}; q8_0 would fit as well (--kv q8_0)."
     if setting.n_cpu_moe:
         return "A KV cache of q4_0 leaves more of the GPU to experts."
     if spare_mib >= situation.margin_mib // 2:
@@ -179,23 +196,30 @@ def _chosen_offload_reason(
         return "Without a GPU all is in host memory: --n-cpu-moe is left out."
     if entry.geometry is not None and not entry.geometry.experts:
         return "A dense model has no routed experts: --n-cpu-moe is left out."
-    told = f"--n-cpu-moe {chosen} is taken as {count}: the model has no more layers." if chosen != count else ""
+    most = part(f"--n-cpu-moe {chosen} is taken as {count}: the model has no more layers.")
+    told = most if chosen != count else ""
     least = fewest_on_host(fitted.setting, count, situation.free_mib - situation.margin_mib, measure)
     if least < count:
-        layers = f"the experts of {count - least} more layer{'s' if count - least > 1 else ''}"
-        told = f"{told} There is room for {layers} on the GPU: --n-cpu-moe {least} would do.".lstrip()
+        if count - least == 1:
+            room = f"There is room for the experts of one more layer on the GPU: --n-cpu-moe {least} would do."
+        else:
+            room = (
+                f"There is room for the experts of {count - least} more layers on the GPU: --n-cpu-moe {least} would"
+                " do."
+            )
+        told = " ".join(filter(None, (told, room)))
     return told
 
 
 def _next_to_go(fitted: Fitted, weights: Weights, situation: Situation, fixed: Mapping[str, int | str]) -> str:
     setting = fitted.setting
     steps = [
-        "ubatch to 256" if setting.ubatch > 256 and "ubatch" not in fixed else "",
-        "KV to q8_0" if setting.kv == "f16" and "kv" not in fixed else "",
-        "context" if setting.context > LEAST_CONTEXT and "context" not in fixed else "",
-        "draft to 2" if setting.draft > 2 and not setting.ngrams and "draft" not in fixed else "",
-        "KV to q4_0" if setting.kv in ("f16", "q8_0") and "kv" not in fixed else "",
-        "experts to the host" if _can_move(setting, weights) and "n_cpu_moe" not in fixed else "",
+        part("ubatch to 256") if setting.ubatch > 256 and "ubatch" not in fixed else "",
+        part("KV to q8_0") if setting.kv == "f16" and "kv" not in fixed else "",
+        part("context") if setting.context > LEAST_CONTEXT and "context" not in fixed else "",
+        part("draft to 2") if setting.draft > 2 and not setting.ngrams and "draft" not in fixed else "",
+        part("KV to q4_0") if setting.kv in ("f16", "q8_0") and "kv" not in fixed else "",
+        part("experts to the host") if _can_move(setting, weights) and "n_cpu_moe" not in fixed else "",
     ]
     left = [step for step in steps if step]
     if not left or fitted.needed_mib > situation.free_mib:

@@ -1,6 +1,8 @@
 """The chat: what is asked, shown, kept, and compared, on the real engine."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,15 @@ from launcher.base.errors import LauncherError
 from launcher.conversations.records import Ending
 from launcher.conversations.store import Conversations
 from launcher.engine.client import Delta, Timings
-from launcher.gui import theme
+from launcher.gui import theme, words
 from launcher.gui.chat.code import CodeBlock
+from launcher.gui.chat.footer import footer_of
 from launcher.gui.chat.kept import Kept
 from launcher.gui.chat.pane import Answer, ChatPane, Text
 from launcher.gui.chat.steps import Steps
 from launcher.gui.labels import Label
+from launcher.monitor.meter import Acceptance
+from launcher.monitor.reply import Reply
 
 
 def say(pane: ChatPane, question: str, reply: str, thinking: str = "") -> Answer:
@@ -397,3 +402,16 @@ def test_a_question_without_a_reply_is_seen_and_not_asked_again_with_the_next(pa
     assert [each["content"] for each in pane.talk.request()] == ["What is MTP?", "A head."]
     say(pane, "Another?", "Yes.")
     assert [each["role"] for each in pane.talk.request()] == ["user", "assistant"] * 2
+
+
+def test_the_line_under_a_reply_is_in_the_chosen_language() -> None:
+    timings = Timings.parse({"predicted_n": 231, "predicted_ms": 500.0, "predicted_per_second": 462.0})
+    reply = Reply("", "", timings, Acceptance(10, 8, (5, 5), (5, 3)), 0.184, "stop")
+    assert footer_of(reply) == reply.line
+    assert "80 % of drafts accepted (mean 2.6) · stopped: end" in reply.line
+    assert footer_of(replace(reply, finish_reason="other", timings=None)).endswith("stopped: other")
+    words.choose("zh_CN")
+    try:
+        assert not re.findall(r"[a-z]{3,}", footer_of(reply).replace("token", ""))
+    finally:
+        words.choose("en")

@@ -1,8 +1,8 @@
 """What the core says: its sentences, read from the source and from the table of the engine's faults.
 
 A sentence is a string of the core, no docstring, that begins with a capital or a value, has a space, and ends with a
-full stop, an exclamation or a question mark; and the label of an action. Values of f-strings get the names of what they
-show.
+full stop, an exclamation or a question mark; the label of an action; and what is marked as a `part` of one. Values of
+f-strings get the names of what they show.
 """
 
 import ast
@@ -19,8 +19,11 @@ _FACES = ("cli", "gui")
 _PROMPTS = SOURCE / "tuning" / "fill_text.py"
 """What models are asked to read is no sentence for the user."""
 _FAULTS = ROOT / "resources" / "engine-faults.toml"
+_DEMO = ROOT / "presets" / "demo.toml"
+"""The demo is the program's own; what the catalogue says of other models is quoted from its sources."""
 _STATEMENTS = re.compile(r"(?:SELECT|INSERT|UPDATE|DELETE|CREATE|PRAGMA)\b")
 _LABELLED = ("Action", "action")
+_PART = "part"
 
 
 def sentences() -> Catalog:
@@ -30,6 +33,8 @@ def sentences() -> Catalog:
         if path.relative_to(SOURCE).parts[0] not in _FACES and path != _PROMPTS:
             for text in _of_source(ast.parse(path.read_text("utf-8"))):
                 catalog.add(text, locations=[(path.relative_to(ROOT).as_posix(), 0)])
+    for preset in (each for model in tomllib.loads(_DEMO.read_text("utf-8"))["models"] for each in model["presets"]):
+        catalog.add(preset["note"], locations=[(_DEMO.relative_to(ROOT).as_posix(), 0)])
     for fault in tomllib.loads(_FAULTS.read_text("utf-8"))["fault"]:
         for text in (*(fault.get(name) for name in ("title", "cause", "hint")), *_labels(fault)):
             if text:
@@ -45,7 +50,9 @@ def _of_source(tree: ast.Module) -> Iterator[str]:
     inner = {id(part) for each in ast.walk(tree) if isinstance(each, ast.JoinedStr) for part in each.values}
     inner |= {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _name(node.func) in _LABELLED:
+        if isinstance(node, ast.Call) and _name(node.func) == _PART:
+            yield from (text for each in node.args for text in _texts(each))
+        elif isinstance(node, ast.Call) and _name(node.func) in _LABELLED:
             yield from (text for each in node.args[1:2] for text in _texts(each))
         elif isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in inner:
             yield from filter(_is_sentence, _texts(node))

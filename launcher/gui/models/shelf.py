@@ -209,7 +209,7 @@ def _offers(catalogue: Catalogue, entry: ModelEntry, here: Situation | None) -> 
                 why = _needs(plan.required_mib, plan.free_mib, plan.setting.context, plan.setting.draft)
             else:
                 lacking = unplanned(catalogue, here, wish)
-                why = say(f"{lacking[0].reason}. {lacking[0].remedy}") if lacking else why
+                why = f"{say(lacking[0].reason)}. {say(lacking[0].remedy)}" if lacking else why
         local = find(entry, file.quant)
         name = entry.name.removesuffix(" with MTP head")
         told.append(Offer(entry.id, name, file.quant, file.size_bytes, local is not None, fit, why))

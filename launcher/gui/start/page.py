@@ -228,7 +228,8 @@ class StartPage(QWidget):
         self.goal.setCurrentIndex(self.goal.findData(found.question.intent))
         self.table.show_plans(found.plans, several=found.question.family is None)
         lacking = "\n".join(
-            f"{each.quant or each.model}: {say(f'{each.reason}.')} {say(each.remedy)}" for each in found.lacking[:3]
+            tr("{file}: {why}. {remedy}", file=each.quant or each.model, why=say(each.reason), remedy=say(each.remedy))
+            for each in found.lacking[:3]
         )
         self._lacking.setText(lacking)
         self._lacking.setVisible(bool(lacking))
