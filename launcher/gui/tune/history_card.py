@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, Qt, Signal
-from PySide6.QtWidgets import QFileDialog, QHeaderView, QStyle, QWidget
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QFileDialog, QHeaderView, QStyle
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
 from launcher.gui.sentences import say
 from launcher.gui.widgets import Card
 from launcher.gui.widgets.row_table import RowTable
+from launcher.gui.widgets.rows import Cell, Column, Rows
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:
@@ -24,46 +25,18 @@ if TYPE_CHECKING:
     from launcher.tuning.history_records import Session, Summary
 
 _MOST, _SENTENCE = 20, 3
-_Index = QModelIndex | QPersistentModelIndex
 
 
-class _Model(QAbstractTableModel):
-    def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.rows: tuple[Summary, ...] = ()
+def _columns() -> list[Column[Summary]]:
+    def said(row: Summary) -> Cell:
+        return Cell(say(row.sentence) if row.sentence else tr("Still measured"))
 
-    def show(self, rows: Sequence[Summary]) -> None:
-        self.beginResetModel()
-        self.rows = tuple(rows)
-        self.endResetModel()
-
-    def rowCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008 -- Qt's
-        return len(self.rows)
-
-    def columnCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008
-        return _SENTENCE + 1
-
-    def headerData(  # noqa: N802
-        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
-    ) -> Any:  # noqa: ANN401
-        if orientation != Qt.Orientation.Horizontal:
-            return None
-        if role == Qt.ItemDataRole.TextAlignmentRole:
-            return Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
-        heads = (tr("When"), tr("Model"), tr("Prompts"), tr("Verdict"))
-        return heads[section] if role == Qt.ItemDataRole.DisplayRole else None
-
-    def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
-        text = _cells(self.rows[index.row()])[index.column()]
-        if role == Qt.ItemDataRole.DisplayRole or (role == Qt.ItemDataRole.ToolTipRole and index.column() == _SENTENCE):
-            return text
-        return None
-
-
-def _cells(row: Summary) -> tuple[str, ...]:
-    began = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.began_s))
-    said = say(row.sentence) if row.sentence else tr("Still measured")
-    return began, f"{row.model} {row.quant}" if row.quant else row.model, row.workload, said
+    return [
+        Column(tr("When"), "", lambda row: Cell(time.strftime("%Y-%m-%d %H:%M", time.localtime(row.began_s)))),
+        Column(tr("Model"), "", lambda row: Cell(f"{row.model} {row.quant}" if row.quant else row.model)),
+        Column(tr("Prompts"), "", lambda row: Cell(row.workload)),
+        Column(tr("Verdict"), "", said),
+    ]
 
 
 class HistoryCard(Card):
@@ -76,7 +49,7 @@ class HistoryCard(Card):
         super().__init__(tr("Measured before"))
         self._controller = controller
         self.table = RowTable(tr("Measured before"))
-        self._model = _Model(self.table)
+        self._model: Rows[Summary] = Rows(_columns(), self.table)
         self.table.setModel(self._model)
         self.table.horizontalHeader().setSectionResizeMode(_SENTENCE, QHeaderView.ResizeMode.Stretch)
         self.table.horizontalHeader().setSectionsClickable(False)
@@ -98,7 +71,7 @@ class HistoryCard(Card):
         self.hide()
 
     @property
-    def rows(self) -> tuple[Summary, ...]:
+    def rows(self) -> Sequence[Summary]:
         """What is listed, the newest first."""
         return self._model.rows
 

@@ -1,9 +1,10 @@
 """The settings that were tried, one a row."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, QSize, Qt
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QSize, Qt
 from PySide6.QtGui import QFontMetrics, QPainter
 from PySide6.QtWidgets import (
     QHeaderView,
@@ -17,59 +18,37 @@ from launcher.gui import theme
 from launcher.gui.tune.told import TrialRow
 from launcher.gui.widgets.number import UNKNOWN
 from launcher.gui.widgets.row_table import RowTable
+from launcher.gui.widgets.rows import Cell, Column, Rows
 from launcher.gui.words import tr
 
 _SETTING, _RATE, _VRAM, _HOW = 0, 1, 5, 7
-_COLUMNS = 8
 _Index = QModelIndex | QPersistentModelIndex
 
 
-class _Model(QAbstractTableModel):
+class _Trials(Rows[TrialRow]):
+    """Rows of which the best one stands out."""
+
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.rows: tuple[TrialRow, ...] = ()
-
-    def show(self, rows: Sequence[TrialRow]) -> None:
-        self.beginResetModel()
-        self.rows = tuple(rows)
-        self.endResetModel()
-
-    def rowCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008 -- Qt's
-        return len(self.rows)
-
-    def columnCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008
-        return _COLUMNS
-
-    def headerData(  # noqa: N802
-        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
-    ) -> Any:  # noqa: ANN401
-        if orientation != Qt.Orientation.Horizontal:
-            return None
-        if role == Qt.ItemDataRole.TextAlignmentRole:
-            return _alignment(section)
-        if role == Qt.ItemDataRole.ToolTipRole:
-            return _tips()[section]
-        return _heads()[section] if role == Qt.ItemDataRole.DisplayRole else None
+        columns = [
+            Column(title, tip, partial(_cell, at), right=at not in (_SETTING, _HOW))
+            for at, (title, tip) in enumerate(_columns())
+        ]
+        super().__init__(columns, parent)
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
-        row, column = self.rows[index.row()], index.column()
-        match role:
-            case Qt.ItemDataRole.DisplayRole:
-                return cells(row)[column]
-            case Qt.ItemDataRole.AccessibleTextRole:
-                best = f", {tr('best')}" if row.best and column == _SETTING else ""
-                return f"{_heads()[column]}: {cells(row)[column]}{best}"
-            case Qt.ItemDataRole.TextAlignmentRole:
-                return _alignment(column)
-            case Qt.ItemDataRole.FontRole if column == _RATE or (row.best and column == _SETTING):
-                return theme.font(theme.BODY_PX, bold=True, tabular=True)
-            case Qt.ItemDataRole.ForegroundRole if column == _HOW:
-                return theme.colour("secondary")
-            case Qt.ItemDataRole.ToolTipRole if column == _HOW:
-                return row.how
-            case Qt.ItemDataRole.ToolTipRole if cells(row)[column] == UNKNOWN:
-                return tr("Not known: {setting} was not measured so, or drafts nothing.", setting=row.setting)
-        return None
+        """See Rows."""
+        named = self.rows[index.row()].best and index.column() == _SETTING
+        if role == Qt.ItemDataRole.FontRole and (named or index.column() == _RATE):
+            return theme.font(theme.BODY_PX, bold=True, tabular=True)
+        told = super().data(index, role)
+        return f"{told}, {tr('best')}" if named and role == Qt.ItemDataRole.AccessibleTextRole else told
+
+
+def _cell(at: int, row: TrialRow) -> Cell:
+    text = cells(row)[at]
+    unknown = text == UNKNOWN and at != _HOW
+    tip = tr("Not known: {setting} was not measured so, or drafts nothing.", setting=row.setting) if unknown else ""
+    return Cell(text, tip=tip, dim=at == _HOW)
 
 
 def cells(row: TrialRow) -> tuple[str, ...]:
@@ -91,36 +70,18 @@ def _number(value: float | None, digits: int) -> str:
     return UNKNOWN if value is None else f"{value:,.{digits}f}"
 
 
-def _heads() -> tuple[str, ...]:
+def _columns() -> tuple[tuple[str, str], ...]:
+    """Return titles and tips."""
     return (
-        tr("Setting"),
-        tr("t/s"),
-        tr("95 %"),
-        tr("accepted, %"),
-        tr("tokens/step"),
-        tr("VRAM, MiB"),
-        tr("against off"),
-        tr("Known from"),
+        (tr("Setting"), tr("The draft length (--spec-draft-n-max), or MTP off")),
+        (tr("t/s"), tr("Tokens a second while replying, the mean over all prompts")),
+        (tr("95 %"), tr("The mean lies within this with a probability of 95 %")),
+        (tr("accepted, %"), tr("Share of the drafted tokens that the model accepted")),
+        (tr("tokens/step"), tr("Tokens kept from one verification step")),
+        (tr("VRAM, MiB"), tr("Memory on the GPU that the server took")),
+        (tr("against off"), tr("How many times as fast as with MTP off")),
+        (tr("Known from"), tr("Whether it was measured, by how many pairs of runs, or predicted")),
     )
-
-
-def _tips() -> tuple[str, ...]:
-    return (
-        tr("The draft length (--spec-draft-n-max), or MTP off"),
-        tr("Tokens a second while replying, the mean over all prompts"),
-        tr("The mean lies within this with a probability of 95 %"),
-        tr("Share of the drafted tokens that the model accepted"),
-        tr("Tokens kept from one verification step"),
-        tr("Memory on the GPU that the server took"),
-        tr("How many times as fast as with MTP off"),
-        tr("Whether it was measured, by how many pairs of runs, or predicted"),
-    )
-
-
-def _alignment(column: int) -> Qt.AlignmentFlag:
-    left = column in (_SETTING, _HOW)
-    side = Qt.AlignmentFlag.AlignLeft if left else Qt.AlignmentFlag.AlignRight
-    return side | Qt.AlignmentFlag.AlignVCenter
 
 
 class _Delegate(QStyledItemDelegate):
@@ -128,7 +89,7 @@ class _Delegate(QStyledItemDelegate):
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
         model = index.model()
-        if isinstance(model, _Model) and model.rows[index.row()].best:
+        if isinstance(model, _Trials) and model.rows[index.row()].best:
             painter.fillRect(option.rect, theme.colour("raised"))
         super().paint(painter, option, index)
 
@@ -138,7 +99,7 @@ class TrialTable(RowTable):
 
     def __init__(self) -> None:
         super().__init__(tr("Settings that were tried"))
-        self._model = _Model(self)
+        self._model = _Trials(self)
         self.setModel(self._model)
         self.setItemDelegate(_Delegate(self))
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -157,7 +118,7 @@ class TrialTable(RowTable):
         return self._inset
 
     @property
-    def rows(self) -> tuple[TrialRow, ...]:
+    def rows(self) -> Sequence[TrialRow]:
         """What it shows."""
         return self._model.rows
 
@@ -177,7 +138,8 @@ class TrialTable(RowTable):
         body = QFontMetrics(theme.font(theme.BODY_PX, bold=True, tabular=True))
         heads = QFontMetrics(theme.font(theme.BODY_PX))
         edges = 2 * self._inset + theme.px(theme.GAP_S)
-        need = [heads.horizontalAdvance(words) + edges for words in _heads()]
+        titles = [column.title for column in self._model.columns]
+        need = [heads.horizontalAdvance(title) + edges for title in titles]
         for row in self._model.rows:
             widths = [body.horizontalAdvance(text) + edges for text in cells(row)]
             need = [max(pair) for pair in zip(need, widths, strict=True)]
@@ -185,9 +147,9 @@ class TrialTable(RowTable):
         spare = max(self.viewport().width() - sum(need), 0)
         for column in range(_HOW):
             if not self.isColumnHidden(column):
-                self.setColumnWidth(column, need[column] + spare // (_COLUMNS + 1))
+                self.setColumnWidth(column, need[column] + spare // (len(titles) + 1))
         left = self.viewport().width() - sum(map(self.columnWidth, range(_HOW)))
-        self.setColumnWidth(_HOW, max(heads.horizontalAdvance(_heads()[_HOW]) + edges, left))  # its tip has all of it
+        self.setColumnWidth(_HOW, max(heads.horizontalAdvance(titles[_HOW]) + edges, left))  # its tip has all of it
 
     def resizeEvent(self, event: Any) -> None:  # noqa: N802, ANN401 -- Qt's
         """Share the room anew."""
