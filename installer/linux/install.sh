@@ -252,6 +252,10 @@ make_ready() {
     if in_use "$fresh"; then
         fail "MTP Launcher $version is broken, and runs." "Close it, and run this again."
     fi
+    if [ -z "$offline$releases" ]; then
+        fail "This build does not say where its releases are." \
+            "Set MTP_LAUNCHER_RELEASES to their address, or use --offline DIR."
+    fi
     rm -rf "$fresh" "$work"
     mkdir -p "$fresh" "$work"
     say "Installing MTP Launcher $version from ${offline:-the network (about 130 MB)}"
@@ -307,7 +311,7 @@ from launcher.machine.libraries import install_line, missing_libraries
 missing = tuple(each for purpose in ("engine", "window", "xcb") for each in missing_libraries(purpose))
 if missing:
     print("The window needs libraries that are not here:", ", ".join(dict.fromkeys(each.soname for each in missing)))
-    print("On Debian or Ubuntu this brings them:", install_line(missing))
+    print("Install them:", install_line(missing))
 ' 2>/dev/null || true
     case $(cat /proc/sys/kernel/osrelease 2>/dev/null) in
     *[Mm]icrosoft* | *WSL*)
@@ -367,10 +371,6 @@ main() {
     index=${index%/}
     releases=${MTP_LAUNCHER_RELEASES:-$releases}
     releases=${releases%/}
-    if [ $what = install ] && [ -z "$offline" ] && [ -n "$version" ] && [ -z "$releases" ]; then
-        fail "This build does not say where its releases are." \
-            "Set MTP_LAUNCHER_RELEASES to their address, or use --offline DIR."
-    fi
     $what
 }
 
