@@ -1,7 +1,6 @@
 """How fast a model is on this machine: measured on a server of its own or on the one that runs, and kept."""
 
 import asyncio
-import logging
 import re
 import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -37,7 +36,6 @@ from launcher.tuning.workloads import Workload
 KIND = "bench"
 """What it is called in the history."""
 _BUILD = re.compile(r"b(\d+)-([0-9a-f]+)")
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +252,7 @@ class _Record:
     """Keeps runs in the history while they are measured; where that cannot be, a warning says so."""
 
     def __init__(self, targets: Sequence[Target], work: Workload) -> None:
-        self._writer = HistoryWriter(_not_kept)
+        self._writer = HistoryWriter()
         self.ids = {
             each.url: self._writer.begin(KIND, each.environment, each.settings, workload=work.name)
             for each in targets
@@ -323,7 +321,3 @@ def _spill(url: str) -> str | None:
             if found.get("code") == Code.SPILL:
                 return str(found.get("sentence"))
     return None
-
-
-def _not_kept(error: LauncherError) -> None:
-    _log.warning("%s", error.title)

@@ -1,13 +1,12 @@
 """Curves and sustained load on a server of their own, with everything kept in the history."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher.base.errors import BadOption, LauncherError, ServerNotFound, Unreachable
+from launcher.base.errors import BadOption, ServerNotFound, Unreachable
 from launcher.bench import SessionBench
 from launcher.engine.endpoint import Endpoint
 from launcher.engine.launch import DEFAULT_CONTEXT, DEFAULT_DRAFT, Launch, ServeOptions, check_model
@@ -34,7 +33,6 @@ STREAMS = (1, 2, 4)
 _CONTEXTS = 4
 _LEAST_CONTEXT = 2_048
 _NOTICED_S = 5.0
-_log = logging.getLogger(__name__)
 
 OnBegun = Callable[[str], object]
 
@@ -244,7 +242,7 @@ class _Record:
         """Begin it. `work` is no workload's name: what is measured here is not to be taken for its replies."""
         launch: Launch = await launch_plan(replace(subject.options, draft=0), Endpoint(0, ""))
         environment = await asyncio.to_thread(Environment.of_this_machine, launch)
-        writer = HistoryWriter(_not_kept)
+        writer = HistoryWriter()
         return cls(writer, writer.begin(kind, environment, settings, workload=work))
 
     def add(self, runs: Sequence[Run]) -> None:
@@ -254,7 +252,3 @@ class _Record:
     async def end(self, result: Mapping[str, Any]) -> None:
         self._writer.finish(self.id, result)
         await asyncio.shield(asyncio.to_thread(self._writer.close))
-
-
-def _not_kept(error: LauncherError) -> None:
-    _log.warning("%s", error.title)

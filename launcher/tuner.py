@@ -179,7 +179,7 @@ class _Record:
     def __init__(
         self, prepared: Prepared, workload: Workload, environment: Environment, resume: KeptTune | None
     ) -> None:
-        self._writer = HistoryWriter(_not_kept)
+        self._writer = HistoryWriter()
         self._done = frozenset(map(id, resume.state.trials)) if resume else frozenset[int]()
         if resume is None:
             off = prepared.space.off()
@@ -229,7 +229,3 @@ class _Record:
             keep(self._kept)
         except OSError as error:
             _log.warning("The tune cannot be kept, and so not be continued later: %s.", error.strerror or error)
-
-
-def _not_kept(error: LauncherError) -> None:
-    _log.warning("%s", error.title)

@@ -1,5 +1,6 @@
 """Measurements go into the history beside the measuring, on one thread, so that no disk is ever waited for."""
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -13,15 +14,20 @@ from launcher.tuning.history_records import new_id
 from launcher.tuning.records import Run, Settings
 
 Work = Callable[[History], object]
+_log = logging.getLogger(__name__)
+
+
+def _warn(error: LauncherError) -> None:
+    _log.warning("%s", error.title)
 
 
 class HistoryWriter:
     """The one who writes measurements while they are made. Its methods return at once.
 
-    `failed` is told on its thread of what could not be kept, once; the measuring goes on.
+    `failed` is told on its thread of what could not be kept, once; the measuring goes on. Usually that is a warning.
     """
 
-    def __init__(self, failed: Callable[[LauncherError], None], path: Path | None = None) -> None:
+    def __init__(self, failed: Callable[[LauncherError], None] = _warn, path: Path | None = None) -> None:
         self._failed = failed
         self._path = path
         self._given: queue.SimpleQueue[Work | None] = queue.SimpleQueue()

@@ -99,6 +99,17 @@ def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, w
     assert page.measure.isEnabled()
 
 
+def test_giving_up_what_has_not_begun_leaves_the_tune_before(page: TunePage, work: Path, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
+        page._begin(Wanted(file=str(work), minutes=0.01))
+    before = kept_tune()
+    assert before is not None
+    page._begin(Wanted(file=str(work), minutes=30))
+    with qtbot.waitSignal(page.tuning.found, timeout=60_000):
+        page._give_up()
+    assert kept_tune() == before
+
+
 def test_what_is_undecided_gets_more_time(page: TunePage, work: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
         page._begin(Wanted(file=str(work), minutes=0.01))

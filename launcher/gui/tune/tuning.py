@@ -52,6 +52,7 @@ class Tuning(QObject):
         self._planning: Handle[None] | None = None
         self._forgets = False
         self._shown: TuneShown | None = None
+        self._path: Path | None = None
 
     @property
     def running(self) -> bool:
@@ -69,7 +70,7 @@ class Tuning(QObject):
 
     def _look_ended(self, kept: KeptTune | None) -> None:
         if not self.running:
-            self._shown = None if kept is None else _shown_of(kept)
+            self._shown, self._path = (None, None) if kept is None else (_shown_of(kept), kept.options.model)
             self.found.emit(kept)
 
     def plan(self, wanted: Wanted) -> None:
@@ -88,6 +89,8 @@ class Tuning(QObject):
         if self.running:
             return
         self._forgets = False
+        if wanted is not None:
+            self._path = None
 
         async def work(session: Session, model: str, tell: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
             from launcher.tuner import tune_on
@@ -154,10 +157,13 @@ class Tuning(QObject):
             self.paused.emit(None)
             return
 
+        begun = self._path if self._shown is not None and self._shown.trials else None  # else another tune is kept
+
         def work() -> None:
             from launcher.tuner_kept import forget_tune
 
-            forget_tune()
+            if begun is not None:
+                forget_tune(begun)
 
         self._shown = None
         self._controller.bridge.run(lambda _tell: asyncio.to_thread(work), done=lambda _: self.found.emit(None))
@@ -168,7 +174,7 @@ class Tuning(QObject):
 
         match event:
             case Prepared():
-                self._shown = _shown_at(event)
+                self._shown, self._path = _shown_at(event), event.options.model
                 self.planned.emit(event)
                 self.changed.emit(self._shown)
             case TrialPlanned():
