@@ -68,6 +68,13 @@ running() { # a copy of the program runs from here on, until the end of descript
     until [ -s "$BATS_TEST_TMPDIR/up" ]; do sleep 0.02; done
 }
 
+serve() { # FOLDER, at $address
+    python3 -u -m http.server 0 --bind 127.0.0.1 --directory "$1" >"$BATS_TEST_TMPDIR/port" 2>/dev/null 3>&- &
+    server=$!
+    until grep -q port "$BATS_TEST_TMPDIR/port"; do sleep 0.02; done
+    address=http://127.0.0.1:$(sed -n 's/.*port \([0-9]*\).*/\1/p' "$BATS_TEST_TMPDIR/port")
+}
+
 @test "it installs the command, a menu entry and icons" {
     install 1.0.0
     [ "$status" -eq 0 ]
@@ -249,10 +256,7 @@ running() { # a copy of the program runs from here on, until the end of descript
 
 @test "over the network: the release, and uv from the index" {
     release=$RELEASES/1.0.0
-    python3 -u -m http.server 0 --bind 127.0.0.1 --directory "$release" >"$BATS_TEST_TMPDIR/port" 2>/dev/null 3>&- &
-    server=$!
-    until grep -q port "$BATS_TEST_TMPDIR/port"; do sleep 0.02; done
-    address=http://127.0.0.1:$(sed -n 's/.*port \([0-9]*\).*/\1/p' "$BATS_TEST_TMPDIR/port")
+    serve "$release"
     MTP_LAUNCHER_RELEASES=$address/ PIP_INDEX_URL=$address/simple run dash "$release/install.sh"
     [ "$status" -eq 0 ]
     [ "$("$command" --version)" = "mtp-launcher 1.0.0" ]
@@ -262,6 +266,16 @@ running() { # a copy of the program runs from here on, until the end of descript
     MTP_LAUNCHER_RELEASES=$address PIP_INDEX_URL=$address/simple run dash <"$release/install.sh" # curl ... | sh
     [ "$status" -eq 0 ]
     cmp "$program/install.sh" "$release/install.sh"
+}
+
+@test "through a proxy, which knows names that this computer does not" {
+    mkdir -p "$BATS_TEST_TMPDIR/net/http:"
+    ln -s "$RELEASES/1.0.0" "$BATS_TEST_TMPDIR/net/http:/releases.invalid"
+    serve "$BATS_TEST_TMPDIR/net"
+    export http_proxy=$address MTP_LAUNCHER_RELEASES=http://releases.invalid
+    UV_INDEX_URL=http://releases.invalid/simple/ run dash "$RELEASES/1.0.0/install.sh"
+    [ "$status" -eq 0 ]
+    [ "$("$command" --version)" = "mtp-launcher 1.0.0" ]
 }
 
 @test "no network is told" {
