@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QCheckBox
 
 from launcher.gui.labels import Label, set_tip
@@ -54,11 +54,12 @@ class HereCard(Card):
             ),
         )
         self.switch.clicked.connect(lambda on: controller.change_setting(ADVICE, on))
+        self.head.addWidget(self.switch)
         for label in (self.preset, self.changed, self.advice):
             label.setWordWrap(True)
             self.body.addWidget(label)
-        self.head.addWidget(self.switch)
-        self.body.addWidget(self.measure)
+        at = self.body.indexOf(self.changed) + 1
+        self.body.insertWidget(at, self.measure, alignment=Qt.AlignmentFlag.AlignLeft)
         self.show_here(Here())
         controller.setting_changed.connect(lambda name, _value: self.look() if name == ADVICE else None)
 
