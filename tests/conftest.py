@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import psutil
 import pytest
@@ -19,9 +19,10 @@ from hypothesis import settings
 
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model
-from launcher.updates.check import VARIABLE
-from tests.updates.published import Release
 from tools.fault_matrix.server import FileServer, serving
+
+if TYPE_CHECKING:
+    from tests.updates.published import Release
 
 # A test run in the background of a script inherits SIGINT as ignored, and so would every program that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -53,7 +54,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that holds everything the program writes."""
     folder = tmp_path / "home"
     monkeypatch.setenv(HOME_VARIABLE, str(folder))
-    monkeypatch.setenv(VARIABLE, "http://127.0.0.1:1")  # no window looks for newer versions elsewhere
+    monkeypatch.setenv("MTP_LAUNCHER_RELEASES", "http://127.0.0.1:1")  # no window looks for newer versions elsewhere
     for name in list(os.environ):
         if name.startswith(("LLAMA_", "FAKE_")) or name == "COLUMNS":  # which workers of pytest-xdist have
             monkeypatch.delenv(name)
@@ -220,11 +221,13 @@ def release_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileSer
 
 
 @pytest.fixture
-def release(release_server: FileServer, monkeypatch: pytest.MonkeyPatch) -> Release:
+def release(release_server: FileServer, monkeypatch: pytest.MonkeyPatch) -> "Release":
     """Version 7.0.0 of this program, and no proxy of this computer between."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
+    from tests.updates.published import Release
+
     return Release(release_server, monkeypatch)
 
 

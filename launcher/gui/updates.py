@@ -44,6 +44,8 @@ class UpdatesCard(Card):
         self._bridge = controller.bridge
         self._newest: Newest | None = None
         self._getting: Handle[None] | None = None
+        self._asked = False
+        """Whether the user has asked: an answer to a question of before comes too late."""
         self.said, self.notes, self.line = Label(), Label(), Label()
         for label in (self.said, self.notes, self.line):
             label.setWordWrap(True)
@@ -70,6 +72,7 @@ class UpdatesCard(Card):
     def ask(self) -> None:
         """Ask whether there is a newer version."""
         self.look.setEnabled(False)
+        self._asked = True
         self._bridge.run(_asked, done=self._show, failed=self._fail)
 
     def install(self) -> None:
@@ -92,10 +95,12 @@ class UpdatesCard(Card):
         self.said.setText(text)
 
     def _show_known(self, found: tuple[Newest, Artefact | LauncherError] | None) -> None:
-        if found is not None:
+        if found is not None and not self._asked:
             self._show(found)
 
     def _show(self, found: tuple[Newest, Artefact | LauncherError]) -> None:
+        if self._getting is not None:
+            return
         self._newest, offer = found
         version = self._newest.manifest.version
         self._rest()

@@ -9,6 +9,7 @@ from pytestqt.qtbot import QtBot
 from launcher import __version__
 from launcher.gui.updates import UpdatesCard, tell_of_newer
 from launcher.gui.window import Window
+from launcher.updates import check as checking
 from launcher.updates import install as installing
 from launcher.updates.check import VARIABLE
 from launcher.updates.way import Way
@@ -109,7 +110,8 @@ def test_where_there_is_none_that_is_said(card: UpdatesCard, release: Release, q
 def test_without_an_address_it_is_said_when_asked(
     window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(checking, "RELEASES", "")
+    monkeypatch.delenv(VARIABLE)
     window.show_page("about")
     card: UpdatesCard = window.page("about").updates
     assert card.said.text() == f"This is version {__version__}."

@@ -42,6 +42,10 @@ async def test_it_is_one_request_that_tells_only_the_programs_version(release: R
     assert asked["User-Agent"] == f"mtp-launcher/{__version__}"
 
 
+def test_no_test_asks_elsewhere() -> None:
+    assert releases() == "http://127.0.0.1:1"
+
+
 @pytest.mark.parametrize(
     ("address", "good"),
     [
