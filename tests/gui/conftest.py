@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from PySide6.QtCore import QCoreApplication, QEvent
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -17,6 +18,14 @@ from launcher.gui.window import Window
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 for wait in (QtBot.waitUntil, QtBot.waitSignal, QtBot.waitSignals, QtBot.waitActive, QtBot.waitExposed):
     wait.__kwdefaults__["timeout"] = 60_000  # what is tested comes in its time, however busy this machine is
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_of_windows() -> Iterator[None]:
+    """What a test has closed is gone before the next: a style sheet is worked out for every widget that there is."""
+    yield
+    if QApplication.instance():
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
 
 
 @pytest.fixture
