@@ -98,7 +98,7 @@ def test_of_a_library_that_is_not_listed_no_package_is_guessed(tmp_path: Path) -
 def built(folder: Path, name: str, *flags: str) -> Path:
     """A real shared library."""
     path = folder / name
-    command = ["cc", "-shared", "-fPIC", "-o", path, "-x", "c", "-", "-x", "none", f"-Wl,-soname,{name}", *flags]
+    command = ["cc", "-shared", "-fPIC", "-o", str(path), "-x", "c", "-", "-x", "none", f"-Wl,-soname,{name}", *flags]
     subprocess.run(command, input="int here(void) { return 1; }", text=True, check=True)
     return path
 
