@@ -17,6 +17,7 @@ from launcher.base.errors import Refused, Unreachable
 from launcher.base.events import read_events
 from launcher.base.net import host_of, origin, redirected, tls_context, unreachable, unusable
 from launcher.base.refusal import refusal_in
+from launcher.base.words import part
 
 _CONNECT_S, _REMOTE_CONNECT_S, _ANSWER_S, _PINGS_S = 2.0, 10.0, 10.0, 75.0
 _MOST_BYTES, _MOST_EVENT_BYTES, _MOST_ERROR_BYTES = 2**23, 2**22, 2**16
@@ -111,7 +112,7 @@ class LoopbackClient:
             yield self._parsed_events(response)
 
     async def _parsed_events(self, response: httpx.Response) -> AsyncIterator[Any]:
-        with self._translated("in the middle of the reply"):
+        with self._translated(part("in the middle of the reply")):
             async for event in read_events(response.aiter_raw(), _MOST_EVENT_BYTES, self.url):
                 if event == "[DONE]":
                     return
@@ -131,7 +132,7 @@ class LoopbackClient:
         raise refusal_in(data, response.status_code, str(response.url), response.headers.get("Location"))
 
     @contextmanager
-    def _translated(self, when: str = "before its answer was whole") -> Iterator[None]:
+    def _translated(self, when: str = part("before its answer was whole")) -> Iterator[None]:
         try:
             yield
         except httpx.ConnectError as error:
@@ -142,15 +143,15 @@ class LoopbackClient:
             raise Unreachable(f"{self.url} did not answer in time.", "See its log.") from error
         except httpx.HTTPError as error:
             cut = isinstance(error, httpx.NetworkError) or str(error).startswith(_CUT)
-            why = when if cut else "because what came is no HTTP"
+            why = when if cut else part("because what came is no HTTP")
             raise Unreachable(f"The connection to {self.url} broke off {why}.", "See the server's log.") from error
 
 
 async def _content(response: httpx.Response, most: int, where: str) -> bytes:
     """Read a body of up to `most` bytes. What is packed stays so: it could hold far more."""
     body = bytearray()
-    async for part in response.aiter_raw():
-        body += part
+    async for piece in response.aiter_raw():
+        body += piece
         if len(body) > most:
             raise Refused(f"{where} sends more than {most:,} bytes, as no llama-server does.", "Is it a llama-server?")
     return bytes(body)
@@ -210,8 +211,8 @@ def json_pages(
                     yield Page(told, None)
                     return
                 body = bytearray()
-                for part in response.iter_bytes():
-                    body += part
+                for piece in response.iter_bytes():
+                    body += piece
                     if len(body) > left:
                         raise Refused(
                             f"{host_of(url)} sends more than {limit_bytes:,} bytes of JSON.", "Try again later."
@@ -293,11 +294,11 @@ class RangeReader:
                 if self._response is None:
                     self._ask(max(end, len(self._data) + self._ahead))
                     self._ahead = min(2 * self._ahead, _LARGEST_RANGE)
-                part = next(self._body, b"")
-                self._data += part
+                piece = next(self._body, b"")
+                self._data += piece
                 if len(self._data) > self._body_end:
-                    raise self._odd("sent more than it was asked for")
-                if not part and len(self._data) < self._body_end:
+                    raise self._odd(part("sent more than it was asked for"))
+                if not piece and len(self._data) < self._body_end:
                     raise Unreachable(f"{host_of(self._url)} broke off in the middle of the file.", "Try again.")
                 if len(self._data) == self._body_end:
                     self._hang_up()
@@ -316,24 +317,24 @@ class RangeReader:
         size, self._body_end = self._extent(response, begin)
         known = size, response.headers.get("ETag", "")
         if (begin and response.status_code == httpx.codes.OK) or self._known not in (None, known):
-            raise self._odd("changed the file while it was read")
+            raise self._odd(part("changed the file while it was read"))
         self._known = known
         self._body = response.iter_raw()
 
     def _extent(self, response: httpx.Response, begin: int) -> tuple[int, int]:
         """Return the file's size, and where in it the response ends."""
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise self._odd("sent the file compressed")
+            raise self._odd(part("sent the file compressed"))
         told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         match response.status_code:
             case httpx.codes.PARTIAL_CONTENT:
                 if not told or not told["first"] or not begin == int(told["first"]) <= int(told["last"]):
-                    raise self._odd("sent another part of the file than it was asked for")
+                    raise self._odd(part("sent another part of the file than it was asked for"))
                 return int(told["size"]), int(told["last"]) + 1
             case httpx.codes.OK:
                 length = response.headers.get("Content-Length", "")
                 if not length.isdecimal():
-                    raise self._odd("does not say how large the file is")
+                    raise self._odd(part("does not say how large the file is"))
                 return int(length), int(length)
             case httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE if told and told["size"] == "0":
                 return 0, 0
@@ -353,12 +354,12 @@ def refusal_of(url: str, answer: Head) -> Refused:
     status = answer.status
     wait = answer.headers.get("retry-after", "")
     what, hint = {
-        401: ("wants to know who asks", "Set the token that it gave you."),
-        403: ("does not let you have this file", "Ask its owner for access, or set a token that has it."),
-        404: ("has no such file", "Check the name."),
-        410: ("has this file no longer", "Check the name."),
-        429: ("has had too many requests", f"Try again in {wait} s." if wait.isdecimal() else "Try again later."),
-    }.get(status, (f"answers with HTTP status {status}", "Try again later." if status >= 500 else ""))
+        401: (part("wants to know who asks"), "Set the token that it gave you."),
+        403: (part("does not let you have this file"), "Ask its owner for access, or set a token that has it."),
+        404: (part("has no such file"), "Check the name."),
+        410: (part("has this file no longer"), "Check the name."),
+        429: (part("has had too many requests"), f"Try again in {wait} s." if wait.isdecimal() else "Try again later."),
+    }.get(status, (part(f"answers with HTTP status {status}"), "Try again later." if status >= 500 else ""))
     return Refused(f"{host_of(url)} {what}.", hint, status=status)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from launcher.base.errors import EngineFailed, LauncherError
+from launcher.base.words import part
 from launcher.engine.action import Action, ActionKind
 from launcher.engine.diagnosis_data import ActionData, Fault, Severity, error_types, faults
 from launcher.engine.diagnosis_log import Hit, alive_at, around, got_over, hits, last_run, line_of, trial
@@ -77,8 +78,9 @@ def explain(ended: Exit, lines: Iterable[str], *, while_doing: str, hint: str = 
     if found is not None and not crashed and (found.severity == "fatal" or found.facts.get("led_to")):
         return found.as_error(ended.code)
     last = last_error(text)
-    said = f" The last it said: {last}" if last else ""
-    error = EngineFailed(f"The engine {ended} while {while_doing}.{said}", hint, exit_code=ended.code)
+    said = part(f"The last it said: {last}") if last else ""
+    title = " ".join(filter(None, (f"The engine {ended} while {while_doing}.", said)))
+    error = EngineFailed(title, hint, exit_code=ended.code)
     if found is not None and crashed:  # what it was about to do says more than the signal
         error.facts = {**error.facts, "diagnosis": found.code, "line": found.line}
         error.propose(found.actions)

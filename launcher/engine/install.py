@@ -17,6 +17,7 @@ from pathlib import Path
 from launcher.base.errors import DiskFull, DraftsInert, GpuUnseen, LauncherError, LibraryMissing
 from launcher.base.files import private_folder
 from launcher.base.paths import cache_dir
+from launcher.base.words import part
 from launcher.engine.archive import unpack
 from launcher.engine.assets import Choice, Target, choose, slowness, target_of
 from launcher.engine.install_errors import ReleaseMissing, SelfTestFailed
@@ -104,7 +105,7 @@ class _Installation:
         self, tag: str | None, backend: str | None, target: Target | None, *, anyway: bool
     ) -> InstalledEngine:
         with installing() as folder:
-            self._step("Looking at this computer and the releases")
+            self._step(part("Looking at this computer and the releases"))
             target = target or await _this_computer()
             offer = await offered(self._releases, target, tag, backend, anyway=anyway)
             for note in self._releases.notes:

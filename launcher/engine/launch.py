@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from launcher.base.errors import BadOption, EngineUnsuitable, LauncherError, ModelHasNoHead
+from launcher.base.words import part
 from launcher.engine.arguments import USUAL_BATCH
 from launcher.engine.build import BUILT_IN, Build, find_on_path, list_devices, probe
 from launcher.engine.endpoint import Endpoint
@@ -125,7 +126,11 @@ def check_model(options: ServeOptions) -> GgufModel:
     header = _header_of(options.model)
     check_complete(*header.parts)
     if options.draft and options.draft_file is None and not header.has_mtp_head:
-        why = "its metadata promises one, but the tensors are not there" if header.promised_heads else "no MTP tensors"
+        why = (
+            part("its metadata promises one, but the tensors are not there")
+            if header.promised_heads
+            else part("no MTP tensors")
+        )
         raise ModelHasNoHead(
             f"{options.model.name} has no MTP head ({why}).",
             "Start it with --draft 0, or get a file with the head (its repository is often called ...-MTP-GGUF).",

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 from launcher.base.errors import EngineMissing
 from launcher.base.identity import ProcessId
 from launcher.base.text import visible
+from launcher.base.words import part
 
 Stream = Literal["stdout", "stderr"]
 OnLine = Callable[[Stream, str], None]
@@ -43,8 +44,8 @@ class Exit:
     def __str__(self) -> str:
         if self.code < 0:
             with suppress(ValueError):
-                return f"was ended by {signal.Signals(-self.code).name}"
-        return f"ended with exit code {self.code}"
+                return part(f"was ended by {signal.Signals(-self.code).name}")
+        return part(f"ended with exit code {self.code}")
 
 
 class EngineProcess(Protocol):

@@ -14,6 +14,7 @@ from pathlib import Path
 from launcher.base.errors import DraftsInert, GpuUnseen, LauncherError, LibraryMissing
 from launcher.base.paths import expanded, state_dir
 from launcher.base.units import percent
+from launcher.base.words import part
 from launcher.engine.assets import gpu_for
 from launcher.engine.build import Build, Device, find_on_path, list_devices, probe
 from launcher.engine.client import ChatRequest, Timings
@@ -82,16 +83,16 @@ async def self_test(
     """
     began_s = time.monotonic()
     try:
-        on_step("Asking for its version and flags")
+        on_step(part("Asking for its version and flags"))
         build = await probe(program)
         if number is not None and build_number(build.version) != number:
             raise SelfTestFailed(
                 f"The archive of b{number} holds another build: it says {build.version}.", "Try another release."
             )
-        on_step("Asking for its GPUs")
+        on_step(part("Asking for its GPUs"))
         devices = await list_devices(build)
         notes = _check_gpu(devices, backend, gpu)
-        on_step("Running the demo model with MTP")
+        on_step(part("Running the demo model with MTP"))
         timings = await _serve_demo(program)
     except LauncherError as error:
         raise _with_install_line(error) from error

@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.base.errors import LauncherError, ServerNotFound, SettingsFailed, Superseded, Unreachable
 from launcher.base.text import one_line
+from launcher.base.words import part
 from launcher.engine.broken import explain_break
 from launcher.engine.client import ChatRequest, Delta, EngineClient
 from launcher.engine.diagnosis import explain
@@ -271,11 +272,11 @@ class Supervisor:
         self._heard_s = time.monotonic()
         limits = self._limits
         loaded = until_healthy(client, lambda: self._heard_s, limits.loading_s, self._hint)
-        await unless_ended(process, loaded, self._explained("loading the model"))
+        await unless_ended(process, loaded, self._explained(part("loading the model")))
         await asyncio.to_thread(check_port, process.identity.pid, self.endpoint.port)
         self._show(State.WARMING_UP)
         answered = answer_first_request(client, launch.options, limits.first_reply_s, self._hint, self._said)
-        await unless_ended(process, answered, self._explained("answering its first request"))
+        await unless_ended(process, answered, self._explained(part("answering its first request")))
         self._others = 0
         self._crashes.ready()
         self._show(State.READY)

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from launcher.base.words import part
 from launcher.machine.gpu import ASLEEP, Activity, Gpu, GpuProcess, unknown_readings
 from launcher.machine.reading import Reading
 from launcher.machine.surroundings import container_name
@@ -18,14 +19,14 @@ _WSL_LIBRARY = "usr/lib/wsl/lib/libnvidia-ml.so.1"
 _UNIFIED = ("GB10", "Jetson", "Orin", "Thor", "Tegra")
 """Words in the names of NVIDIA chips that share the host's memory (DGX Spark, Jetson)."""
 _THROTTLES = {
-    0x02: "clocks set by an application",
-    0x04: "power limit",
-    0x08: "hardware slowdown",
-    0x10: "kept in step with other GPUs",
-    0x20: "temperature (driver)",
-    0x40: "temperature (hardware)",
-    0x80: "power brake",
-    0x100: "clocks set for the display",
+    0x02: part("clocks set by an application"),
+    0x04: part("power limit"),
+    0x08: part("hardware slowdown"),
+    0x10: part("kept in step with other GPUs"),
+    0x20: part("temperature (driver)"),
+    0x40: part("temperature (hardware)"),
+    0x80: part("power brake"),
+    0x100: part("clocks set for the display"),
 }
 """Bits of nvmlClocksEventReasons (nvml.h); bit 0x01, idle, holds nothing back."""
 

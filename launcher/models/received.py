@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
 from launcher.base.errors import GeometryUnknown, LauncherError, ModelHasNoHead, ModelUnexpected
+from launcher.base.words import part
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.geometry import Geometry, geometry_of
 from launcher.models.gguf import check_complete, read_model
@@ -70,7 +71,7 @@ def _problems(
 ) -> Iterator[LauncherError]:
     is_projector = model.architecture == _PROJECTOR_ARCHITECTURE
     if is_projector is not (kind == "mmproj"):
-        found = "a vision projector" if is_projector else f"a model ({model.architecture})"
+        found = "a vision projector" if is_projector else part(f"a model ({model.architecture})")
         wanted = {"mmproj": "a vision projector", "draft": "a draft"}.get(kind, "a model")
         yield ModelUnexpected(
             f"{path.name} is {found}, not {wanted}.", "It is kept. Look at its repository's page for the right file."
@@ -80,7 +81,11 @@ def _problems(
         return
     promised = entry.has_head(file) if entry and file else head
     if promised and model.mtp_head is not MtpHead.PRESENT:
-        why = "its metadata promises one, but the tensors are missing" if model.promised_heads else "no MTP tensors"
+        why = (
+            part("its metadata promises one, but the tensors are missing")
+            if model.promised_heads
+            else part("no MTP tensors")
+        )
         yield ModelHasNoHead(
             f"{path.name} should have an MTP head and has none ({why}): it seems to have been uploaded again without.",
             f"It is kept at {path} and runs without MTP (--draft 0). For MTP take another file, or an earlier revision"
@@ -100,7 +105,7 @@ def _differences(model: GgufModel, wanted: Geometry) -> str:
     try:
         found = geometry_of(model)
     except GeometryUnknown:
-        return "" if model.architecture == wanted.architecture else f"its architecture is {model.architecture}"
+        return "" if model.architecture == wanted.architecture else part(f"its architecture is {model.architecture}")
     names = [each.name for each in fields(Geometry) if each.name not in _UNSURE | {"mtp_layers"}]
     lines = [
         f"{name.replace('_', ' ')} {getattr(found, name)} in place of {getattr(wanted, name)}"

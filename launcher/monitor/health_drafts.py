@@ -3,6 +3,7 @@
 from collections import deque
 from statistics import median
 
+from launcher.base.words import part
 from launcher.engine.action import Action, ActionKind
 from launcher.monitor.health_event import Code, Finding, Level, Moment, Setup
 
@@ -54,12 +55,12 @@ class AcceptanceLow:
         evidence: dict[str, float | str] = {"acceptance_percent": 100 * rate, "draft_n": float(drafted)}
         if fallen and usual is not None:
             evidence["usual_acceptance_percent"] = 100 * usual
-            against = f"{100 * usual:.0f} % were usual here"
+            against = part(f"{100 * usual:.0f} % were usual here")
         elif published is not None:
             evidence["published_acceptance_percent"] = 100 * published
-            against = f"the lowest published for this model is {100 * published:.0f} %"
+            against = part(f"the lowest published for this model is {100 * published:.0f} %")
         else:
-            against = "drafting then costs more than it gains"
+            against = part("drafting then costs more than it gains")
         return Finding(
             Code.ACCEPTANCE_LOW,
             f"Only {100 * rate:.0f} % of the last {drafted} drafted tokens were accepted; {against}.",

@@ -1,5 +1,6 @@
 """What goes wrong with a GPU that runs a model: throttling, other programs in its memory, nothing running on it."""
 
+from launcher.base.words import part
 from launcher.engine.action import Action, ActionKind
 from launcher.machine.gpu import GpuProcess
 from launcher.monitor.health_event import Code, Finding, Level, Moment, Setup
@@ -82,7 +83,7 @@ class Throttling:
 
 
 def _clocks(now: float | None, best: float) -> str:
-    return f": {now:.0f} MHz, it had {best:.0f} MHz" if now is not None and best > now else ""
+    return part(f": {now:.0f} MHz, it had {best:.0f} MHz") if now is not None and best > now else ""
 
 
 class VramPressure:
@@ -113,11 +114,17 @@ class VramPressure:
         if free > _SHORT_MIB or came < _TAKEN_MIB:
             return None
         who = self._names(moment.activity.processes)
-        by = f"{who} took" if who and exact else "Other programs took" + ("" if exact else ", as it seems,")
-        also = f" On it now: {who}." if who and not exact else ""
+        mib, left = f"{came:.0f} MiB", f"{max(free, 0):.0f} MiB"
+        if exact:
+            by = who or part("Other programs")
+            told = f"{by} took {mib} of GPU memory since the model was loaded; {left} are left."
+        else:
+            told = f"Other programs took, as it seems, {mib} of GPU memory since the model was loaded; {left} are left."
+        if who and not exact:
+            told = " ".join((told, f"On it now: {who}."))
         return Finding(
             Code.VRAM_PRESSURE,
-            f"{by} {came:.0f} MiB of GPU memory since the model was loaded; {max(free, 0):.0f} MiB are left.{also}",
+            told,
             {"vram_free_mib": free, "vram_taken_by_others_mib": came, "programs": who or "not told"},
             Action(ActionKind.FREE_MEMORY, "Close the programs that use the GPU's memory"),
         )
@@ -153,7 +160,7 @@ class GpuUnused:
         """See Detector."""
         setup = self._setup
         if setup.expects_gpu and setup.on_gpu is False:
-            why = "it found none" if setup.sees_gpu is False else "it put no part of the model there"
+            why = part("it found none") if setup.sees_gpu is False else part("it put no part of the model there")
             evidence: Evidence = {"gpus_seen": "none" if setup.sees_gpu is False else "some", "layers_on_gpu": "none"}
             return self._found(f"The engine is made for a GPU but computes on the processor: {why}.", evidence)
         if not setup.on_gpu or not setup.weights_mib:

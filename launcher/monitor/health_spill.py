@@ -56,7 +56,13 @@ class Spill:
         else:
             return False if grew < _GREW_MIB / 2 else None
         evidence = {name: counted, "spilled_mib": spilled}
-        return _found(f"{spilled:.0f} MiB of the GPU's memory have moved to host memory", evidence, speed)
+        times = _times(speed)
+        told = (
+            f"{spilled:.0f} MiB of the GPU's memory have moved to host memory: replies take {times:.1f} times as long."
+            if times
+            else f"{spilled:.0f} MiB of the GPU's memory have moved to host memory."
+        )
+        return _found(told, evidence, speed)
 
     def _by_effects(self, moment: Moment, speed: Comparison | None) -> Finding | bool | None:
         traffic = moment.value("pcie_received_mib_s")
@@ -76,7 +82,15 @@ class Spill:
         evidence = {"pcie_received_mib_s": traffic, "times_usual_traffic": traffic_times}
         if power is not None and power_share is not None:
             evidence |= {"gpu_power_w": power, "share_of_usual_power": power_share}
-        return _found("Parts of the model seem to have moved from the GPU's memory to host memory", evidence, speed)
+        times = _times(speed)
+        told = (
+            "Parts of the model seem to have moved from the GPU's memory to host memory"
+            f" ({traffic:.0f} MiB/s over PCIe while it generates): replies take {times:.1f} times as long."
+            if times
+            else "Parts of the model seem to have moved from the GPU's memory to host memory"
+            f" ({traffic:.0f} MiB/s over PCIe while it generates)."
+        )
+        return _found(told, evidence, speed)
 
     def _against_usual(self, name: str, value: float | None) -> float | None:
         """Return `value` over what was usual while this server generated first; None until that is known."""
@@ -89,12 +103,13 @@ class Spill:
         return value / max(median(usual), 1.0)
 
 
-def _found(what: str, evidence: dict[str, float], speed: Comparison | None) -> Finding:
+def _times(speed: Comparison | None) -> float | None:
+    """Return how many times as long replies take; None unless they take clearly longer."""
+    return 1 / speed.latest if speed is not None and speed.ratio <= _SLOWER else None
+
+
+def _found(told: str, evidence: dict[str, float], speed: Comparison | None) -> Finding:
     figures: dict[str, float | str] = dict(evidence)
-    traffic = evidence.get("pcie_received_mib_s")
-    told = f" ({traffic:.0f} MiB/s over PCIe while it generates)" if traffic is not None else ""
-    slow = ""
     if speed is not None:
         figures["speed_ratio"] = speed.latest
-        slow = f": replies take {1 / speed.latest:.1f} times as long" if speed.ratio <= _SLOWER else ""
-    return Finding(Code.SPILL, f"{what}{told}{slow}.", figures, Action(ActionKind.SMALLER_CONTEXT, "Halve the context"))
+    return Finding(Code.SPILL, told, figures, Action(ActionKind.SMALLER_CONTEXT, "Halve the context"))

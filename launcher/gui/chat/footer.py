@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from launcher.base.units import rate
 from launcher.base.units import percent, rate
 from launcher.gui.words import tr
 

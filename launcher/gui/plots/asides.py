@@ -51,7 +51,7 @@ def of_throttling(latest: "Sampled", throttled: tuple[float, str] | None) -> _As
     """What holds the clocks back now, or did within five minutes: `throttled` is when and why it was so last."""
     activity = latest.activity
     if activity is not None and activity.throttled_by:
-        return tr("throttled by\n{reasons}", reasons=", ".join(activity.throttled_by)), ""
+        return tr("throttled by\n{reasons}", reasons=tr(", ").join(map(say, activity.throttled_by))), ""
     if throttled is not None and latest.time_s - throttled[0] <= MEAN_S:
         minutes = max(1, round((latest.time_s - throttled[0]) / 60))
         ago = ntr("1 min ago", "{n} min ago", minutes)

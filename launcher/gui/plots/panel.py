@@ -20,6 +20,7 @@ from launcher.gui.plots.quantities import GPU_NAMES, MEAN_LENGTH, PLOTS, POSITIO
 from launcher.gui.plots.references import References
 from launcher.gui.plots.saving import free_path, save_picture, save_table
 from launcher.gui.plots.span import Span
+from launcher.gui.sentences import say
 from launcher.gui.words import tr
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class PlotPanel(QWidget):
                 values |= {position_name(n): 100 * share for n, share in enumerate(shares, 1)}
             samples.add(sample.time_s, offset_s + sample.time_s, values)
             if sample.activity is not None and sample.activity.throttled_by:
-                self._throttled = sample.time_s, ", ".join(sample.activity.throttled_by)
+                self._throttled = sample.time_s, tr(", ").join(map(say, sample.activity.throttled_by))
         self.span.follow(samples.oldest_s, samples.newest_s)
 
     # drawing

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.first_steps import How, Stage, Step, StepTold
+from launcher.gui.sentences import say
 from launcher.gui.words import ntr, tr
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def step_state(told: StepTold) -> str:
         how,
         tr("{speed:,.0f} MB/s", speed=told.bytes_per_second / 10**6) if told.bytes_per_second else "",
         tr("{left} left", left=time_left(told.seconds_left)) if told.seconds_left is not None else "",
-        told.note,
+        say(told.note),
     ]
     return " · ".join(filter(None, parts)) or tr("begun")
 
