@@ -1,6 +1,7 @@
 """What the tests of the command line share."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import GpuFacts, ModelFacts
+from tests import forked
 from tests.tuning.measured import ENVIRONMENT, OFF, ON
 from tests.tuning.measured import run as measured
 from tools.sparse_models.models import Model
@@ -16,15 +18,28 @@ from tools.sparse_models.write import write
 _DAY_S = 86_400.0
 
 
+@pytest.fixture(scope="session", autouse=True)
+def forked_commands() -> Iterator[None]:
+    """What the commands of tests.forked are forked from."""
+    with forked.prepared():
+        yield
+
+
+@pytest.fixture(scope="session")
+def no_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with an NVML that cannot be loaded; what commands are forked from that look there."""
+    folder = tmp_path_factory.mktemp("no-driver")
+    (folder / "libnvidia-ml.so.1").touch()
+    with forked.prepared(LD_LIBRARY_PATH=str(folder)):
+        yield folder
+
+
 @pytest.fixture
-def no_engine_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_engine_here(monkeypatch: pytest.MonkeyPatch, no_driver: Path) -> None:
     """No display, no driver and no llama-server of this computer's own."""
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
-    folder = tmp_path / "no-driver"
-    folder.mkdir()
-    (folder / "libnvidia-ml.so.1").touch()
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(no_driver))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
 
 

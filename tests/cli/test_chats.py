@@ -2,19 +2,17 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.conversations.store import Conversations
+from tests import forked
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    told = subprocess.run(
-        [sys.executable, "-m", "launcher", "chats", *arguments], capture_output=True, text=True, check=False
-    )
+    told = forked.run("chats", *arguments)
     assert "Traceback" not in told.stderr
     return told
 

@@ -16,6 +16,7 @@ import pytest
 
 from launcher import __version__
 from launcher.base.identity import ProcessId
+from tests import forked
 
 COMMAND = [sys.executable, "-m", "launcher"]
 
@@ -28,9 +29,7 @@ def no_display(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, env=os.environ | environment
-    )
+    return forked.run(*arguments, env=os.environ | environment)
 
 
 def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.engine.diagnosis_log import HEAD_BYTES, TAIL_BYTES, read_log
+from tests import forked
 
 PORT = (
     "0.00.000.700 I srv  llama_server: initializing ...\n"
@@ -20,9 +21,7 @@ PORT = (
 
 
 def diagnose(*arguments: str, standard_input: bytes = b"") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launcher", "diagnose", *arguments]
-    told = subprocess.run(command, input=standard_input, capture_output=True, timeout=60, check=False)
-    return subprocess.CompletedProcess(command, told.returncode, told.stdout.decode(), told.stderr.decode())
+    return forked.run("diagnose", *arguments, input=standard_input)
 
 
 def test_a_person_reads_what_happened_why_and_what_to_do(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.engine.known_bad import build_number
+from tests import forked
 from tests.conftest import FAKES
 
 COMMAND = [sys.executable, "-m", "launcher", "doctor"]
@@ -54,14 +55,7 @@ def engine_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
 def run(*arguments: str, **environment: str) -> str:
     """Return what doctor prints."""
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = forked.run("doctor", *arguments, env=os.environ | environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

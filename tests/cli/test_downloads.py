@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from launcher.downloads import add_pull, queue
+from tests import forked
 from tools.fault_matrix.server import FileServer, serving
 
 COMMAND = [sys.executable, "-m", "launcher", "downloads"]
@@ -43,7 +44,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    told = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    told = forked.run("downloads", *arguments)
     assert "Traceback" not in told.stderr
     return told
 

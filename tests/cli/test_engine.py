@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.engine.installed import PROGRAM
+from tests import forked
 from tests.conftest import FAKES, ReleaseServer
 
 pytestmark = pytest.mark.usefixtures("no_engine_here")
@@ -22,7 +23,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    told = subprocess.run(command(*arguments), capture_output=True, text=True, encoding="utf-8", check=False)
+    told = forked.run(*arguments)
     assert told.returncode == code, told.stdout + told.stderr
     return told
 

@@ -1,25 +1,19 @@
 """What is shown of models whose drafts are not in their file, and of those without recurrent states."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
 
 
 def told(*arguments: str | Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "launcher", *map(str, arguments)],
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
-        check=True,
-        env=os.environ | {"PYTHONIOENCODING": "utf-8", "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
-    )
+    done = forked.run(*arguments, env=os.environ | {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"})
+    assert done.returncode == 0, done.stderr
     return " ".join(done.stdout.split())
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.models.gguf import read_header, read_raw_header
+from tests import forked
 from tests.conftest import Hub
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
@@ -43,9 +44,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, encoding="utf-8", timeout=60, check=False, **options
-    )
+    return forked.run("estimate", *arguments, **options)
 
 
 def answer(*arguments: str | Path, code: int = 0, **options: Any) -> dict[str, Any]:  # noqa: ANN401

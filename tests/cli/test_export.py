@@ -13,14 +13,13 @@ import pytest
 import yaml
 
 from launcher.cli.key_options import key_for
+from tests import forked
 
 COMMAND = [sys.executable, "-m", "launcher"]
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, env=os.environ | environment
-    )
+    return forked.run(*arguments, env=os.environ | environment)
 
 
 def told(*arguments: str) -> str:

@@ -10,12 +10,11 @@ import httpx
 import pytest
 
 from launcher.engine.endpoint import claim
+from tests import forked
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "launcher", *arguments], capture_output=True, text=True, check=False, timeout=60
-    )
+    return forked.run(*arguments)
 
 
 def answer(*arguments: str, code: int = 0) -> Any:  # noqa: ANN401 -- any JSON value

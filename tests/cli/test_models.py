@@ -1,16 +1,15 @@
 """`mtp-launcher models` as a user types it."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import pytest
 
 from launcher.models.catalogue_load import shipped_models
+from tests import forked
 
 COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
 
@@ -20,11 +19,7 @@ class Hub(Protocol):
 
 
 def run(*arguments: str, verb: str = "models") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launcher", verb, *arguments]
-    environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(
-        command, capture_output=True, text=True, encoding="utf-8", timeout=30, check=False, env=environment
-    )
+    return forked.run(verb, *arguments)
 
 
 def answer(*arguments: str, verb: str = "models", code: int = 0) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 """`models folders`, what downloads have left, and `logs --report` as a user types them."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +10,11 @@ import pytest
 
 from launcher.base.paths import models_dir
 from launcher.engine.logs import LogBook
+from tests import forked
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launcher", *arguments]
-    environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(
-        command, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False, env=environment
-    )
+    return forked.run(*arguments)
 
 
 def answer(*arguments: str) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
+
 LAUNCHER = f'"{sys.executable}" -m launcher'
 PLAN = ["plan", "--gpu-memory", "24"]
 
@@ -25,7 +27,7 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return shell(f"{LAUNCHER} {shlex.join(arguments)}", **environment)
+    return forked.run(*arguments, env=os.environ | environment)
 
 
 class TestOutput:

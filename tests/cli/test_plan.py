@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from launcher.cli.machine_options import BACKENDS, INTENTS
 from launcher.models.compute import Backend
 from launcher.models.preset import Intent
+from tests import forked
 from tests.cli.conftest import own_model
 from tests.machine.conftest import compiled
 from tools.sparse_models.models import model
@@ -32,15 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_engine_here")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "launcher", "plan", *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=60,
-        check=False,
-        env=os.environ | {"PYTHONIOENCODING": "utf-8"} | environment,
-    )
+    return forked.run("plan", *arguments, env=os.environ | environment)
 
 
 def answer(*arguments: str, code: int = 0, extra: Sequence[str] = (), **environment: str) -> dict[str, Any]:

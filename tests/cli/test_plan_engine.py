@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.cli.conftest import own_model
 from tests.conftest import Hub
 from tools.sparse_models.models import model
@@ -17,15 +17,7 @@ pytestmark = pytest.mark.usefixtures("no_engine_here")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "launcher", "plan", *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=60,
-        check=False,
-        env=os.environ | {"PYTHONIOENCODING": "utf-8"} | environment,
-    )
+    return forked.run("plan", *arguments, env=os.environ | environment)
 
 
 def answer(*arguments: str, code: int = 0, **environment: str) -> dict[str, Any]:

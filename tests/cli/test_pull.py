@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from launcher.models.catalogue_load import shipped_models
+from tests import forked
 from tests.conftest import Hub
 
 REPO, FILE = "cli/Demo-GGUF", "demo-F16.gguf"
@@ -29,9 +30,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, encoding="utf-8", timeout=60, check=False
-    )
+    return forked.run(*arguments)
 
 
 def lines(*arguments: str | Path, code: int = 0) -> list[dict[str, Any]]:

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from tests import forked
+
 COMMAND = [sys.executable, "-m", "launcher"]
 LARGE = ["--set", "ctx=16777216", "--set", "kv=f32"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return forked.run(*arguments)
 
 
 def status() -> dict[str, Any]:

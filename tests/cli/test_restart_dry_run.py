@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import forked
+
 COMMAND = [sys.executable, "-m", "launcher"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return forked.run(*arguments)
 
 
 @pytest.fixture

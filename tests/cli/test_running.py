@@ -19,12 +19,13 @@ from launcher import running
 from launcher.base.paths import runtime_dir
 from launcher.cli.main import main
 from launcher.engine import registry
+from tests import forked
 
 COMMAND = [sys.executable, "-m", "launcher"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return forked.run(*arguments)
 
 
 @contextmanager

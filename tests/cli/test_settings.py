@@ -3,11 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import forked
 
 SECRET = "hf_abcdefghijklmnop"
 
@@ -23,13 +24,7 @@ def own_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str, verb: str = "settings", **variables: str) -> subprocess.CompletedProcess[str]:
-    told = subprocess.run(
-        [sys.executable, "-m", "launcher", verb, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | variables,
-    )
+    told = forked.run(verb, *arguments, env=os.environ | variables)
     assert "Traceback" not in told.stderr
     return told
 

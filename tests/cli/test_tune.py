@@ -11,6 +11,7 @@ import pytest
 from launcher.cli.tune import AIMS
 from launcher.cli.tune_lines import minutes, settings_words
 from launcher.tuning.goal import Aim
+from tests import forked
 
 COMMAND = [sys.executable, "-m", "launcher", "tune"]
 WORKLOAD = """
@@ -36,12 +37,11 @@ def quick(tmp_path: Path) -> list[str]:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=240, check=False)
+    return forked.run("tune", *arguments, timeout=240)
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launcher", "bench", *arguments, "--runs", "1"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return forked.run("bench", *arguments, "--runs", "1", timeout=240)
 
 
 def test_a_budget_that_holds_no_verdict_ends_after_the_first_trial(quick: list[str]) -> None:

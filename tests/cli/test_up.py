@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.conftest import Hub
 from tests.models.pulling import FILE
 from tests.test_first_start import REPO, catalogue_with
@@ -30,7 +31,7 @@ def repository(hub: Hub, demo_model: Path, home: Path) -> Iterator[Path]:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return forked.run("up", *arguments)
 
 
 def test_from_nothing_to_a_server_and_ctrl_c_is_its_end() -> None:

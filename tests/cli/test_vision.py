@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.conftest import Hub
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
@@ -17,8 +17,7 @@ F16_BYTES, ENCODER_MIB = 899_283_584, 500
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launcher", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False)
+    return forked.run(*arguments)
 
 
 def answer(*arguments: str | Path, code: int = 0) -> dict[str, Any]:

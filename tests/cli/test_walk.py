@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests import forked
+
 COMMAND = [sys.executable, "-m", "launcher"]
 SCARCE_MIB = 2_800
 """Of address space: enough for the demo with a usual context, not for one of three million tokens."""
@@ -34,6 +36,8 @@ def scarce(*words: str) -> list[str]:
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
+    if words[: len(forked.COMMAND)] == forked.COMMAND:
+        return forked.run(*words[len(forked.COMMAND) :])
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -1,0 +1,66 @@
+"""A forked command is what a user's is: the same words, the same exit code, the same ways to be ended."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import forked
+
+pytestmark = pytest.mark.usefixtures("no_engine_here")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--version",
+        "nonsense",
+        "chats",
+        "compare a b",
+        "diagnose",
+        "downloads",
+        "engine list",
+        "estimate qwen3.6-35b-a3b-mtp",
+        "export curl",
+        "history --json",
+        "keys",
+        "models --json",
+        "plan --gpu-memory 24",
+        "preset",
+        "settings",
+        "status",
+        "stop",
+        "tune --budget 0",
+        "versions",
+    ],
+)
+def test_it_says_what_one_of_its_own_says(line: str, home: Path) -> None:
+    """Each of these verbs runs here as users start it, with what it imports by itself."""
+    words, environment = [*forked.COMMAND, *line.split()], dict(os.environ)  # without what readline exports
+    alone = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    told = forked.run(*line.split())
+    assert vars(told) == vars(alone)
+    assert told.stdout or told.stderr
+
+
+def test_it_has_the_environment_and_the_folder_that_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "some.log").write_text("CUDA error: out of memory\n")
+    assert "memory" in forked.run("diagnose", "some.log", cwd=tmp_path).stdout
+    elsewhere = tmp_path / "elsewhere"
+    assert str(elsewhere) in forked.run("settings", env=os.environ | {"MTP_LAUNCHER_HOME": str(elsewhere)}).stdout
+
+
+def test_what_is_typed_reaches_it() -> None:
+    assert "memory" in forked.run("diagnose", "-", input=b"CUDA error: out of memory\n").stdout
+
+
+def test_one_that_takes_too_long_is_ended(demo_model: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        forked.run("serve", str(demo_model), timeout=0.01)
+
+
+def test_where_its_libraries_would_be_others_it_is_started_by_itself(tmp_path: Path) -> None:
+    told = forked.run("versions", env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)})
+    assert told.returncode == 0
+    assert vars(told) == vars(forked.run("versions"))
