@@ -137,22 +137,28 @@ async def asked_by_others(bench: SessionBench, tokens: int, begun: asyncio.Event
     await stranger.close()
 
 
-async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 4) -> Run:
-    """Ask ours, and meanwhile as another program."""
-    ours = asyncio.ensure_future(asking)
-    await bench.session.supervisor.wait_for(State.BUSY)
-    await asked_by_others(bench, tokens)
-    return await ours
+async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 900) -> Run:
+    """Ask ours while another program asks again and again, from before until after."""
+    begun, over = asyncio.Event(), asyncio.Event()
 
+    async def chat() -> None:
+        while not over.is_set():
+            await asked_by_others(bench, tokens, begun)
 
-LONG = replace(PROMPT, tokens=900)
+    stranger = asyncio.create_task(chat())
+    await begun.wait()
+    run = await asking
+    over.set()
+    await stranger
+    return run
 
 
 @pytest.mark.parametrize("slots", [1, 2])
-async def test_another_programs_request_meanwhile_spoils_a_run(options: ServeOptions, slots: int) -> None:
+@pytest.mark.parametrize("tokens", [4, 900])
+async def test_another_programs_request_meanwhile_spoils_a_run(options: ServeOptions, slots: int, tokens: int) -> None:
     async with serving_bench(replace(options, slots=slots)) as bench:
         await bench.become({"draft": 0})
-        assert (await disturbed(bench, bench.run(LONG, seed=1))).spoilt == ASKED
+        assert (await disturbed(bench, bench.run(PROMPT, seed=1), tokens)).spoilt == ASKED
         assert (await bench.run(PROMPT, seed=1)).spoilt is None
         await asked_by_others(bench, 4)  # between two, which disturbs none
         assert (await bench.run(PROMPT, seed=1)).spoilt is None
@@ -163,9 +169,9 @@ async def test_several_runs_at_once_do_not_spoil_each_other_and_another_programs
 ) -> None:
     async with serving_bench(replace(options, slots=3)) as bench:
         await bench.become({"draft": 2})
-        both = await asyncio.gather(bench.run(PROMPT, seed=1), bench.run(LONG, seed=2))
+        both = await asyncio.gather(bench.run(PROMPT, seed=1), bench.run(PROMPT, seed=2))
         assert [run.spoilt for run in both] == [None, None]
-        both = await asyncio.gather(bench.run(PROMPT, seed=1), disturbed(bench, bench.run(LONG, seed=2)))
+        both = await asyncio.gather(bench.run(PROMPT, seed=1), disturbed(bench, bench.run(PROMPT, seed=2)))
         assert both[1].spoilt == ASKED
 
 
@@ -178,10 +184,12 @@ async def test_what_others_spoilt_is_asked_again(options: ServeOptions) -> None:
             if number == 0:  # the warm-up has ended, and what counts is asked next
                 tasks.append(asyncio.create_task(asked_by_others(bench, 900)))
 
-        measured = await measure(bench, [LONG], minimum=1, most=1, on_run=disturb)
+        measured = await measure(bench, [PROMPT], minimum=1, most=1, on_run=disturb)
         await asyncio.gather(*tasks)
-        assert [run.spoilt for run in measured.runs] == [ASKED, None]
-        assert [run.counts for run in measured.counted] == [True]
+        *spoilt, last = measured.runs
+        assert [run.spoilt for run in spoilt] == [ASKED] * len(spoilt)
+        assert spoilt
+        assert measured.counted == (last,)
 
 
 @pytest.mark.parametrize("counts", ["metrics", "slots", "neither"])
@@ -194,18 +202,12 @@ async def test_a_server_that_others_started_tells_of_others_too(options: ServeOp
                 server.offer = replace(server.offer, counts=False)
             if counts == "neither":
                 server.offer = replace(server.offer, missing={"/slots": "not offered"})
-            begun, over = asyncio.Event(), asyncio.Event()
-
-            async def chat() -> None:
-                while not over.is_set():
-                    await asked_by_others(ours, 900, begun)
-
-            stranger = asyncio.create_task(chat())
-            await begun.wait()
-            run = await bench.run(PROMPT, seed=1)
-            over.set()
-            await stranger
-            assert run.spoilt == (None if counts == "neither" else ASKED)
+            run = await disturbed(ours, bench.run(PROMPT, seed=1))
+            assert counts == "slots" or run.spoilt == (None if counts == "neither" else ASKED)
+            told = await server.counters()
+            assert (told is None) is (counts == "neither")
+            assert told is None or (told.predicted_n > 0) is (counts == "metrics")
+            assert told is None or told.processing == 0
             assert (await bench.run(PROMPT, seed=1)).spoilt is None
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.text import one_line
 from launcher.cli.layout import filled
 from launcher.cli.output import duration, print_error, print_json
-from launcher.cli.quantities import pair
+from launcher.cli.subject_options import add_changes
 
 if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
@@ -26,15 +26,10 @@ _SHOWN, _LONGEST = 3, 200
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        type=pair,
-        metavar="KEY=VALUE",
-        dest="changes",
-        help="another setting: ctx, draft, slots, threads, kv, ubatch, n-cpu-moe or extra (arguments of your own, as"
-        " one line); may be given more than once",
+    add_changes(
+        parser,
+        "another setting: ctx, draft, slots, threads, kv, ubatch, n-cpu-moe or extra (arguments of your own, as one"
+        " line); may be given more than once",
     )
     parser.add_argument("--url", help="which server, when more than one runs")
     parser.add_argument(

@@ -39,17 +39,19 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_changes(parser: argparse.ArgumentParser, about: str) -> None:
+    """Declare settings that are given as KEY=VALUE."""
+    parser.add_argument(
+        "--set", action="append", default=[], type=pair, metavar="KEY=VALUE", dest="changes", help=about
+    )
+
+
 def add_settings(parser: argparse.ArgumentParser, names: str) -> None:
     """Declare with which settings it is served, and whether the preset's are among them."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        type=pair,
-        metavar="KEY=VALUE",
-        dest="changes",
-        help=f"serve it with this setting: {names}, slots, threads, kv, ubatch, n-cpu-moe, p-min, draft-sampling,"
-        " ngram or extra; may be given more than once",
+    add_changes(
+        parser,
+        f"serve it with this setting: {names}, slots, threads, kv, ubatch, n-cpu-moe, p-min, draft-sampling, ngram or"
+        " extra; may be given more than once",
     )
     parser.add_argument(
         "--no-preset", action="store_true", help="do not take the settings that a tune of this machine found best"

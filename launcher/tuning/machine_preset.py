@@ -25,7 +25,7 @@ from launcher.tuning.history_records import Session
 from launcher.tuning.records import Settings, Value
 from launcher.tuning.report import started, words
 from launcher.tuning.report_compare import Start, speedup_of_starts
-from launcher.tuning.share import without_person
+from launcher.tuning.share import bytes_of, without_person
 from launcher.tuning.space import DRAFT, Key, draft_of, key
 from launcher.tuning.verdict import MARGIN
 
@@ -180,15 +180,7 @@ def preset_named(text: str) -> MachinePreset:
 def read_preset(path: Path) -> MachinePreset:
     """Read a file that `exported` wrote. It is not verified. Raises ResultMissing and ResultUnreadable."""
     try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise ResultUnreadable(f"{path} is too large for a preset.", path=str(path))
-        read = MachinePreset.model_validate_json(data)
-    except FileNotFoundError as error:
-        raise ResultMissing(f"There is no file {path}.", "Check the path.", path=str(path)) from error
-    except OSError as error:
-        raise ResultUnreadable(f"{path} cannot be read: {error.strerror or error}.", path=str(path)) from error
+        read = MachinePreset.model_validate_json(bytes_of(path, _MOST_BYTES))
     except ValidationError as error:
         hint = "`mtp-launcher preset export MODEL --to FILE.json` writes one."
         raise ResultUnreadable(f"{path} is not a preset of this program.", hint, path=str(path)) from error

@@ -51,6 +51,8 @@ class OtherRequests:
             yield ours
         finally:
             self._running -= 1
+            if not self._running and self._before is not None:
+                self._before.cancel()  # where this was cancelled while it was awaited
         if ours.reply is not None and before is not None:
             ours.disturbed = await self._disturbed(before, ours.reply)
 

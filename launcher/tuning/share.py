@@ -67,16 +67,24 @@ def shared_json(session: Session) -> str:
     return as_json(anonymous(session))
 
 
-def read_file(path: Path) -> Session:
-    """Read a file that `as_json` or `shared_json` wrote. Raises ResultMissing and ResultUnreadable."""
+def bytes_of(path: Path, most: int) -> bytes:
+    """Return what is in a file that the user names. Raises ResultMissing, and ResultUnreadable for more than `most`."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ResultUnreadable(f"{path} is too large for a measurement.", path=str(path))
-        file = _READER.validate_json(path.read_bytes())
+        with path.open("rb") as file:
+            data = file.read(most + 1)
     except FileNotFoundError as error:
         raise ResultMissing(f"There is no file {path}.", "Check the path.", path=str(path)) from error
     except OSError as error:
         raise ResultUnreadable(f"{path} cannot be read: {error.strerror or error}.", path=str(path)) from error
+    if len(data) > most:
+        raise ResultUnreadable(f"{path} is too large to be a file of this program.", path=str(path))
+    return data
+
+
+def read_file(path: Path) -> Session:
+    """Read a file that `as_json` or `shared_json` wrote. Raises ResultMissing and ResultUnreadable."""
+    try:
+        file = _READER.validate_json(bytes_of(path, _MOST_BYTES))
     except ValidationError as error:
         hint = "`mtp-launcher history share ID --to FILE.json` writes one."
         raise ResultUnreadable(f"{path} is not a measurement of this program.", hint, path=str(path)) from error

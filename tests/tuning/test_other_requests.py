@@ -1,0 +1,159 @@
+"""Whether others were served meanwhile, by counters that are known."""
+
+import asyncio
+
+import pytest
+
+from launcher.base.errors import Unreachable
+from launcher.engine.client import Timings
+from launcher.monitor.meter import Acceptance
+from launcher.monitor.reply import Reply
+from launcher.monitor.traffic import Counters
+from launcher.tuning.other_requests import OtherRequests
+
+READ, WRITTEN = 20, 48
+TIMINGS = Timings(READ - 5, 5, 1.0, WRITTEN, 1.0, 1.0, None, None)
+
+
+def reply(timings: Timings | None = TIMINGS) -> Reply:
+    return Reply("", "", timings, Acceptance(0, 0, (), ()), None, None)
+
+
+class Server:
+    """Counts as llama-server does: tokens when a request ends, requests at once."""
+
+    def __init__(self) -> None:
+        self.read = self.written = 1_000.0
+        self.processing = self.waiting = 0
+        self.answers = True
+
+    async def count(self) -> Counters:
+        await asyncio.sleep(0)
+        if not self.answers:
+            raise Unreachable("It does not answer.", "")
+        return Counters(self.written, 1.0, 0, 0, 0, (), self.processing, prompt_n=self.read, waiting=self.waiting)
+
+    def begin(self) -> None:
+        self.processing += 1
+
+    def end(self, read: int = READ, written: int = WRITTEN) -> None:
+        self.processing -= 1
+        self.read += read
+        self.written += written
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+async def test_nobody_else_is_nobody_else(server: Server) -> None:
+    others = OtherRequests(server.count)
+    for _ in range(3):
+        async with others.asking() as asking:
+            server.begin()
+            server.end()
+            asking.reply = reply()
+        assert not asking.disturbed
+        server.begin()  # another's, between two of ours
+        server.end()
+
+
+@pytest.mark.parametrize(("read", "written"), [(1, 1), (300, 0), (0, 5)])
+async def test_what_began_and_ended_within_ours_is_seen_by_its_tokens(server: Server, read: int, written: int) -> None:
+    async with OtherRequests(server.count).asking() as asking:
+        server.begin()
+        server.begin()
+        server.end(read, written)
+        server.end()
+        asking.reply = reply()
+    assert asking.disturbed
+
+
+@pytest.mark.parametrize("when", ["before", "after", "waiting before"])
+async def test_what_is_worked_on_before_or_after_ours_is_seen(server: Server, when: str) -> None:
+    if when == "before":
+        server.begin()
+    server.waiting = int(when == "waiting before")
+    async with OtherRequests(server.count).asking() as asking:
+        if when == "before":
+            server.processing = 0  # it was given up, with no tokens
+        server.waiting = 0
+        server.begin()
+        server.end()
+        if when == "after":
+            server.begin()
+        asking.reply = reply()
+    assert asking.disturbed
+
+
+async def test_replies_of_ours_at_once_are_added_up(server: Server) -> None:
+    others = OtherRequests(server.count)
+    go_on = [asyncio.Event() for _ in range(3)]
+
+    async def ours(number: int, *, besides: bool = False) -> bool:
+        async with others.asking() as asking:
+            server.begin()
+            await go_on[number].wait()
+            server.end()
+            if besides:
+                server.read += 7
+            asking.reply = reply()
+        return asking.disturbed
+
+    for besides in (False, True):
+        for event in go_on:
+            event.clear()
+        asked = [asyncio.create_task(ours(number, besides=besides and number == 1)) for number in range(3)]
+        while server.processing < 3:
+            await asyncio.sleep(0)
+        found = []
+        for event, task in zip(go_on, asked, strict=True):
+            event.set()
+            found.append(await task)
+        assert found == [False, False, besides]
+
+
+async def test_what_counts_nothing_tells_nothing(server: Server) -> None:
+    server.answers = False
+    async with OtherRequests(server.count).asking() as asking:
+        server.read += 500
+        asking.reply = reply()
+    assert not asking.disturbed
+    server.answers = True
+    async with OtherRequests(server.count).asking() as asking:
+        server.read += 500  # whose those are is not known without timings
+        asking.reply = reply(None)
+    assert not asking.disturbed
+
+
+async def test_one_of_ours_that_fails_or_is_given_up_leaves_nothing(server: Server) -> None:
+    others = OtherRequests(server.count)
+    with pytest.raises(Unreachable):
+        async with others.asking():
+            raise Unreachable("It ended.", "")
+    held = asyncio.Event()
+
+    async def never() -> None:
+        await held.wait()
+
+    others._count = never
+
+    async def ask() -> None:
+        async with others.asking():
+            pass
+
+    asking = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await asyncio.sleep(0)
+    assert others._before is not None
+    assert others._before.cancelled()
+    others._count = server.count
+    async with others.asking() as again:
+        server.begin()
+        server.end()
+        again.reply = reply()
+    assert not again.disturbed
