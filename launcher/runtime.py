@@ -43,13 +43,13 @@ class Runtime:
     """
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_task_factory(self._make_task)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._submitted: WeakSet[Coroutine[Any, Any, Any]] = WeakSet()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="launcher-core", daemon=True)
+        made: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=self._run, args=(made,), name="launcher-core", daemon=True)
         self._thread.start()
+        self._loop = made.result()
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Handle[_T]:
         """Run `work` on the loop; from any thread."""
@@ -85,6 +85,13 @@ class Runtime:
             await asyncio.wait(work)
         self._loop.stop()
 
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.get_loop().run_forever()
+    def _run(self, made: "Future[asyncio.AbstractEventLoop]") -> None:
+        try:  # here: on Windows a loop made on the main thread takes over what wakes the window for Ctrl-C
+            loop = asyncio.new_event_loop()
+        except OSError as error:
+            made.set_exception(error)
+            return
+        loop.set_task_factory(self._make_task)
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            made.set_result(runner.get_loop())
+            loop.run_forever()

@@ -106,6 +106,27 @@ def test_work_that_nobody_holds_is_not_lost_while_it_waits_for_another_program(b
         qtbot.waitUntil(lambda: lines == [b"here\n"], timeout=60_000)
 
 
+def test_the_loop_is_made_on_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made on the main thread, one of Windows takes over the signals' wake-up, and Ctrl-C does not reach the window."""
+    made, make = list[str](), asyncio.new_event_loop
+
+    def new_event_loop() -> asyncio.AbstractEventLoop:
+        made.append(threading.current_thread().name)
+        return make()
+
+    monkeypatch.setattr(asyncio, "new_event_loop", new_event_loop)
+    assert Runtime().close()
+    assert made == ["launcher-core"]
+    refusal = OSError(24, "Too many open files")
+
+    def refuse() -> asyncio.AbstractEventLoop:
+        raise refusal
+
+    monkeypatch.setattr(asyncio, "new_event_loop", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        Runtime()
+
+
 def test_closing_waits_for_what_must_be_cleaned_up() -> None:
     runtime = Runtime()
     begun, cleaned = threading.Event(), threading.Event()
