@@ -26,7 +26,9 @@ class Wine:
     def __init__(self, prefix: Path, python: Path) -> None:
         self.drive = prefix / "drive_c"
         self._prefix, self._python = prefix, python
-        self._errors = prefix.with_name("programs.log").open("ab")
+        with prefix.with_name("programs.log").open("wb") as log:
+            drain = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=log)
+        self._errors = drain.stdin  # a pipe: Windows Python, under wine, wants no file
 
     @property
     def user(self) -> Path:

@@ -178,10 +178,33 @@ Function .onInit
     ${Fail} 6 "$(TOO_OLD)"
   ${EndIf}
   Call BeAlone
+  Call CheckWish
   StrCpy $Upgrading 0
   ${If} ${FileExists} "$INSTDIR\${UNINSTALLER}"
     StrCpy $Upgrading 1
   ${EndIf}
+FunctionEnd
+
+; NSIS takes the usual folder when that of /D cannot be one; who named another one is told.
+Function CheckWish
+  System::Call 'kernel32::GetCommandLineW() w .r0'
+  StrLen $1 $0
+  ${For} $2 0 $1
+    StrCpy $3 $0 4 $2
+    ${If} $3 == " /D="
+      IntOp $2 $2 + 4
+      StrCpy $0 $0 "" $2
+      StrCpy $1 $0 1 -1
+      ${If} $1 == "\"
+        StrCpy $0 $0 -1
+      ${EndIf}
+      ${If} $0 != $INSTDIR
+        StrCpy $INSTDIR $0
+        ${Fail} 5 "$(NOT_WRITABLE)"
+      ${EndIf}
+      Return
+    ${EndIf}
+  ${Next}
 FunctionEnd
 
 Function SkipWhenUpgrading
