@@ -61,12 +61,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def _children() -> list[psutil.Process]:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # there is none, and looking through all processes takes milliseconds
+        return []
+    return psutil.Process().children(recursive=True)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_running() -> Iterator[None]:
     """No test may leave a process."""
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    before = {child.pid for child in _children()}
     yield
-    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    left = [child for child in _children() if child.pid not in before]
     _, alive = psutil.wait_procs(left, timeout=3)
     names = [f"{child.pid} {shlex.join(child.cmdline())}" for child in alive if child.is_running()]
     for child in alive:
