@@ -33,17 +33,8 @@ def main(testing: Path, checkout: Path) -> int:
     os.chdir(checkout)
     settings = testing / "pytest.ini"
     settings.write_text(SETTINGS, "utf-8")
-    options = [
-        "-c",
-        str(settings),
-        "--rootdir",
-        str(checkout),
-        "--import-mode=importlib",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-    ]
-    left_out = [word for name in     return int(pytest.main([*options, "--tb=line", "-rfE", *(sys.argv[3:] or SUBSET)]))
+    options = ["-c", str(settings), "--rootdir", str(checkout), "--import-mode=importlib", "-p", "no:cacheprovider"]
+    return int(pytest.main([*options, "-q", "--tb=line", "-rfE", *(sys.argv[3:] or SUBSET)]))
 
 
 if __name__ == "__main__":
