@@ -248,7 +248,7 @@ def _between(ratio: Interval) -> str:
     sides = " to ".join(
         f"{100 * abs(end - 1):.1f} % {'faster' if end >= 1 else 'slower'}" for end in (ratio.low, ratio.high)
     )
-    return f"the last third is {sides} than the first"
+    return f"with 95 % confidence the last third is {sides} than the first"
 
 
 def _percent(share: float) -> str:

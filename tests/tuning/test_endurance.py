@@ -41,7 +41,7 @@ def series(n: int, alike: float, spread: float, dice: random.Random) -> list[flo
 async def test_an_even_speed_holds() -> None:
     told, bench, runs = await endured(lambda _: Speed(60.0, 70.0, 2_400.0, 300.0))
     assert told.answer == "holds"
-    assert told.sentence.startswith("Holds over 10 min: the last third is ")
+    assert told.sentence.startswith("Holds over 10 min: with 95 % confidence the last third is ")
     assert told.fall is None
     assert told.thirds
     assert told.thirds.low < 1 < told.thirds.high
