@@ -8,6 +8,7 @@ from pathlib import Path
 
 from launcher import __version__
 from launcher.base.errors import LauncherError
+from launcher.base.words import part
 from launcher.engine.build import find_on_path, probe
 from launcher.engine.installed import current
 from launcher.machine.machine import read_machine
@@ -31,7 +32,7 @@ async def versions() -> tuple[Version, ...]:
     told = [
         Version("MTP Launcher", __version__),
         Version("Python", platform.python_version()),
-        Version("System", f"{machine.host.system}, {machine.host.machine}"),
+        Version(part("System"), f"{machine.host.system}, {machine.host.machine}"),
     ]
     places: list[Path | None] = [None]
     with suppress(LauncherError, OSError):
@@ -43,13 +44,15 @@ async def versions() -> tuple[Version, ...]:
         try:
             build = await probe(place)
         except (LauncherError, OSError) as error:
-            name = "Built-in engine" if place is None else f"Engine {place.name}"
+            name = part("Built-in engine") if place is None else part(f"Engine {place.name}")
             told.append(Version(name, None, str(getattr(error, "title", error))))
         else:
-            told.append(Version("Built-in engine" if place is None else f"Engine {build.name}", build.version))
-    told += [Version(f"Driver of {gpu.name}", gpu.driver, gpu.absent.get("driver", "")) for gpu in machine.gpus]
+            told.append(
+                Version(part("Built-in engine") if place is None else part(f"Engine {build.name}"), build.version)
+            )
+    told += [Version(part(f"Driver of {gpu.name}"), gpu.driver, gpu.absent.get("driver", "")) for gpu in machine.gpus]
     if not machine.gpus:
-        told.append(Version("GPU", None, machine.no_gpu_because or "none was found"))
+        told.append(Version("GPU", None, machine.no_gpu_because or part("none was found")))
     return tuple(told)
 
 

@@ -1,6 +1,7 @@
 """The About page: what runs here by version, in a form that can be copied into a report."""
 
 import platform
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from PySide6 import __version__ as pyside_version
@@ -13,6 +14,7 @@ from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
+from launcher.gui.sentences import say
 from launcher.gui.updates import UpdatesCard
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.blocks import Card, PageHead
@@ -72,8 +74,12 @@ class AboutPage(QWidget):
         self._copy.setText(tr("Copied"))
         QTimer.singleShot(_COPIED_MS, self._copy, lambda: self._copy.setText(tr("Copy report")))
 
-    def _rows(self) -> list[tuple[str, str]]:
-        told = [(each.what, each.version or tr("not known: {why}", why=each.absent)) for each in self._told]
+    def _rows(self, said: Callable[[str], str] = str) -> list[tuple[str, str]]:
+        """Return what is known; as the core says it for a report, and as the window does for a reader."""
+        told = [
+            (said(each.what), each.version or tr("not known: {why}", why=said(each.absent or "")))
+            for each in self._told
+        ]
         qt = f"{qVersion()}, PySide {pyside_version}, {QGuiApplication.platformName()}"
         ours = told or [("MTP Launcher", __version__), ("Python", platform.python_version())]
         return [*ours[:2], ("Qt", qt), *ours[2:]]
@@ -86,7 +92,7 @@ class AboutPage(QWidget):
             item = self._lines.takeAt(0)
             if item is not None and (widget := item.widget()) is not None:
                 widget.deleteLater()
-        for row, (what, version) in enumerate(self._rows()):
+        for row, (what, version) in enumerate(self._rows(say)):
             named, value = Label(what), Label(version)
             named.setObjectName("secondary")
             named.setWordWrap(True)

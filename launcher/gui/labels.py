@@ -1,6 +1,8 @@
 """Labels and tips that show text as it is: Qt would take what looks like HTML for it, and load the files it names."""
 
 import html
+import sys
+from pathlib import Path
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QResizeEvent
@@ -58,6 +60,14 @@ class Elided(Label):
             super().setText(short)
         set_tip(self, self._whole)
         self.setAccessibleName(said)
+
+
+def shown_path(path: Path | str) -> str:
+    """Return a path as it is shown: what lies in the user's home begins with ~, but for Windows, which has no such."""
+    home = Path.home()
+    if sys.platform == "win32" or not Path(path).is_relative_to(home):
+        return str(path)
+    return str("~" / Path(path).relative_to(home))
 
 
 def as_tip(text: str) -> str:

@@ -1,5 +1,7 @@
 """The building blocks: what they show, what they tell, what a screen reader and the keyboard get."""
 
+from pathlib import Path
+
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QColor, QImage, QWheelEvent
@@ -7,6 +9,7 @@ from PySide6.QtWidgets import QApplication, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.gui import theme
+from launcher.gui.labels import shown_path
 from launcher.gui.widgets import (
     Badge,
     Banner,
@@ -242,3 +245,10 @@ def test_heads_cards_and_empty_states_hold_what_they_are_given(qtbot: QtBot) -> 
     assert button.objectName() == empty.buttons[0].objectName() == "primary"
     head.show_subtitle("")
     assert head.subtitle.isHidden()
+
+
+def test_what_lies_at_home_is_shown_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert shown_path(tmp_path / "models" / "a.gguf") == "~/models/a.gguf"
+    assert shown_path("/srv/models") == "/srv/models"
+    assert shown_path(f"{tmp_path}-else/models") == f"{tmp_path}-else/models"

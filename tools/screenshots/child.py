@@ -1,10 +1,11 @@
 """One window in one theme and language: serves the demo, asks it, and is pictured page by page, size by size."""
 
 import os
+import platform
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -14,11 +15,13 @@ from PySide6.QtCore import QElapsedTimer, QEventLoop, QSize, Qt, QTimer
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QImage
 from PySide6.QtWidgets import QApplication
 
-from launcher.base.paths import HOME_VARIABLE
+from launcher.base.paths import HOME_VARIABLE, MODELS_VARIABLE, models_dir
 from launcher.engine.state import State
 from launcher.first_steps import Stage
 from launcher.gui import theme, words
 from launcher.gui.window import Window
+from launcher.machine import machine
+from launcher.machine.host import Host, read_host
 from tools.sparse_models.__main__ import main as sparse_models
 
 SIZES = ((1_000, 640), (1_280, 800), (1_920, 1_080))
@@ -47,15 +50,15 @@ def main() -> int:
     folder, look, language = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     for_docs = "--docs" in sys.argv
     with tempfile.TemporaryDirectory(prefix="mtp-launcher-") as home:
-        os.environ[HOME_VARIABLE] = home
         application = QApplication(sys.argv[:1])
+        _live_in(Path(home))
         application.setStyle("Fusion")
         if for_docs and _DOCS_FONT in QFontDatabase.families():
             application.setFont(QFont(_DOCS_FONT))
         words.choose(language)
         theme.choose(look)
         theme.apply(application, theme.current())
-        _put_models(Path(home))
+        _put_models()
         window = Window(remember=False)
         window.resize(*CHOSEN)
         window.show()
@@ -84,9 +87,21 @@ def main() -> int:
         return 0 if window.controller.bridge.close() else 1
 
 
-def _put_models(home: Path) -> None:
+def _live_in(home: Path) -> None:
+    """Have all folders where a user has them, in an empty home, and say nothing that tells which computer this is."""
+    for name in [name for name in os.environ if name.startswith("XDG_") or name in (HOME_VARIABLE, MODELS_VARIABLE)]:
+        del os.environ[name]
+    os.environ["HOME"] = str(home)
+
+    def without_names(root: Path) -> Host:
+        return replace(read_host(root), cpu=None, system=platform.system(), container=None)
+
+    vars(machine)["read_host"] = without_names
+
+
+def _put_models() -> None:
     """Put models of true geometry and size there, whose weights are holes, so that there is something to list."""
-    folder = home / "data" / "models"
+    folder = models_dir()
     folder.mkdir(parents=True)
     sparse_models([str(folder), *(word for name in _MODELS for word in ("--model", name))])
 

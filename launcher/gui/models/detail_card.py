@@ -9,7 +9,7 @@ from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QGridLayout, QWidget
 
 from launcher.gui import theme
-from launcher.gui.labels import Label, set_tip
+from launcher.gui.labels import Label, set_tip, shown_path
 from launcher.gui.models import words
 from launcher.gui.widgets import Badge, Card, ProgressLine
 from launcher.gui.widgets.blocks import make_button
@@ -106,7 +106,7 @@ class DetailCard(Card):
             self.note.hide()
         else:
             self.title.setText(f"{words.name_of(local)} · {words.quant_of(local)}")
-            self.path.setText("\n".join(str(path) for path in local.record.paths[:3]))
+            self.path.setText("\n".join(map(shown_path, local.record.paths[:3])))
             self.note.setText(local.record.problem or "")
             self.note.setVisible(bool(local.record.problem))
         for button in (self.start, self.verify, self.delete, self.folder):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from launcher.gui import theme
-from launcher.gui.labels import Elided, Label
+from launcher.gui.labels import Elided, Label, shown_path
 from launcher.gui.models import words
 from launcher.gui.widgets import Card, Glyph
 from launcher.gui.widgets.blocks import make_button
@@ -85,7 +85,7 @@ class FoldersPanel(Card):
         free = tr("{size} are free on its disk", size=words.size(shelf.free_bytes))
         ours = _quiet(tr("Show"), lambda: self._show(shelf.ours), tr("Open this folder"))
         self._folders.addWidget(
-            _Row("dot", "accent", str(shelf.ours), tr("Ours: downloads go here. {free}.", free=free), ours)
+            _Row("dot", "accent", shown_path(shelf.ours), tr("Ours: downloads go here. {free}.", free=free), ours)
         )
         self._folders.addWidget(
             _Row("ring", "secondary", tr("Hugging Face cache"), tr("Belongs to other programs: only read."), None)
@@ -95,7 +95,7 @@ class FoldersPanel(Card):
             self.drop_buttons[path] = button
             under = tr("Added by you.") if there else tr("Added by you. It is not there now: is the disk connected?")
             glyph, role = ("dot", "good") if there else ("triangle", "attention")
-            self._folders.addWidget(_Row(glyph, role, str(path), under, button))
+            self._folders.addWidget(_Row(glyph, role, shown_path(path), under, button))
         self._left_title.setVisible(bool(shelf.leftovers))
         for left in shelf.leftovers:
             self._add_left(left)

@@ -13,7 +13,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.paths import refusal
 from launcher.gui import theme
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Elided, Label
+from launcher.gui.labels import Elided, Label, shown_path
 from launcher.gui.settings.row import Row
 from launcher.gui.settings.sharing import SharingCard
 from launcher.gui.widgets import Banner, Card, PageHead
@@ -141,7 +141,7 @@ class SettingsPage(QWidget):
     def _show(self, found: Look) -> None:
         for standing in found.standings:
             self._show_standing(standing)
-        self._path.setText(str(found.path))
+        self._path.setText(shown_path(found.path))
         self._where.show()
         if found.notices:
             self.banner.tell("\n".join(found.notices), "attention")

@@ -6,6 +6,7 @@ from PySide6.QtWidgets import QLineEdit, QStyle, QStyleOptionFrame
 
 from launcher.base.text import visible
 from launcher.gui import theme
+from launcher.gui.labels import shown_path
 
 _MARGIN = 2
 """Left and right of a line's text, as QLineEdit has it."""
@@ -18,7 +19,7 @@ class PathLine(QLineEdit):
     def elided(self) -> str:
         """The path as it is seen while nobody writes in it."""
         mode = Qt.TextElideMode.ElideMiddle
-        return self.fontMetrics().elidedText(visible(self.text()), mode, self._room(self._option()).width())
+        return self.fontMetrics().elidedText(visible(shown_path(self.text())), mode, self._room(self._option()).width())
 
     def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
         """Paint the path, or as much of it as there is room for."""

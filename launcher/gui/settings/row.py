@@ -34,7 +34,7 @@ class Row(QWidget):
         self._title = title
         self.mark = Glyph("dot", "attention", 12)
         set_tip(self.mark, tr("Changed"))
-        self._sentence = _line(" ".join(filter(None, (tr(setting.sentence), applies(setting)))))
+        self._sentence = _line(" ".join(filter(None, (tr(setting.sentence), applies(setting)))).replace("。 ", "。"))
         self._note = _line("")
         self.back = QPushButton(tr("Reset"))
         self.back.setObjectName("quiet")

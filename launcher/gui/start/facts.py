@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from launcher.gui.labels import shown_path
 from launcher.gui.sentences import say
 from launcher.gui.start.said import needs_of, plan_title
 from launcher.gui.words import tr
@@ -152,7 +153,8 @@ def _disk(found: Found, advice: tuple[str, ...]) -> Fact:
         short = tr("The recommended model needs {size:.1f} GB.", size=size / _GB)
         where = tr("Make room, or set MTP_LAUNCHER_MODELS to a folder on another disk.")
         advice = (f"{short} {where}", *advice)
-    return Fact(tr("Disk for models"), tr("{free:,.1f} GB free", free=disk.free_bytes / _GB), str(disk.folder), advice)
+    free = tr("{free:,.1f} GB free", free=disk.free_bytes / _GB)
+    return Fact(tr("Disk for models"), free, shown_path(disk.folder), advice)
 
 
 def _system(host: Host, advice: tuple[str, ...]) -> Fact:
