@@ -1,4 +1,4 @@
-"""Writes mtp-launcher.ico, the program's own icon, for the setup program and its shortcuts (run when the icon changes).
+"""Writes mtp-launcher.ico, the program's icon, and side.bmp, the side of setup's last page (run when the icon changes).
 
 QT_QPA_PLATFORM=offscreen .venv/bin/python installer/windows/icon.py
 """
@@ -7,12 +7,14 @@ import struct
 from pathlib import Path
 
 from PySide6.QtCore import QBuffer, QIODevice
-from PySide6.QtGui import QIcon, QImage
+from PySide6.QtGui import QIcon, QImage, QPainter
 from PySide6.QtWidgets import QApplication
 
 from launcher.gui.tray import make_icon
 
 SIZES = (16, 24, 32, 48, 64, 256)
+SIDE = (164, 314)
+"""Width and height in pixels, as NSIS' Modern UI wants it."""
 _LARGE = 256
 """From here on a picture is PNG; smaller ones are bitmaps, which every reader of icons knows."""
 
@@ -30,8 +32,18 @@ def picture(icon: QIcon, size: int) -> bytes:
     return struct.pack("<IiiHHIIiiII", 40, size, 2 * size, 1, 32, 0, len(rows) + len(mask), 0, 0, 0, 0) + rows + mask
 
 
+def side(icon: QIcon) -> QImage:
+    """Return the icon on its own colour."""
+    image = icon.pixmap(64, 64).toImage().convertToFormat(QImage.Format.Format_ARGB32)
+    ground = QImage(*SIDE, QImage.Format.Format_RGB888)
+    ground.fill(image.pixelColor(32, 8))
+    with QPainter(ground) as painter:
+        painter.drawImage((SIDE[0] - 64) // 2, 40, image)
+    return ground
+
+
 def main() -> None:
-    """Draw all sizes into one file."""
+    """Write both files."""
     application = QApplication([])
     icon = make_icon()
     pictures = [picture(icon, size) for size in SIZES]
@@ -41,6 +53,7 @@ def main() -> None:
         head += struct.pack("<BBBBHHII", size % _LARGE, size % _LARGE, 0, 0, 1, 32, len(data), place)
         place += len(data)
     Path(__file__).with_name("mtp-launcher.ico").write_bytes(head + b"".join(pictures))
+    side(icon).save(str(Path(__file__).with_name("side.bmp")))
     application.quit()
 
 

@@ -71,6 +71,7 @@ Var Failed
 
 !define MUI_ICON "mtp-launcher.ico"
 !define MUI_UNICON "mtp-launcher.ico"
+!define MUI_WELCOMEFINISHPAGE_BITMAP "side.bmp"
 !define MUI_ABORTWARNING
 !define MUI_DIRECTORYPAGE_TEXT_TOP "$(WHERE)"
 !define MUI_PAGE_CUSTOMFUNCTION_PRE SkipWhenUpgrading
