@@ -270,12 +270,11 @@ class Supervisor:
         self._tell(EngineStarted(*process.identity))
         self._client = client = EngineClient(self.endpoint.url, self.endpoint.api_key)
         self._heard_s = time.monotonic()
-        limits = self._limits
-        loaded = until_healthy(client, lambda: self._heard_s, limits.loading_s, self._hint)
+        loaded = until_healthy(client, lambda: self._heard_s, self._limits.loading_s, self._hint)
         await unless_ended(process, loaded, self._explained(part("loading the model")))
         await asyncio.to_thread(check_port, process.identity.pid, self.endpoint.port)
         self._show(State.WARMING_UP)
-        answered = answer_first_request(client, launch.options, limits.first_reply_s, self._hint, self._said)
+        answered = answer_first_request(client, launch.options, self._limits.first_reply_s, self._hint, self._said)
         await unless_ended(process, answered, self._explained(part("answering its first request")))
         self._others = 0
         self._crashes.ready()

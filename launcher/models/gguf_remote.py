@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from launcher.base.errors import ModelBroken, ModelMissing, Refused
 from launcher.base.files import write_atomically
-from launcher.base.http import RangeReader
+from launcher.base.http_ranges import RangeReader
 from launcher.base.paths import cache_dir
 from launcher.fetch.hub import HubEntry, HubFile, resolve, token
 from launcher.models.gguf_header import GgufHeader, GgufModel, join_parts, part_names

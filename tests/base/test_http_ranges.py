@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import pytest
 
 from launcher.base.errors import LauncherError, Refused, Unreachable
-from launcher.base.http import RangeReader, head
+from launcher.base.http import head
+from launcher.base.http_ranges import RangeReader
 
 KIB, MIB = 2**10, 2**20
 CONTENT = random.Random(1).randbytes(9 * MIB)
