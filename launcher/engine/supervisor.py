@@ -287,7 +287,7 @@ class Supervisor:
             quiet_since=lambda: self._streams.quiet_since,
             log_problem=lambda: self.log.problem,
             clock=self._clock,
-            limits=limits,
+            limits=self._limits,
         )
         self._watching = asyncio.create_task(self._watch(process, guard, files))
 
