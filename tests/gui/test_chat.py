@@ -1,7 +1,6 @@
 """The chat: what is asked, shown, kept, and compared, on the real engine."""
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,28 +25,9 @@ from launcher.gui.chat.steps import Steps
 from launcher.gui.labels import Label
 from launcher.monitor.meter import Acceptance
 from launcher.monitor.reply import Reply
+from tests.gui.chatting import in_file, no_figures, say
 
-
-def say(pane: ChatPane, question: str, reply: str, thinking: str = "") -> Answer:
-    pane.ask(question)
-    pane.add(reply, thinking)
-    pane.end("9 t/s", object())  # type: ignore[arg-type] -- a reply that came to its end
-    return pane.column.answers[-1]
-
-
-@pytest.fixture(autouse=True)
-def _figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    from launcher.gui.chat import kept, talk
-
-    original = kept.figures_of
-    monkeypatch.setattr(talk, "figures_of", lambda reply: original(reply) if hasattr(reply, "timings") else {})
-
-
-def in_file(pane: ChatPane, qtbot: QtBot, work: Callable[[Conversations], Any]) -> Any:  # noqa: ANN401
-    told: list[Any] = []
-    pane.kept.do(work, told.append)
-    qtbot.waitUntil(lambda: bool(told), timeout=60_000)
-    return told[0]
+figures = pytest.fixture(autouse=True)(no_figures)
 
 
 def ask(chat: ChatPane, qtbot: QtBot, text: str) -> Answer:
@@ -100,6 +80,10 @@ def test_figures_are_broken_only_between_two_of_them(pane: ChatPane) -> None:
         "96.2 t/s ·",
         "82 % of drafts accepted (mean 2.6) ·",
         "stopped: end",
+    ]
+    answer.end("96.2 t/s · 停止：结束")
+    assert "96.2\N{NO-BREAK SPACE}t/s\N{NO-BREAK SPACE}· 停止：结束" in [
+        each.text() for each in answer.findChildren(Label)
     ]
     answer.end("The server ended, and nothing more comes.")
     assert "The server ended, and nothing more comes." in [each.text() for each in answer.findChildren(Label)]
@@ -324,84 +308,6 @@ def test_the_last_reply_is_copied_by_its_key(pane: ChatPane, qtbot: QtBot, qapp:
     both = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier
     qtbot.keyClick(pane, Qt.Key.Key_C, both)
     assert qapp.clipboard().text() == "second"
-
-
-@pytest.mark.parametrize("before", [[], ["What is MTP?"]])
-def test_a_question_of_which_nothing_came_is_kept_with_how_it_ended(
-    pane: ChatPane, qtbot: QtBot, before: list[str]
-) -> None:
-    for each in before:
-        say(pane, each, "A head.")
-    pane.ask("Lost?")
-    pane.end("Stopped by you.")
-    opened = in_file(pane, qtbot, lambda kept: kept.get(kept.all()[0].id))
-    assert opened.messages[-2].text == "Lost?"
-    assert (opened.messages[-1].ending, opened.messages[-1].footer) == (Ending.STOPPED, "Stopped by you.")
-    pane.clear()
-    pane.open(opened.id)
-    qtbot.waitUntil(lambda: len(pane.column.turns) == len(before) + 1, timeout=20_000)
-    said = [each.text() for each in pane.column.answers[-1].findChildren(Label)]
-    assert "Stopped by you." in said
-    assert len(pane.messages) == 2 * len(before)
-    say(pane, "Another?", "Yes.")
-    assert [each["role"] for each in pane.talk.request()] == ["user", "assistant"] * (len(before) + 1)
-    lost, another = pane.column.answers[-2:]
-    assert another.again_button.isVisibleTo(another)
-    assert not lost.again_button.isVisibleTo(lost)
-    assert in_file(pane, qtbot, lambda kept: len(kept.all())) == 1
-
-
-@pytest.mark.parametrize("reopened", [False, True])
-@pytest.mark.parametrize("before", [[], ["What is MTP?"]])
-def test_a_question_of_which_nothing_came_is_asked_again_and_changed(
-    pane: ChatPane, qtbot: QtBot, before: list[str], reopened: bool
-) -> None:
-    for each in before:
-        say(pane, each, "A head.")
-    pane.ask("Lost?")
-    pane.end("The server ended.")
-    if reopened:
-        conversation = pane.talk.id or ""
-        pane.clear()
-        pane.open(conversation)
-        qtbot.waitUntil(lambda: len(pane.column.turns) == len(before) + 1, timeout=60_000)
-    lost = pane.column.answers[-1]
-    assert lost.again_button.isVisibleTo(lost)
-    assert lost.edit_button.isVisibleTo(lost)
-    lost.again_button.click()
-    assert [each["content"] for each in pane.talk.request()][-1] == "Lost?"
-    pane.add("Found.", "")
-    pane.end("", object())  # type: ignore[arg-type]
-    assert [each["content"] for each in pane.messages][-2:] == ["Lost?", "Found."]
-    assert len(pane.talk.version(len(pane.messages) - 1)[1]) == 1
-    opened = in_file(pane, qtbot, lambda kept: kept.get(pane.talk.id or ""))
-    assert [each.text for each in opened.messages][-2:] == ["Lost?", "Found."]
-    assert len(opened.messages[-1].versions) == 1
-    pane.ask("Lost too?")
-    pane.end("Stopped by you.")
-    assert len(pane.column.turns) == len(before) + 2
-    pane.column.answers[-1].edit_button.click()
-    assert pane.prompt.toPlainText() == "Lost too?"
-    pane.prompt.setPlainText("Changed?")
-    qtbot.keyClick(pane.prompt, Qt.Key.Key_Return)
-    pane.add("Yes.", "")
-    pane.end("", object())  # type: ignore[arg-type]
-    assert [turn.question.text for turn in pane.column.turns][-2:] == ["Lost?", "Changed?"]
-    opened = in_file(pane, qtbot, lambda kept: kept.get(pane.talk.id or ""))
-    assert [each.text for each in opened.messages][-2:] == ["Changed?", "Yes."]
-    assert len(opened.messages[-2].versions) == 2
-
-
-def test_a_question_without_a_reply_is_seen_and_not_asked_again_with_the_next(pane: ChatPane, qtbot: QtBot) -> None:
-    say(pane, "What is MTP?", "A head.")
-    opened = in_file(pane, qtbot, lambda kept: kept.get(pane.talk.id or ""))
-    in_file(pane, qtbot, lambda kept: kept.ask(opened.id, opened.messages[-1].id, "Lost?"))
-    pane.clear()
-    pane.open(opened.id)
-    qtbot.waitUntil(lambda: len(pane.column.turns) == 2, timeout=60_000)
-    assert [each["content"] for each in pane.talk.request()] == ["What is MTP?", "A head."]
-    say(pane, "Another?", "Yes.")
-    assert [each["role"] for each in pane.talk.request()] == ["user", "assistant"] * 2
 
 
 def test_the_line_under_a_reply_is_in_the_chosen_language() -> None:

@@ -1,6 +1,5 @@
 """A reply as it comes: its thoughts folded, its blocks, its figures, and what can be done with it."""
 
-import re
 from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 _AT_ONCE, _BUSY_S, _PAUSE_MS = 400, 0.008, 8
 """Characters that are taken in at once, for how long, and how long others then have their turn."""
 _MOST_PARTS = 500
-_DOT, _GLUE, _JOINER = " · ", "\N{NO-BREAK SPACE}", "\N{WORD JOINER}"
-_UNSPACED = re.compile("(?<=[\u2e80-\uffef])(?=.)|(?<=.)(?=[\u2e80-\uffef])")
-"""Where a line may be broken without a space: beside Chinese signs."""
+_DOT, _GLUE = " · ", "\N{NO-BREAK SPACE}"
 MOST_SHOWN = 1_000_000
 """Characters that are shown. All of them are kept for the conversation."""
 
@@ -111,7 +108,7 @@ def _unbroken(footer: str) -> str:
     figures = footer.split(_DOT)
     if len(figures) == 1:
         return footer
-    return f"{_GLUE}· ".join(_UNSPACED.sub(_JOINER, each.replace(" ", _GLUE)) for each in figures)
+    return f"{_GLUE}· ".join(each.replace(" ", _GLUE) for each in figures)
 
 
 class Answer(QWidget):

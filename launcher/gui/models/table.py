@@ -23,6 +23,8 @@ from launcher.gui.widgets.rows import SORT, Cell, Column, Rows
 _T = TypeVar("_T")
 _Index = QModelIndex | QPersistentModelIndex
 _PADDING, _GLYPH = theme.CELL_PADDING, 13
+_FEWEST, _MOST = 3, 6
+"""Rows that are seen at least, and where there are so many, without scrolling."""
 
 
 class _Cells(QStyledItemDelegate):
@@ -88,7 +90,7 @@ class Table(RowTable, Generic[_T]):
         self.selectionModel().currentRowChanged.connect(lambda *_: self._tell())
         self.doubleClicked.connect(lambda _index: self._open())
         self._quiet = False
-        self.setMinimumHeight(4 * self.row_height)
+        self.setMinimumHeight((_FEWEST + 1) * self.row_height)
 
     @property
     def rows(self) -> Sequence[_T]:
@@ -116,6 +118,7 @@ class Table(RowTable, Generic[_T]):
         self._quiet = True
         self._rows.show(rows)
         self.show_columns()
+        self.setMinimumHeight((min(max(len(rows), _FEWEST), _MOST) + 1) * self.row_height)
         shown = self.shown_rows()
         at = next((place for place, row in enumerate(shown) if same(row) == before), 0)
         if shown:
