@@ -1,0 +1,32 @@
+"""What tests of the chat share: questions and replies without an engine, and what the file keeps of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from launcher.conversations.store import Conversations
+from launcher.gui.chat.pane import Answer, ChatPane
+
+
+def say(pane: ChatPane, question: str, reply: str, thinking: str = "") -> Answer:
+    pane.ask(question)
+    pane.add(reply, thinking)
+    pane.end("9 t/s", object())  # type: ignore[arg-type] -- a reply that came to its end
+    return pane.column.answers[-1]
+
+
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply of `say` has none to keep."""
+    from launcher.gui.chat import kept, talk
+
+    original = kept.figures_of
+    monkeypatch.setattr(talk, "figures_of", lambda reply: original(reply) if hasattr(reply, "timings") else {})
+
+
+def in_file(pane: ChatPane, qtbot: QtBot, work: Callable[[Conversations], Any]) -> Any:  # noqa: ANN401
+    told: list[Any] = []
+    pane.kept.do(work, told.append)
+    qtbot.waitUntil(lambda: bool(told), timeout=60_000)
+    return told[0]
