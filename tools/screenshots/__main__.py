@@ -15,7 +15,7 @@ from launcher.base.words import LANGUAGES
 
 THEMES = ("light", "dark")
 DOCS = Path(__file__).parents[2] / "docs" / "screenshots"
-_LIMIT_S = 600
+_LIMIT_S = 2_400
 
 
 def main() -> int:

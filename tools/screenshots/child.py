@@ -38,7 +38,7 @@ _MODELS = (
 )
 _COLOURS, _SHADES = 256, 5
 """Of a picture, and of each of the theme's colours on the way to each surface: edges of lines have them."""
-_LIMIT_MS = 60_000
+_LIMIT_MS = 180_000
 _SETTLE_MS, _STREAMED_MS = 1_500, 300
 _WATCH_MS, _PAUSE_MS = 26_000, 2_200
 _DOCS_FONT = "Inter"
@@ -136,7 +136,7 @@ def _tune(window: Window) -> None:
     page = window.page("tune")
     page.budget.set_value(5)
     page.measure.click()
-    _until(lambda: not page.tuning.running, 6 * _LIMIT_MS)
+    _until(lambda: not page.tuning.running, 5 * _LIMIT_MS)
     _until(lambda: bool(page.history.rows))
 
 

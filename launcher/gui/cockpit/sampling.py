@@ -125,7 +125,7 @@ class SamplingFields(QWidget):
 def _meaning(name: str) -> str:
     return {
         "temperature": tr("0 takes the likeliest token"),
-        "top_k": tr("so many of the likeliest are drawn from"),
+        "top_k": tr("how many of the likeliest count"),
         "top_p": tr("the likeliest that make up this share"),
         "min_p": tr("at least so likely, beside the likeliest"),
         "max_tokens": tr("a reply ends there"),
