@@ -11,9 +11,6 @@
 Unicode true
 Target amd64-unicode
 SetCompressor /SOLID ${COMPRESSOR}
-!if ${COMPRESSOR} == lzma
-SetCompressorDictSize 64
-!endif
 
 !define APP "MTP Launcher"
 !define OWN_KEY "Software\${APP}"
