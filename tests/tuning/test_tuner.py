@@ -1,25 +1,17 @@
 """Whole tunes on machines whose answer is known."""
 
-import asyncio
-import json
 import math
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from launcher.base.errors import EngineFailed, NothingMeasured, TuneMismatch
+from launcher.base.errors import EngineFailed, NothingMeasured
 from launcher.tuning.goal import Aim, Goal
-from launcher.tuning.plan_of_trials import most_explored
 from launcher.tuning.records import Prompt, Run, Settings
-from launcher.tuning.search import Assessment, Search
 from launcher.tuning.space import Axis, Space, draft_of, key
 from launcher.tuning.tuner import tune
-from launcher.tuning.tuner_course import Course
 from launcher.tuning.tuner_events import (
-    Paused,
     Predicted,
     TrialFailed,
     TrialMeasured,
@@ -27,40 +19,15 @@ from launcher.tuning.tuner_events import (
     TuneEvent,
     VerdictReached,
 )
-from launcher.tuning.tuner_state import Fault, Stage, TuneState
-from launcher.tuning.verdict import Verdict
+from launcher.tuning.tuner_state import Fault, Stage
+from tests.tuning.simulated import HOUR_S, MTP_LOSES, MTP_WINS, NO_ROOM, Told, tuned
 from tools.tuner_simulation.bench import PROMPT_TOKENS, SimulatedBench
 from tools.tuner_simulation.machine import Machine, draw, truth
 from tools.tuner_simulation.run import WORK
 
-HOUR_S = 3_600.0
-MTP_LOSES, MTP_WINS, NO_ROOM = 59, 0, 22
-"""Machines by number: MTP is 5 % slower than nothing; twice as fast; it pushes experts to the CPU and loses 8 %."""
-
 
 def score(machine: Machine, settings: Settings, goal: Goal | None = None) -> float:
     return truth(machine, goal or Goal(), PROMPT_TOKENS)[key(settings)]
-
-
-@dataclass
-class Told:
-    """Takes down events."""
-
-    events: list[TuneEvent] = field(default_factory=list)
-
-    def __call__(self, event: TuneEvent) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list:
-        return [event for event in self.events if isinstance(event, kind)]
-
-
-async def tuned(number: int, budget_s: float = HOUR_S, **more: object) -> tuple[Machine, Verdict, Told]:
-    machine, told = draw(number), Told()
-    verdict = await tune(
-        SimulatedBench(machine, seed=number), machine.space(), WORK, Goal(), budget_s, on_event=told, seed=3, **more
-    )
-    return machine, verdict, told
 
 
 @pytest.mark.parametrize("number", range(4, 12))
@@ -312,161 +279,6 @@ async def test_no_two_trials_of_different_rounds_share_a_text() -> None:
     rounds = [frozenset(seeds[start]) for start in list(seeds)[-4:]]
     assert rounds[0] == rounds[1] != rounds[2] == rounds[3]
     assert verdict.mtp == "on"
-
-
-async def paused(number: int, after: int, budget_s: float) -> tuple[SimulatedBench, TuneState]:
-    """Cancel a tune once so many trials are done, and return the bench and the state as it comes from a file."""
-    machine = draw(number)
-    bench = SimulatedBench(machine, seed=number)
-    state: list[TuneState] = []
-
-    def listen(event: TuneEvent) -> None:
-        if isinstance(event, TrialMeasured | TrialFailed) and len(event.state.trials) == after:
-            task.cancel()
-        if isinstance(event, Paused):
-            state.append(event.state)
-
-    task = asyncio.ensure_future(tune(bench, machine.space(), WORK, Goal(), budget_s, on_event=listen, seed=3))
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    return bench, TuneState.from_json(json.loads(json.dumps(state[0].as_json())))
-
-
-@pytest.mark.parametrize("after", [1, 7, 13, 19])
-async def test_a_paused_tune_goes_on_as_if_nothing_had_been(after: int) -> None:
-    machine, whole, _ = await tuned(MTP_WINS)
-    bench, state = await paused(MTP_WINS, after, HOUR_S)
-    assert len(state.trials) == after
-    verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, resume=state, seed=3)
-    assert verdict == whole
-
-
-async def test_an_undecided_tune_goes_on_with_more_time() -> None:
-    machine, told = draw(MTP_WINS), Told()
-    bench = SimulatedBench(machine, seed=2)
-    first = await tune(bench, machine.space(), WORK, Goal(), 130, on_event=told, seed=3)
-    assert first.mtp == "undecided"
-    state = told.of(VerdictReached)[0].state
-    second = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, resume=state, seed=3)
-    assert second.trials[: len(first.trials)] == first.trials
-    assert second.mtp == "on"
-
-
-@pytest.mark.parametrize("budget_s", [20, 60, 130, 200, 260, 300])
-async def test_no_trial_starts_after_the_end_of_the_budget(budget_s: float) -> None:
-    for number in (MTP_WINS, MTP_WINS + 1, MTP_WINS + 2):
-        machine, told = draw(number), Told()
-        verdict = await tune(
-            SimulatedBench(machine, seed=2), machine.space(), WORK, Goal(), budget_s, on_event=told, seed=3
-        )
-        assert all(event.left_s > 0 for event in told.of(TrialPlanned))
-        if verdict.speedup is None and verdict.mtp == "undecided":
-            assert "a verdict takes" in verdict.because
-
-
-async def test_a_budget_that_the_first_trial_shows_too_small_ends_undecided() -> None:
-    machine = draw(MTP_WINS)
-    verdict = await tune(SimulatedBench(machine, seed=2), machine.space(), WORK, Goal(), 25, seed=3)
-    assert len(verdict.trials) == 1
-    assert verdict.mtp == "undecided"
-    assert draft_of(verdict.settings) == 0
-    assert "a verdict takes 11 of them at least, which is " in verdict.because
-
-
-async def test_where_trials_are_noisy_and_time_is_long_exploring_ends_all_the_same() -> None:
-    machine = replace(draw(3), run_noise=0.3, start_noise=0.05)
-    space = replace(machine.space(), axes=())
-    verdict = await tune(SimulatedBench(machine, seed=3), space, WORK, Goal(), 6 * HOUR_S, seed=3)
-    explored = [trial for trial in verdict.trials if trial.stage is Stage.EXPLORE and not trial.error]
-    assert len(explored) == most_explored(space) == 4 * 6
-
-
-async def test_what_takes_time_to_compute_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    where: list[str] = []
-    assess = Search.assess
-
-    def noted(search: Search) -> Assessment:
-        where.append(threading.current_thread().name)
-        return assess(search)
-
-    monkeypatch.setattr(Search, "assess", noted)
-    await tuned(MTP_WINS, 600.0)
-    assert where
-    assert threading.main_thread().name not in where
-
-
-class Hangs(SimulatedBench):
-    """A bench on which a start of some settings, or a reply with them, has no end."""
-
-    def __init__(self, machine: Machine, where: str, hangs: Callable[[Settings], bool]) -> None:
-        super().__init__(machine, seed=2)
-        self._where, self.hangs = where, hangs
-        self._at: Settings = {}
-
-    async def become(self, settings: Settings, *, reliable: bool = False) -> float:
-        self._at = settings
-        await self._hang("start")
-        return await super().become(settings, reliable=reliable)
-
-    async def run(self, prompt: Prompt, *, seed: int) -> Run:
-        await self._hang("reply")
-        return await super().run(prompt, seed=seed)
-
-    async def _hang(self, where: str) -> None:
-        if where == self._where and self.hangs(self._at):
-            await asyncio.Event().wait()
-
-
-@pytest.fixture
-def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.tuning.plan_of_trials._LEAST_GRACE_S", 0.02)
-
-
-@pytest.mark.usefixtures("short_grace")
-@pytest.mark.parametrize("where", ["start", "reply"])
-async def test_a_first_trial_that_does_not_end_is_ended_with_the_budget_and_can_go_on(where: str) -> None:
-    machine, told = draw(MTP_WINS), Told()
-    bench = Hangs(machine, where, lambda _: True)
-    verdict = await tune(bench, machine.space(), WORK, Goal(), 0.01, on_event=told, seed=3)
-    assert verdict.sentence == "Undecided: the time was too short."
-    assert verdict.because == "The first trial, without MTP, was not done after 1 min."
-    assert (verdict.mtp, verdict.settings, verdict.forecasts) == ("undecided", machine.space().off(), ())
-    assert [trial.fault for trial in verdict.trials] == [Fault.TIME]
-    assert json.dumps(verdict.as_json())
-    state = TuneState.from_json(json.loads(json.dumps(told.of(VerdictReached)[0].state.as_json())))
-    bench.hangs = lambda _: False
-    verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, resume=state, seed=3)
-    assert verdict.mtp == "on"
-    assert [trial.fault for trial in verdict.trials].count(Fault.TIME) == 1
-
-
-@pytest.mark.usefixtures("short_grace")
-async def test_a_later_trial_that_does_not_end_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = draw(MTP_WINS)
-    monkeypatch.setattr(Course, "left_s", property(lambda course: 0.01 if len(course.trials) < 2 else 0.0))
-    monkeypatch.setattr(Course, "affords", lambda course, _trials=1: len(course.trials) < 2)
-    verdict = await tune(Hangs(machine, "start", lambda at: draft_of(at) > 0), machine.space(), WORK, Goal(), 9, seed=3)
-    assert [trial.fault for trial in verdict.trials] == [Fault.NONE, Fault.TIME]
-    assert (verdict.mtp, verdict.speedup) == ("undecided", None)
-
-
-async def test_the_state_of_another_tune_is_refused() -> None:
-    bench, state = await paused(MTP_WINS, 3, HOUR_S)
-    for space, goal in (
-        (Space({"kv": "q8_0"}, (1, 2)), Goal()),
-        (draw(MTP_WINS).space(), Goal(Aim.ENERGY)),
-    ):
-        with pytest.raises(TuneMismatch, match="begun with other settings"):
-            await tune(bench, space, WORK, goal, HOUR_S, resume=state)
-
-
-@pytest.mark.parametrize("damage", [{"version": 99}, {"trials": [{"stage": "probe"}]}, {"budgets": [["x"]]}])
-async def test_a_state_that_cannot_be_read_is_refused(damage: dict[str, object]) -> None:
-    _, state = await paused(MTP_WINS, 2, HOUR_S)
-    with pytest.raises(TuneMismatch):
-        TuneState.from_json({**state.as_json(), **damage})
-    with pytest.raises(TuneMismatch):
-        TuneState.from_json({})
 
 
 async def test_one_draft_length_and_no_other_setting_are_enough_for_an_answer() -> None:

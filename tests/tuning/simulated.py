@@ -1,0 +1,38 @@
+"""Tunes on simulated machines, which are drawn by number."""
+
+from dataclasses import dataclass, field
+
+from launcher.tuning.goal import Goal
+from launcher.tuning.tuner import tune
+from launcher.tuning.tuner_events import (
+    TuneEvent,
+)
+from launcher.tuning.verdict import Verdict
+from tools.tuner_simulation.bench import SimulatedBench
+from tools.tuner_simulation.machine import Machine, draw
+from tools.tuner_simulation.run import WORK
+
+HOUR_S = 3_600.0
+MTP_LOSES, MTP_WINS, NO_ROOM = 59, 0, 22
+"""Machines by number: MTP is 5 % slower than nothing; twice as fast; it pushes experts to the CPU and loses 8 %."""
+
+
+@dataclass
+class Told:
+    """Takes down events."""
+
+    events: list[TuneEvent] = field(default_factory=list)
+
+    def __call__(self, event: TuneEvent) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type) -> list:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+async def tuned(number: int, budget_s: float = HOUR_S, **more: object) -> tuple[Machine, Verdict, Told]:
+    machine, told = draw(number), Told()
+    verdict = await tune(
+        SimulatedBench(machine, seed=number), machine.space(), WORK, Goal(), budget_s, on_event=told, seed=3, **more
+    )
+    return machine, verdict, told
