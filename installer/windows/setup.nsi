@@ -342,12 +342,12 @@ Section
   SetOutPath "$PROFILE"
   CreateShortcut "$SMPROGRAMS\${APP}.lnk" "$INSTDIR\app\pythonw.exe" "-m launcher" "$INSTDIR\app\mtp-launcher.ico" \
     0 SW_SHOWNORMAL "" "$(ABOUT)"
-  Call GiveIdentity
   CreateShortcut "$SMPROGRAMS\${APP} (command line).lnk" "$SYSDIR\cmd.exe" \
     '/K "set "PATH=$INSTDIR\app;%PATH%" & mtp-launcher --help"' "$INSTDIR\app\mtp-launcher.ico" 0 SW_SHOWNORMAL "" \
     "$(ABOUT_COMMAND_LINE)"
   SetOutPath "$INSTDIR"
   RMDir /r "$INSTDIR\app.old"
+  Call GiveIdentity
 SectionEnd
 
 Function Register
