@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from launcher.base.identity import ProcessId
+from tests import forked
 
 COMMAND = [sys.executable, "-m", "launcher"]
 
@@ -25,8 +26,7 @@ def no_display(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def servers() -> list[dict[str, Any]]:
-    told = subprocess.run([*COMMAND, "status", "--json"], capture_output=True, text=True, timeout=60, check=False)
-    return list(json.loads(told.stdout))
+    return list(json.loads(forked.run("status", "--json").stdout))
 
 
 def gone_within(seconds: float, *identities: ProcessId) -> bool:
