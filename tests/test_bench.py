@@ -172,7 +172,7 @@ async def test_several_runs_at_once_do_not_spoil_each_other_and_another_programs
         both = await asyncio.gather(bench.run(PROMPT, seed=1), bench.run(PROMPT, seed=2))
         assert [run.spoilt for run in both] == [None, None]
         both = await asyncio.gather(bench.run(PROMPT, seed=1), disturbed(bench, bench.run(PROMPT, seed=2)))
-        assert both[1].spoilt == ASKED
+        assert ASKED in [run.spoilt for run in both]  # mostly in both, in the last to end at least
 
 
 async def test_what_others_spoilt_is_asked_again(options: ServeOptions) -> None:
