@@ -106,7 +106,8 @@ def test_a_second_interrupt_does_not_wait_and_the_engine_ends_all_the_same(fake_
         engine = ProcessId.of(json.loads(process.stdout.readline())["pid"])
         assert engine is not None
         process.send_signal(signal.SIGINT)
-        (listed,) = servers()
+        while (listed := servers()[0])["state"] == "ready":  # until it has noticed
+            pass
         assert listed["state"] == "stopping"
         process.send_signal(signal.SIGINT)
         assert process.wait(3) == 130
