@@ -270,8 +270,11 @@ make_ready() {
     unpack "$work/$uv_wheel" || stopped "uv could not be unpacked."
     uv=$work/uv
     export UV_CACHE_DIR="$program/cache" UV_TOOL_DIR="$fresh/tools" UV_TOOL_BIN_DIR="$fresh/bin" UV_NO_PROGRESS=1
-    export UV_PYTHON_INSTALL_DIR="$program/python" UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-1}"
+    export UV_PYTHON_INSTALL_DIR="$program/python"
     unset VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME UV_PYTHON UV_TARGET UV_LINK_MODE 2>/dev/null || true
+    if [ -z "$offline" ]; then # as curl does; without a network they may be missing
+        export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-1}"
+    fi
     find_python
     if [ -n "$offline" ]; then
         install_packages --no-index --find-links "$offline"
