@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from launcher.base.words import LANGUAGES
+from launcher.gui.pages import PAGES
 
 THEMES = ("light", "dark")
 DOCS = Path(__file__).parents[2] / "docs" / "screenshots"
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--docs", action="store_true", help="take the chosen few for docs/screenshots")
     parser.add_argument("--themes", nargs="+", choices=THEMES, default=THEMES)
     parser.add_argument("--languages", nargs="+", choices=tuple(LANGUAGES), default=tuple(LANGUAGES))
+    parser.add_argument("--pages", nargs="+", default=[spec.name for spec in PAGES], help="of these alone")
     options = parser.parse_args()
     folder = DOCS if options.docs else options.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,7 +34,8 @@ def main() -> int:
     failed = 0
     for theme in options.themes:
         for language in languages:
-            child = [sys.executable, "-m", "tools.screenshots.child", str(folder), theme, language]
+            pages = ",".join(options.pages)
+            child = [sys.executable, "-m", "tools.screenshots.child", str(folder), theme, language, pages]
             child += ["--docs"] if options.docs else []
             environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
             done = subprocess.run(child, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False)

@@ -11,7 +11,7 @@ from itertools import cycle
 from pathlib import Path
 
 import numpy as np
-from PySide6.QtCore import QElapsedTimer, QEventLoop, QSize, Qt, QTimer
+from PySide6.QtCore import QCoreApplication, QElapsedTimer, QEvent, QEventLoop, QSize, Qt, QTimer
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QImage
 from PySide6.QtWidgets import QApplication
 
@@ -47,7 +47,7 @@ _DOCS_FONT = "Inter"
 
 def main() -> int:
     """Take the pictures of one theme and language."""
-    folder, look, language = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    folder, look, language, pages = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4].split(",")
     for_docs = "--docs" in sys.argv
     with tempfile.TemporaryDirectory(prefix="mtp-launcher-") as home:
         application = QApplication(sys.argv[:1])
@@ -68,9 +68,10 @@ def main() -> int:
         sizes = (CHOSEN,) if for_docs else SIZES
         start = window.page("start")
         _until(lambda: any(told.stage is Stage.DONE for told in start.steps.told.values()))
-        _take(window, folder, "start", f"{look}{name}", sizes)
+        if "start" in pages:
+            _take(window, folder, "start", f"{look}{name}", sizes)
         _serve_and_ask(window)
-        for page in window.page_names:
+        for page in [each for each in window.page_names if each in pages]:
             if page == "cockpit":
                 window.page(page).chat.colour_button.setChecked(True)
                 window.page(page).state.wish("draft", 3)
@@ -79,6 +80,8 @@ def main() -> int:
             if page != "start" and (not for_docs or page not in _NOT_IN_DOCS):
                 window.show_page(page)
                 ready = partial(_ask, window, _QUESTIONS[0]) if page == "cockpit" else None
+                if page == "models":
+                    _until(lambda: bool(window.page("models").table.rows))
                 _take(window, folder, page, f"{look}{name}", sizes, ready)
         done = QEventLoop()
         window.gone.connect(done.quit)
@@ -127,6 +130,7 @@ def _ask(window: Window, question: str) -> None:
     _until(lambda: controller.view.can_ask)
     window.page("cockpit").chat.ask(question)
     _until(lambda: not controller.view.replying)
+    _until(lambda: all(each.waiting == 0 for each in window.page("cockpit").chat.column.answers))
     _wait(_STREAMED_MS)
 
 
@@ -153,6 +157,7 @@ def _take(
         _settle()
         if ready is not None:
             ready()
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)  # a busy computer is behind
         few = _quantised(window.grab().toImage())
         size = "" if len(sizes) == 1 else f"-{width}x{height}"
         path = folder / f"{page}-{suffix}{size}.png"
