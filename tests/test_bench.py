@@ -137,8 +137,9 @@ async def asked_by_others(bench: SessionBench, tokens: int, begun: asyncio.Event
     await stranger.close()
 
 
-async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 900) -> Run:
-    """Ask ours while another program asks again and again, from before until after."""
+@asynccontextmanager
+async def others_asking(bench: SessionBench, tokens: int = 900) -> AsyncIterator[asyncio.Event]:
+    """Let another program ask again and again, until the event is set or the block ends."""
     begun, over = asyncio.Event(), asyncio.Event()
 
     async def chat() -> None:
@@ -147,10 +148,17 @@ async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 9
 
     stranger = asyncio.create_task(chat())
     await begun.wait()
-    run = await asking
-    over.set()
-    await stranger
-    return run
+    try:
+        yield over
+    finally:
+        over.set()
+        await stranger
+
+
+async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 900) -> Run:
+    """Ask ours while another program asks, from before until after."""
+    async with others_asking(bench, tokens):
+        return await asking
 
 
 @pytest.mark.parametrize("slots", [1, 2])
@@ -178,14 +186,10 @@ async def test_several_runs_at_once_do_not_spoil_each_other_and_another_programs
 async def test_what_others_spoilt_is_asked_again(options: ServeOptions) -> None:
     async with serving_bench(options) as bench:
         await bench.become({"draft": 0})
-        tasks = []
-
-        def disturb(_run: Run, number: int) -> None:
-            if number == 0:  # the warm-up has ended, and what counts is asked next
-                tasks.append(asyncio.create_task(asked_by_others(bench, 900)))
-
-        measured = await measure(bench, [PROMPT], minimum=1, most=1, on_run=disturb)
-        await asyncio.gather(*tasks)
+        async with others_asking(bench) as over:
+            measured = await measure(
+                bench, [PROMPT], minimum=1, most=1, on_run=lambda _, number: over.set() if number else None
+            )
         *spoilt, last = measured.runs
         assert [run.spoilt for run in spoilt] == [ASKED] * len(spoilt)
         assert spoilt
