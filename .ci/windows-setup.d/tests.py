@@ -9,12 +9,12 @@ from pathlib import Path
 
 SUBSET = [
     *("tests/base/test_background_file.py", "tests/base/test_database.py", "tests/base/test_errors.py"),
-    *("tests/base/test_http.py", "tests/base/test_http_ranges.py", "tests/base/test_memory.py"),
+    "tests/base/test_memory.py",
     *("tests/base/test_net.py", "tests/base/test_prompts.py", "tests/base/test_redact.py"),
     *("tests/export/test_clients.py", "tests/export/test_files.py", "tests/export/test_recipe.py"),
     *("tests/models/test_allocation.py", "tests/models/test_catalogue.py", "tests/models/test_choice.py"),
     *("tests/models/test_compute.py", "tests/models/test_fitting.py", "tests/models/test_folders.py"),
-    *("tests/models/test_geometry.py", "tests/models/test_gguf_remote.py", "tests/models/test_header_summary.py"),
+    *("tests/models/test_geometry.py", "tests/models/test_header_summary.py"),
 ]
 """Test files of which every test passes under wine; others make POSIX permissions, signals or links."""
 SETTINGS = """
