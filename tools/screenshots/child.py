@@ -81,7 +81,7 @@ def main() -> int:
                 window.show_page(page)
                 ready = partial(_ask, window, _QUESTIONS[0]) if page == "cockpit" else None
                 if page == "models":
-                    _until(lambda: bool(window.page("models").table.rows))
+                    _until(lambda: window.page("models").details.grid.count() > 0)
                 _take(window, folder, page, f"{look}{name}", sizes, ready)
         done = QEventLoop()
         window.gone.connect(done.quit)
