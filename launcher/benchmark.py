@@ -169,6 +169,12 @@ async def other_target(url: str, api_key: str | None) -> AsyncIterator[Target]:
             yield Target(bench, server, environment, {}, offer.url, here)
 
 
+async def check_other(url: str, api_key: str | None) -> None:
+    """Raise what asking a server that others started raises, before anything is loaded to be compared with it."""
+    async with attached(address_of(url), api_key):
+        pass
+
+
 @contextmanager
 def _why(bench: AttachedBench) -> Iterator[None]:
     """Raise the server's own error where nothing could be measured because of that."""

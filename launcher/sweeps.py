@@ -9,7 +9,7 @@ from typing import Any
 from launcher.base.errors import BadOption, ServerNotFound, Unreachable
 from launcher.bench import SessionBench
 from launcher.engine.endpoint import Endpoint
-from launcher.engine.launch import DEFAULT_CONTEXT, DEFAULT_DRAFT, Launch, ServeOptions, check_model
+from launcher.engine.launch import DEFAULT_CONTEXT, DEFAULT_DRAFT, Launch, ServeOptions, check_model, check_options
 from launcher.engine.launch import plan as launch_plan
 from launcher.engine.settings import OPTIONS
 from launcher.engine.state import SERVING, State
@@ -63,9 +63,12 @@ async def subject_of(
 ) -> Subject:
     """Return what to measure: with the draft lengths given, else with none and, where there can be, the usual one.
 
-    Raises what is wrong with the model's file, and ModelHasNoHead where drafts are asked for in vain.
+    Raises BadOption for what no engine could use, what is wrong with the model's file, and ModelHasNoHead where drafts
+    are asked for in vain.
     """
-    header = await asyncio.to_thread(check_model, replace(options, draft=max(drafts, default=0)))
+    longest = replace(options, draft=max(drafts, default=0))
+    check_options(longest)
+    header = await asyncio.to_thread(check_model, longest)
     can_draft = header.has_mtp_head or options.draft_file is not None
     series = tuple(drafts) or ((0, options.draft or DEFAULT_DRAFT) if can_draft else (0,))
     context = options.context or min(DEFAULT_CONTEXT, header.trained_context or DEFAULT_CONTEXT)

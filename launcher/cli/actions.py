@@ -25,10 +25,14 @@ def add_target(action: argparse.ArgumentParser) -> None:
 
 
 def write_new(file: Path, text: str) -> None:
-    """Write a file that is not there yet. Raises BadOption where it is, and OSError."""
+    """Write a file that is not there yet. Raises BadOption where it is, or its folder is not; and OSError."""
     from launcher.base.errors import BadOption
     from launcher.base.files import write_atomically
 
     if file.exists():
         raise BadOption(f"{file} is there already.", "Give another name with --to.", path=str(file))
+    if not file.parent.is_dir():
+        raise BadOption(
+            f"There is no folder {file.parent}.", "Make it first, or name another with --to.", path=str(file)
+        )
     write_atomically(file, text.encode())

@@ -82,6 +82,7 @@ async def run(options: argparse.Namespace) -> int:
     """Measure, and tell what came of it; exit code 1 when a server failed before the end."""
     from launcher import app
     from launcher.base.errors import LauncherError
+    from launcher.benchmark import check_other
     from launcher.cli.bench_words import print_workloads
     from launcher.cli.progress import StateLine
     from launcher.cli.to_do import print_failure
@@ -95,6 +96,8 @@ async def run(options: argparse.Namespace) -> int:
     work = await asyncio.to_thread(workload, options.workload or USUAL)
     await asyncio.to_thread(check_no_tune)
     entry = await _running(options)
+    for url in options.against:
+        await check_other(url, await key_or_ours(url, options))
     if entry is not None:
         async with _asked(entry, options) as target:
             return await _measured(target, work, options)

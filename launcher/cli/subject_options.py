@@ -144,7 +144,7 @@ def _split(changes: Sequence[tuple[str, str]]) -> tuple[dict[str, Setting], dict
 
     written = {name.strip().lower().lstrip("-").replace("-", "_"): text for name, text in changes}
     further = {name: written.pop(name) for name in (*ARGUMENTS, NGRAM) if name in written}
-    return parse_settings(written), {name: _number(text) for name, text in further.items()}
+    return parse_settings(written, also=(*ARGUMENTS, NGRAM)), {name: _number(text) for name, text in further.items()}
 
 
 def _number(text: str) -> float | str:

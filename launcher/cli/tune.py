@@ -30,6 +30,8 @@ from launcher.cli.tune_lines import (
 from launcher.cli.typed import can_ask, typed_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from launcher.tuner_kept import KeptTune
     from launcher.tuner_space import Prepared
     from launcher.tuning.goal import Goal
@@ -88,12 +90,16 @@ async def run(options: argparse.Namespace) -> int:
     """Show the plan, tune, and tell the verdict. Ctrl-C pauses."""
     from launcher import app
     from launcher.tuner import is_decided, keep_winner, tune_on
+    from launcher.tuner_kept import check_no_tune
 
     kept = await asyncio.to_thread(_kept, options) if options.go_on else None
     if kept is not None and kept.verdict is not None and not _has_more_time(kept, options):
         return _ended(kept, options)
+    await asyncio.to_thread(check_no_tune)
     prepared = await _prepared(options, kept)
     await _show_plan(prepared, kept, as_json=options.json)
+    if options.vary and not options.json:
+        _show_unvaried(prepared, _names(options.vary))
     if not (options.yes or options.json or kept) and can_ask() and not await _agreed():
         return 1
     done = len(kept.state.trials) if kept else 0
@@ -196,7 +202,7 @@ async def _prepared(options: argparse.Namespace, kept: KeptTune | None) -> Prepa
         model,
         lambda path: replace(with_engine(options, path), context=options.ctx),
     )
-    vary = None if options.vary is None else [] if options.vary == "none" else options.vary.split(",")
+    vary = None if options.vary is None else _names(options.vary)
     asked = await asyncio.to_thread(workload, options.workload or USUAL)
     return await prepare(model, usual, asked, goal, 60 * (options.budget or USUAL_MIN), vary=vary)
 
@@ -245,6 +251,18 @@ async def _show_plan(prepared: Prepared, kept: KeptTune | None, *, as_json: bool
     for each in others:
         print(filled(f"The server at {each.url} runs meanwhile, takes memory and may slow this down.", "  note      "))
     sys.stdout.flush()
+
+
+def _names(text: str) -> list[str]:
+    return [] if text == "none" else text.split(",")
+
+
+def _show_unvaried(prepared: Prepared, names: Sequence[str]) -> None:
+    """Say which of the settings that are to vary have but one value."""
+    varied = {axis.name for axis in prepared.space.axes}
+    if lone := [name_words(name) for name in names if name not in varied]:
+        said = f"{', '.join(lone)}: this model, engine and computer leave nothing to choose, so it is not varied."
+        print(filled(said, "  note      "), flush=True)
 
 
 async def _agreed() -> bool:

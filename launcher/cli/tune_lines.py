@@ -33,8 +33,13 @@ def time_words(prepared: Prepared) -> str:
     return (
         f"about {minutes(plan.seconds)}, {minutes(prepared.budget_s)} at most (a trial under way may take "
         f"{minutes(grace_s(prepared.budget_s))} more): {plan.starts} starts of "
-        f"{start} s ({how}), {plan.runs} replies, {prepared.tokens:,} tokens, at {prepared.rate:.3g} tokens/s"
+        f"{start} s ({how}), {plan.runs} replies, {prepared.tokens:,} tokens, at {three_digits(prepared.rate)} tokens/s"
     )
+
+
+def three_digits(value: float) -> str:
+    """Return a figure with three digits that count, in full: 1,200, not 1.2e+03."""
+    return f"{float(f'{value:.3g}'):,g}" if value < 1e6 else f"{value:,.0f}"
 
 
 class Lines:

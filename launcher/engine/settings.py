@@ -3,7 +3,7 @@
 import difflib
 import logging
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -43,12 +43,12 @@ Settings = Mapping[str, Value]
 """Settings by name; None leaves one open."""
 
 
-def parse_settings(written: Mapping[str, str]) -> dict[str, Value]:
-    """Return settings from `{"ctx": "64K", "draft": "2"}`.
+def parse_settings(written: Mapping[str, str], *, also: Sequence[str] = ()) -> dict[str, Value]:
+    """Return settings from `{"ctx": "64K", "draft": "2"}`. `also` are names that its caller takes beside these.
 
     Raises BadOption for a name that is none, with the nearest one, and for a value that cannot be one.
     """
-    return {_name(name): _value(_name(name), text) for name, text in written.items()}
+    return {(known := _name(name, also)): _value(known, text) for name, text in written.items()}
 
 
 def with_settings(options: ServeOptions, settings: Settings) -> ServeOptions:
@@ -87,14 +87,14 @@ def settings_of(launch: Launch) -> dict[str, object]:
     return told | {"ctx": launch.context, "extra": list(options.extra)}
 
 
-def _name(text: str) -> str:
+def _name(text: str, also: Sequence[str] = ()) -> str:
     name = text.strip().lower().lstrip("-").replace("-", "_")
     if name in _FIELDS:
         return name
     if name == "context":
         return "ctx"
-    near = difflib.get_close_matches(name, _FIELDS, n=2, cutoff=0.5)
-    all_names = ", ".join(map(_shown, _FIELDS))
+    near = difflib.get_close_matches(name, (*_FIELDS, *also), n=2, cutoff=0.5)
+    all_names = ", ".join(map(_shown, (*_FIELDS, *also)))
     hint = f"Did you mean {' or '.join(map(_shown, near))}?" if near else f"There are {all_names}."
     raise BadOption(f"{text} is not a setting that can be changed.", hint, setting=text)
 

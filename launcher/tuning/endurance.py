@@ -24,6 +24,8 @@ _TELLS = 0.05
 FEWEST = 20
 """Replies: of fewer, a step by one and a half standard deviations is hardly ever found."""
 _ERRORS_IN_A_ROW = 3
+_SURE_S = 180.0
+"""A shorter load tells little: heat builds up over minutes, and a moment's other load weighs much."""
 _REPLY_S = 3.0
 _TOKENS = (64, 1_024)
 _BLOCKS = 10
@@ -151,6 +153,9 @@ def judge(runs: Sequence[Run]) -> Endured:
     )
     told = Endured("undecided", "", seconds, len(used), stretches=stretches, rows=_rows(runs, origin_s, seconds))
     told = _judged(told, used, found)
+    if told.answer != "undecided" and seconds < _SURE_S:
+        short = f"That was {_minutes(seconds)} of load; less than 3 minutes are too short to be sure."
+        told = replace(told, sentence=f"{told.sentence} {short}")
     lost = [run.error for run in runs[-_ERRORS_IN_A_ROW:]]
     if lost and lost[-1] is not None and None not in lost:
         when = f"The server stopped answering after {_minutes(runs[-len(lost)].began_s - origin_s)}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from launcher.monitor.meter import Acceptance, total
 from launcher.tuning.records import Run, Settings, Value
-from launcher.tuning.report_compare import Start, speedup_of_starts
+from launcher.tuning.report_compare import FEWEST_STARTS, Start, speedup_of_starts
 from launcher.tuning.space import DRAFT, draft_of, key
 from launcher.tuning.statistics import CONFIDENCE, Interval, rate_interval, t_quantile
 
@@ -33,7 +33,7 @@ class Figure:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> "Figure | None":
-        """Return the figure of the values that are known; None without any."""
+        """Return the figure of the values that are known, none below 0; None without any."""
         known = [value for value in values if value is not None]
         if not known:
             return None
@@ -43,7 +43,7 @@ class Figure:
             return cls(mean, None, None, None, mean, mean, 1)
         stdev = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (n - 1))  # 20 times as fast as fractions
         reach = t_quantile((1 + CONFIDENCE) / 2, n - 1) * stdev / math.sqrt(n)
-        return cls(mean, stdev, mean - reach, mean + reach, min(known), max(known), n)
+        return cls(mean, stdev, max(0.0, mean - reach), mean + reach, min(known), max(known), n)
 
     @property
     def span(self) -> float:
@@ -55,7 +55,8 @@ class Figure:
 class Row:
     """One setting. Rates are tokens a second, energy is joules a token; None where nothing was measured of it.
 
-    `failed` counts runs that do not count, `why` says the last reason. `speedup` is over the baseline, None for itself.
+    `failed` counts runs that do not count, `why` says the last reason. `speedup` is over the baseline, None for itself;
+    `starts` are those of the server that have a run that counts.
     """
 
     settings: Settings
@@ -70,6 +71,7 @@ class Row:
     energy_j: float | None
     temperature_c: float | None
     speedup: Interval | None
+    starts: int
 
     @property
     def draft(self) -> int:
@@ -79,19 +81,25 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All rows, in the order in which their settings came first; the others are compared with `baseline`."""
+    """All rows, in the order in which their settings came first; the others are compared with `baseline`.
+
+    `by_start` is as in `report`.
+    """
 
     rows: tuple[Row, ...]
     baseline: Row | None
     common: Mapping[str, Value]
+    by_start: bool = False
 
     def label(self, row: Row) -> str:
         """Return what tells a row's settings from the others'."""
         return words({name: value for name, value in row.settings.items() if name not in self.common})
 
 
-def report(runs: Sequence[Run], baseline: Settings | None = None) -> Report:
+def report(runs: Sequence[Run], baseline: Settings | None = None, *, by_start: bool = False) -> Report:
     """Return the figures of runs by their settings.
+
+    `by_start` gives no limits to the speed-up of settings with few starts: of a tune, whose runs are but a few of each.
 
     The baseline is the settings named, else the first without drafts; where there are none, nothing is compared.
     """
@@ -101,9 +109,9 @@ def report(runs: Sequence[Run], baseline: Settings | None = None) -> Report:
         baseline = next((each for each in settings if not draft_of(each)), None)
     wanted = None if baseline is None else key(baseline)
     base = next((each for each, its in zip(groups, settings, strict=True) if key(its) == wanted), [])
-    rows = tuple(_row(each, base if each is not base else []) for each in groups)
+    rows = tuple(_row(each, base if each is not base else [], by_start=by_start) for each in groups)
     first = next((row for row, each in zip(rows, groups, strict=True) if each is base), None)
-    return Report(rows, first, common([row.settings for row in rows]))
+    return Report(rows, first, common([row.settings for row in rows]), by_start)
 
 
 def grouped(runs: Iterable[Run]) -> list[list[Run]]:
@@ -189,7 +197,7 @@ def figure_data(figure: Figure | None) -> dict[str, float | int | None] | None:
     return {"mean": figure.mean, "stdev": figure.stdev, "low": figure.low, "high": figure.high, "n": figure.n}
 
 
-def _row(starts: Sequence[Start], base: Sequence[Start]) -> Row:
+def _row(starts: Sequence[Start], base: Sequence[Start], *, by_start: bool) -> Row:
     runs = [run for start in starts for run in start.runs]
     counted = [run for run in runs if run.counts]
     others = [run.error or run.spoilt or "no rate was told" for run in runs if not run.counts]
@@ -200,6 +208,11 @@ def _row(starts: Sequence[Start], base: Sequence[Start]) -> Row:
 
     measured = [run for run in counted if run.energy_j is not None and run.reply_tokens]
     hot = [run.temperature_c for run in counted if run.temperature_c is not None]
+    speedup = speedup_of_starts(base, starts) if counted and any(start.rate for start in base) else None
+    told = [sum(start.rate is not None for start in each) for each in (starts, base)]
+    ratio = speedup.ratio if speedup else None
+    if ratio is not None and by_start and min(told) < FEWEST_STARTS:
+        ratio = replace(ratio, low=0.0, high=math.inf)
     return Row(
         settings=runs[0].settings,
         runs=len(counted),
@@ -214,7 +227,8 @@ def _row(starts: Sequence[Start], base: Sequence[Start]) -> Row:
         if measured
         else None,
         temperature_c=max(hot, default=None),
-        speedup=speedup_of_starts(base, starts).ratio if counted and any(start.rate for start in base) else None,
+        speedup=ratio,
+        starts=told[0],
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from launcher.tuning.records import Run
 from launcher.tuning.statistics import CONFIDENCE, Interval, Pair, exponential, paired_speedup, t_quantile
 
-_FEWEST_STARTS = 3
+FEWEST_STARTS = 3
 """Starts on each side from which these are compared, and not their runs."""
 
 
@@ -61,11 +61,11 @@ def speedup_of_starts(
     """
     before = {start.number: rate for start in baseline if (rate := start.rate)}
     after = {start.number: rate for start in candidate if (rate := start.rate)}
-    if min(len(before), len(after)) < _FEWEST_STARTS:
+    if min(len(before), len(after)) < FEWEST_STARTS:
         runs = [[run for start in each for run in start.runs] for each in (baseline, candidate)]
         return speedup(*runs, together=together, confidence=confidence)
     pairs = _neighbours(before, after) if together else []
-    if len(pairs) >= _FEWEST_STARTS and 2 * len(pairs) >= min(len(before), len(after)):
+    if len(pairs) >= FEWEST_STARTS and 2 * len(pairs) >= min(len(before), len(after)):
         return Speedup(paired_speedup(pairs, confidence), paired=True)
     return Speedup(welch(list(before.values()), list(after.values()), confidence), paired=False)
 

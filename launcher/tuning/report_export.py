@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -44,8 +45,9 @@ def as_markdown(session: Session) -> str:
 
 def baseline_report(session: Session) -> Report:
     """Return its figures, compared with MTP off, else with the settings that it began with."""
-    told = report(session.runs)
-    return told if told.baseline is not None else report(session.runs, session.settings)
+    by_start = session.kind == "tune"
+    told = report(session.runs, by_start=by_start)
+    return told if told.baseline is not None else report(session.runs, session.settings, by_start=by_start)
 
 
 def as_csv(session: Session) -> str:
@@ -106,7 +108,6 @@ def cells(told: Report, row: Row) -> tuple[str, ...]:
     figure, first = row.decode, row.first_token_s
     label = told.label(row) or words(row.settings) or "as served"
     failed = f" (+{row.failed} not counted)" if row.failed else ""
-    ratio = "baseline" if row is told.baseline else percent_faster(row.speedup) if row.speedup else ""
     return (
         label,
         interval(figure) if figure else row.why or "none",
@@ -114,8 +115,18 @@ def cells(told: Report, row: Row) -> tuple[str, ...]:
         f"{figure.stdev:.2f}" if figure and figure.stdev is not None else "",
         percent(row.acceptance.rate) if row.acceptance and row.acceptance.rate is not None else "",
         f"{first.mean:.2f} s" if first else "",
-        ratio,
+        "baseline" if row is told.baseline else _against(told, row),
     )
+
+
+def _against(told: Report, row: Row) -> str:
+    """Return how many times as fast as the baseline; without limits, of how few starts that is."""
+    if row.speedup is None:
+        return ""
+    if math.isfinite(row.speedup.high) or not told.by_start:
+        return percent_faster(row.speedup)
+    few = min(row.starts, told.baseline.starts if told.baseline else row.starts)
+    return f"{row.speedup.estimate:.2f} times as fast ({few} {'start' if few == 1 else 'starts'})"
 
 
 def interval(figure: Figure | None) -> str:

@@ -6,14 +6,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.paths import shipped
 from launcher.base.prompts import read_prompts
 from launcher.base.text import one_line
 from launcher.tuning.records import Prompt, Value
-from launcher.tuning.workloads_faults import EXAMPLE, faults
+from launcher.tuning.workloads_faults import EXAMPLE, broken_rules, faults
 
 USUAL = "code"
 """The workload that is measured where none is named."""
@@ -82,16 +82,26 @@ def of_file(path: Path) -> Workload:
         prompts = tuple(Prompt(f"prompt {n}", (("user", text),), _USUAL_TOKENS) for n, text in enumerate(found, 1))
         return Workload(path.stem, path.stem, 1, prompts, "The user's own.")
     try:
-        return _read(tomllib.loads(path.read_text("utf-8-sig")))
+        data = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise WorkloadUnusable(f"{path.name} cannot be read: {error.strerror or error}.", path=str(path)) from error
     except UnicodeDecodeError as error:
         raise WorkloadUnusable(f"{path.name} is no text in UTF-8.", "Save it as UTF-8.", path=str(path)) from error
     except tomllib.TOMLDecodeError as error:
         raise WorkloadUnusable(f"{path.name} is no TOML: {error}.", EXAMPLE, path=str(path)) from error
+    if said := _wrong(data):
+        raise WorkloadUnusable(f"{path.name} is no workload. {said}", EXAMPLE, path=str(path))
+    return _read(data)
+
+
+def _wrong(data: dict[str, Any]) -> str:
+    """Return all that is wrong with a file, in sentences."""
+    broken = broken_rules(data)
+    try:
+        _File.model_validate(data)
     except ValidationError as error:
-        said = faults(error.errors())
-        raise WorkloadUnusable(f"{path.name} is no workload. {said}", EXAMPLE, path=str(path)) from error
+        broken = [*error.errors(), *broken]
+    return faults(broken)
 
 
 class _Message(BaseModel):
@@ -110,14 +120,6 @@ class _Prompt(BaseModel):
     tokens: int | None = Field(default=None, ge=1)
     size: int | None = Field(default=None, ge=1)
 
-    @model_validator(mode="after")
-    def _either(self) -> "_Prompt":
-        if (self.text is None) == (not self.messages):
-            raise ValueError("a prompt has either text or messages")
-        if self.messages and self.messages[-1].role != "user":
-            raise ValueError("the last message is the user's")
-        return self
-
 
 class _File(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -132,12 +134,6 @@ class _File(BaseModel):
     thinking: bool | None = None
     sampling: dict[str, int | float | str] = {}
     prompts: list[_Prompt] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _names_differ(self) -> "_File":
-        if len({prompt.name for prompt in self.prompts}) < len(self.prompts):
-            raise ValueError("two prompts have the same name")
-        return self
 
 
 @cache

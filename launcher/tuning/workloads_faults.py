@@ -29,8 +29,34 @@ def faults(errors: Sequence[ErrorDetails]) -> str:
     return " ".join(dict.fromkeys(map(_sentence, errors)))
 
 
+def broken_rules(data: Mapping[str, Any]) -> list[ErrorDetails]:
+    """Return what is wrong between the parts of a file, whatever else is wrong with them: a validation stops before."""
+    listed = data.get("prompts")
+    prompts = [
+        (at, each) for at, each in enumerate(listed if isinstance(listed, list) else ()) if isinstance(each, dict)
+    ]
+    found = []
+    for at, prompt in prompts:
+        messages = prompt.get("messages")
+        if ("text" in prompt) == bool(messages):
+            found.append(_rule(("prompts", at), "a prompt has either text or messages"))
+        last = messages[-1] if isinstance(messages, list) and messages else None
+        if isinstance(last, dict) and last.get("role") in ("system", "assistant"):
+            found.append(_rule(("prompts", at), "the last message is the user's"))
+    names = [name for _, prompt in prompts if isinstance(name := prompt.get("name"), str)]
+    if len(set(names)) < len(names):
+        found.append(_rule((), "two prompts have the same name"))
+    return found
+
+
+def _rule(loc: tuple[int | str, ...], said: str) -> ErrorDetails:
+    return {"type": "value_error", "loc": loc, "msg": said, "input": None, "ctx": {"error": said}}
+
+
 def _sentence(error: ErrorDetails) -> str:
     name, where = _place(error["loc"])
+    if len(error["loc"]) > 1 and error["loc"][0] == "sampling":
+        return f"{error['loc'][1]} of the file's sampling must be a number or a text."
     kind, limits = error["type"], error.get("ctx", {})
     if kind == "missing":
         return f"{where} has no {name}."

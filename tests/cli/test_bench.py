@@ -191,6 +191,24 @@ def test_options_that_mean_nothing(arguments: list[str]) -> None:
     assert run("bench", *arguments).returncode == 2
 
 
+def test_who_it_is_compared_with_is_asked_before_the_model_is_loaded(short: Path) -> None:
+    done = run("bench", "demo", "--workload", str(short), "--against", "nowhere.invalid")
+    assert done.returncode == 1
+    assert "nowhere.invalid" in done.stderr
+    assert "Loading" not in done.stderr
+    with History() as history:
+        assert history.find() == ()
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"), [("foo=1", "There are ctx, "), ("p-mim=0.5", "Did you mean p-min"), ("ngam=1", "mean ngram")]
+)
+def test_a_setting_that_is_none_names_all_that_it_takes(setting: str, hint: str) -> None:
+    told = run("bench", "demo", "--set", setting).stderr
+    assert hint in told
+    assert "There are" not in told or told.rstrip().endswith("extra, p-min, draft-sampling, ngram.")
+
+
 async def test_the_model_is_served_as_serve_does_with_the_machines_preset(demo_model: Path, short: Path) -> None:
     tuned(await here(demo_model), demo_model)
     command = ["bench", str(demo_model), "--workload", str(short), "--runs", "1"]

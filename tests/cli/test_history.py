@@ -56,13 +56,16 @@ def test_a_filter_that_leaves_nothing_says_so(two: tuple[str, str]) -> None:
     wrong = run("history", "--since", "yesterday")
     assert wrong.returncode == 2
     assert "is not a day such as 2026-11-21" in wrong.stderr
+    none = run("history", "--most", "0")
+    assert none.returncode == 2
+    assert "it is 1 or more" in none.stderr
 
 
 def test_one_is_shown(two: tuple[str, str]) -> None:
     told = run("history", "show", "bbb").stdout
     assert "\x1b" not in told
     assert "Draft 2 is 45 % faster than no MTP for prose." in told
-    assert "45.0 to" not in told
+    assert "1.45 times as fast (1 start)" in told
     assert "The tune's own verdict rests on the fresh pairs" in " ".join(told.split())
     assert "MTP off   20.0 ± 0.4" in told
     assert "Tesla T4, 16 GiB, driver 1" in told
@@ -70,6 +73,7 @@ def test_one_is_shown(two: tuple[str, str]) -> None:
     assert [row["settings"]["draft"] for row in rows] == [0, 2]
     assert rows[0]["baseline"]
     assert rows[1]["speedup"]["estimate"] == pytest.approx(1.446, abs=0.001)
+    assert rows[1]["speedup"]["high"] is None
     assert rows[1]["acceptance_by_position"] == [0.9, 0.6]
 
 
@@ -106,6 +110,10 @@ def test_one_is_exported(two: tuple[str, str], tmp_path: Path, ending: str) -> N
     again = run("history", "export", "aaa", "--to", str(file))
     assert again.returncode == 1
     assert "is there already" in again.stderr
+    nowhere = run("history", "export", "aaa", "--to", str(tmp_path / "none" / "x.md"))
+    assert nowhere.returncode == 1
+    assert "There is no folder" in nowhere.stderr
+    assert not (tmp_path / "none").exists()
     assert "End its name in" in run("history", "export", "aaa", "--to", str(tmp_path / "x.pdf")).stderr
 
 
@@ -125,7 +133,11 @@ def test_they_are_deleted(two: tuple[str, str]) -> None:
     assert run("history", "delete", "zzz").returncode == 1
     with History() as history:
         assert history.use("place")
-    assert run("history", "delete", "all").stdout == "Deleted 1 measurement.\n"
+    unasked = run("history", "delete", "all")
+    assert unasked.returncode == 1
+    assert "Say so with --yes." in unasked.stderr
+    assert len(answer("history")["measurements"]) == 1
+    assert run("history", "delete", "all", "--yes").stdout == "Deleted 1 measurement.\n"
     assert answer("history")["measurements"] == []
     with History() as history:
         assert history.use("place") == ()

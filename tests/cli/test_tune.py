@@ -45,10 +45,12 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_budget_that_holds_no_verdict_ends_after_the_first_trial(quick: list[str]) -> None:
+    quick[quick.index("none")] = "n_cpu_moe"
     done = run(*quick, "--budget", "0.001", "--yes")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("  time      ") == 2  # the guess, and the plan as it was measured
     assert "(as measured here)" in " ".join(done.stdout.split())
+    assert "  note      n-cpu-moe: this model, engine and computer leave nothing to choose" in done.stdout
     assert "  1  first look  off " in done.stdout
     assert "  2  " not in done.stdout
     assert "Undecided: the time was too short." in done.stdout
@@ -114,12 +116,16 @@ def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
             lines.append(line)
             if line.startswith(f"{len(told):>3}  "):  # one more than were kept
                 beside = bench("demo")
+                second = run(*quick, "--yes")
                 again.send_signal(signal.SIGINT)
         said = again.stderr.read()
     assert any(line.startswith("  done      ") for line in lines)
     assert "Go on with `mtp-launcher tune --continue`." in said
     assert beside.returncode == 1
     assert "tuning on this computer" in beside.stderr
+    assert second.returncode == 1
+    assert "tuning on this computer" in second.stderr
+    assert second.stdout == ""  # no plan of what cannot be begun
     new = run(*quick, "--json", "--budget", "0.001")
     assert json.loads(new.stdout.splitlines()[0])["replaces"] >= len(told) - 2
 

@@ -92,6 +92,13 @@ async def test_why_it_fell_is_what_the_sensors_showed(after: Speed, why: str) ->
     assert told.because.startswith(why)
 
 
+async def test_a_short_load_is_said_to_be_too_short() -> None:
+    for minutes, short in ((2.0, True), (4.0, False)):
+        told, _, _ = await endured(lambda s: Speed(60.0 if s < 40 else 30.0), minutes=minutes)
+        assert told.answer == "falls"
+        assert ("less than 3 minutes are too short to be sure" in told.sentence) is short
+
+
 async def test_a_slow_decline_falls_too() -> None:
     told, _, _ = await endured(lambda s: Speed(60.0 * (1 - 0.1 * s / 600)))
     assert told.answer == "falls"

@@ -167,6 +167,28 @@ def test_no_limit_of_a_rate_lies_below_nothing() -> None:
     assert interval(row.decode) == "1005 (too few runs for limits)"
 
 
+def test_no_limit_of_an_amount_lies_below_nothing() -> None:
+    few = Figure.of([0.02, 0.4])
+    assert few
+    assert few.low == 0.0
+    assert few.high
+    assert few.high > 2
+
+
+def test_of_few_starts_of_a_tune_no_limits_are_told() -> None:
+    """They say nothing of what differs from start to start, however many replies each has."""
+    runs = [run(rate, settings) for settings in (OFF, ON) for rate in (20.0, 20.2, 19.9)]
+    assert report(runs).rows[1].speedup != report(runs, by_start=True).rows[1].speedup
+    told = report(runs, by_start=True).rows[1]
+    assert told.starts == 1
+    assert told.speedup
+    assert (told.speedup.low, told.speedup.high) == (0.0, math.inf)
+    often = report(runs * 3, by_start=True).rows[1]
+    assert often.starts == 3
+    assert often.speedup
+    assert often.speedup.high < math.inf
+
+
 def test_one_prompt_is_paired_only_where_the_settings_took_turns() -> None:
     before, after = [run(rate) for rate in BASE], [run(rate, ON) for rate in FAST]
     assert speedup(before, after, together=True).paired

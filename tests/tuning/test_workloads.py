@@ -98,6 +98,15 @@ def test_a_file_of_text_is_one_too(tmp_path: Path) -> None:
         (SMALLEST.replace(', text = "Say something."', ""), "either text or messages"),
         (SMALLEST.replace("}]", '}, { name = "a", text = "Again" }]'), "the same name"),
         (SMALLEST + "tokens = 0\n", "tokens"),
+        (
+            SMALLEST.replace("}]", '}, { name = "a" }, { name = "c", text = "d", size = "big" }]') + "tokens = 0\n",
+            "tokens.*size of prompt 3.*Prompt 2: a prompt has either text or messages.*the same name",
+        ),
+        (
+            SMALLEST.replace(' text = "Say something."', ' messages = [{ role = "assistant", content = "" }]'),
+            "content of message 1 of prompt 1 must not be empty. Prompt 1: the last message is the user's",
+        ),
+        (SMALLEST + "sampling = { top_k = [1] }\n", "no workload. top_k of the file's sampling must be a number or a"),
         (SMALLEST + "colour = 1\n", "colour"),
         ("name = ", "no TOML"),
         ("\xff", "no TOML"),
