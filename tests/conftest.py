@@ -62,10 +62,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _children() -> list[psutil.Process]:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # there is none, and looking through all processes takes milliseconds
-        return []
+    if sys.platform != "win32":
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # there is none, and looking through all processes takes milliseconds
+            return []
     return psutil.Process().children(recursive=True)
 
 
