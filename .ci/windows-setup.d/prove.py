@@ -362,7 +362,7 @@ def cut_off(setup: Path, place: Path) -> None:
     process.communicate()
     assert new.exists()
     for each in set((wine.user / "Temp").iterdir()) - temporary:
-        shutil.rmtree(each)
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
 
 
 @proof("an upgrade that is cut off half-way: the old version still runs, and running it again finishes the job")
