@@ -16,8 +16,8 @@ from launcher.tuning.tuner_state import Stage
 from launcher.tuning.verdict import MARGIN, Verdict
 from launcher.tuning.verdict_made import made
 
-_LOOKS = (0.5, 0.3, 0.2)
-"""What each look at the pairs may use of the chance of error."""
+_FIRST_LOOKS = (0.5, 0.3)
+"""What the first looks at the pairs may use of the chance of error; each later one half of what is left."""
 _OTHER_OFF, _NO_CHANCE = 0.01, 0.02
 """Other settings without MTP are compared when they are expected to be so much better than the baseline, and the best
 of all with more than such a chance: what is clearly better with MTP is compared with the baseline alone.
@@ -62,19 +62,25 @@ def choose(course: Course) -> tuple[Settings | None, Settings | None]:
     return None if on is None else grid[on], grid[off] if better and open_ else None
 
 
+def share_of_look(number: int) -> float:
+    """Return what a look, counted from 0, may use of the chance of error: those of all looks add up to 1 at most."""
+    later = number - len(_FIRST_LOOKS)
+    return _FIRST_LOOKS[number] if later < 0 else (1 - sum(_FIRST_LOOKS)) / 2 ** (later + 1)
+
+
 async def _compare(course: Course, questions: Questions) -> None:
-    """Answer questions with fresh pairs, looked at up to three times.
+    """Answer questions with fresh pairs, looked at up to three times, and once more each time the tune is continued.
 
     How many there are at the first look is fixed before the first of them is measured, by the spread and the difference
     that are expected; at each later look there are twice as many. The looks share the chance of error, so stopping at
     a good moment does not flatter what is found; nor does having chosen it, since the pairs are fresh.
     """
     measured, wanted = Measured(), 0
-    for number, share in enumerate(_LOOKS):
+    for number in range(len(_FIRST_LOOKS) + len(course.state.budgets)):
         still = questions.open()
         if not still:
             return
-        confidence = 1 - ERROR * share / len(questions.all())
+        confidence = 1 - ERROR * share_of_look(number) / len(questions.all())
         settings = _settings(still)
         a_pair = len(settings) + (len(settings) == 2) / FEWEST_PAIRS
         course.settle_passes(math.ceil(FEWEST_PAIRS * a_pair))

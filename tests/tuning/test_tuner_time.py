@@ -16,6 +16,7 @@ from launcher.tuning.search import Assessment, Search
 from launcher.tuning.space import Space, draft_of
 from launcher.tuning.tuner import tune
 from launcher.tuning.tuner_course import Course
+from launcher.tuning.tuner_decision import share_of_look
 from launcher.tuning.tuner_events import (
     Paused,
     TrialFailed,
@@ -24,6 +25,7 @@ from launcher.tuning.tuner_events import (
     TuneEvent,
     VerdictReached,
 )
+from launcher.tuning.tuner_questions import Question
 from launcher.tuning.tuner_state import Fault, Stage, TuneState
 from tests.tuning.simulated import HOUR_S, MTP_WINS, Told, tuned
 from tools.tuner_simulation.bench import SimulatedBench
@@ -67,6 +69,24 @@ async def test_an_undecided_tune_goes_on_with_more_time() -> None:
     second = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, resume=state, seed=3)
     assert second.trials[: len(first.trials)] == first.trials
     assert second.mtp == "on"
+
+
+async def test_where_all_looks_leave_it_undecided_going_on_measures_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Question, "look", lambda *_: None)
+    machine, verdict, told = await tuned(MTP_WINS)
+    state = told.of(VerdictReached)[-1].state
+    assert verdict.mtp == "undecided"
+    assert state.used_s < HOUR_S / 2
+    again = Told()
+    bench = SimulatedBench(machine, seed=MTP_WINS)
+    await tune(bench, machine.space(), WORK, Goal(), 2 * HOUR_S, on_event=again, resume=state, seed=3)
+    assert len(again.of(VerdictReached)[-1].state.trials) > len(state.trials) + 20
+
+
+def test_all_looks_together_use_no_more_than_the_chance_of_error() -> None:
+    shares = [share_of_look(number) for number in range(40)]
+    assert shares[:4] == pytest.approx([0.5, 0.3, 0.1, 0.05])
+    assert sum(shares) <= 1
 
 
 @pytest.mark.parametrize("budget_s", [20, 60, 130, 200, 260, 300])
