@@ -238,6 +238,8 @@ def _tests() -> str:
     python = wine.path(PLACE / "app" / "python.exe")
     line = f'"{python}" -X utf8 -B "{wine.path(HERE / "tests.py")}" "{wine.path(testing)}" "{wine.path(checkout)}"'
     ended = wine.run(line, timeout_s=1200)
+    for each in (wine.user / "Temp").glob("pytest-of-*"):
+        shutil.rmtree(each)
     tail = "\n".join(ended.output.splitlines()[-20:])
     assert ended.code == 0, tail
     return ended.output.strip().splitlines()[-1]
