@@ -80,7 +80,8 @@ def painted(widget: DraftPlot, place: QPoint) -> str:
     return image.pixelColor(place).name().upper()
 
 
-def test_before_a_measurement_it_says_what_will_be_here(page: TunePage) -> None:
+def test_before_a_measurement_it_says_what_will_be_here(page: TunePage, qtbot: QtBot) -> None:
+    qtbot.waitUntil(lambda: "yet" in page.verdict.sentence.text(), timeout=60_000)  # once it is known
     assert page.verdict.sentence.text() == "Nothing was measured on this machine yet."
     assert page.verdict.buttons == []
     assert page.table.rows == ()
@@ -136,6 +137,7 @@ def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:
     qtbot.addWidget(card)
     card.show()
     empty = card.sentence.text()
+    assert empty == "Nothing is measured at the moment."  # whether anything was is not known yet
     told = Told(
         "MTP is better left off.", "3 min · 9 runs", "Why so.", "attention", [("Keep", lambda: pressed.append(1))]
     )
@@ -149,6 +151,13 @@ def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:
     assert card.sentence.text() == empty
     assert not card.kicker.isVisible()
     assert card.buttons == []
+    card.know(before=False)
+    assert card.sentence.text() == "Nothing was measured on this machine yet."
+    card.know(before=True)
+    assert card.sentence.text() == empty
+    card.show_verdict(told)
+    card.know(before=False)
+    assert card.sentence.text() == told.sentence
 
 
 def test_a_row_is_written_as_finely_as_it_is_known() -> None:
@@ -183,6 +192,8 @@ def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot)
     table.selectRow(1)
     page.show_rows(ROWS[:2])
     assert table.currentIndex().row() == 1
+    page.show_rows([replace(row, setting="draft 6 · kv q8_0 · threads 2", how="measured, 12 starts") for row in ROWS])
+    assert table.columnWidth(7) >= QFontMetrics(theme.font(theme.BODY_PX)).horizontalAdvance("measured, 12 starts")
     page.show_rows(())
     assert page.to_come.isVisible()
 
@@ -197,7 +208,19 @@ def test_points_lie_where_their_figures_are(plot: DraftPlot) -> None:
     assert all(plot.rect().contains(plot.place(point).toPoint()) for curve in plot.curves for point in curve.points)
 
 
+def test_heights_begin_at_0_and_few_starts_are_told_in_place_of_a_bar(plot: DraftPlot) -> None:
+    one, twice = Point("off", 50.0, 1.0), Point("draft 6", 100.0, starts="1 start")
+    plot.show_curves((Curve("code · threads 2", "rate", (one, twice)),))
+    bottom = plot._area().bottom()
+    assert bottom - plot.place(twice).y() == pytest.approx(2 * (bottom - plot.place(one).y()))
+    assert says(plot.curves[0], twice) == "code · threads 2, draft 6: 100.0 t/s, measured, 1 start"
+    told = plot.grab().toImage()
+    plot.show_curves((Curve("code · threads 2", "rate", (one, replace(twice, starts=""))),))
+    assert plot.grab().toImage() != told
+
+
 def test_measured_is_full_predicted_is_hollow_and_bars_are_as_long_as_the_interval(plot: DraftPlot) -> None:
+    plot.resize(600, 800)
     off, one, two = (plot.place(point).toPoint() for point in CODE.points)
     colour, ground = theme.current().rate, theme.current().card
     plot.setStyleSheet(f"background: {ground}")

@@ -1,5 +1,7 @@
 """From trials to rows, curves and the parts of a step."""
 
+from dataclasses import replace
+
 import pytest
 
 from launcher.gui import words
@@ -82,6 +84,10 @@ def test_a_curve_is_measured_where_it_was() -> None:
         ("draft 2", False),
         ("draft 3", True),
     ]
+    assert [point.starts for point in curve.points] == ["", "1 start", "", "2 starts"]
+    assert curve.name == "Code"
+    (moved,) = curves(replace(tuned(), beside={"n_cpu_moe": 20}))
+    assert moved.name == "Code · n-cpu-moe 20"  # which others all its points are beside
     (curve,) = curves(tuned(aim=Aim.ANSWER))  # what is foreseen then are seconds
     assert [point.setting for point in curve.points] == ["off", "draft 1", "draft 3"]
 
@@ -91,6 +97,17 @@ def test_a_step_is_divided_by_the_line_through_the_draft_lengths() -> None:
     assert [part.ms for part in divided] == pytest.approx([10.07, 0.93, 3.0], abs=0.01)
     assert about == "draft 3, Code, 14.0 ms per step"
     assert note == "2.40 tokens kept per step. A drafted token adds 1.00 ms. Without MTP a token takes 10.07 ms."
+    uneven = ((OFF, 10.0, 1.0), (with_draft(1), 17.0, 1.5), (with_draft(3), 18.0, 2.0), (with_draft(6), 16.0, 4.0))
+    shown = TuneShown("m", "Code", Goal(), HOME, tuple(trial(number, *each) for number, each in enumerate(uneven)))
+    divided, _, note = parts(shown)
+    assert [(part.name, pytest.approx(part.ms)) for part in divided] == [
+        ("one token, as without MTP", 10.0),
+        ("the MTP head and drafts, together", 6.0),
+    ]
+    assert (
+        note
+        == "4.00 tokens kept per step. What a drafted token adds is not known yet. Without MTP a token takes 10.00 ms."
+    )
     few = TuneShown("m", "Code", Goal(), HOME, (trial(0, OFF, 10.0), trial(1, with_draft(1), 12.0, 1.8)))
     assert parts(few) == ((), "", "")
 

@@ -68,7 +68,8 @@ class DraftPlot(QWidget):
             self._paint_grid(painter)
             for curve in self._curves:
                 self._paint_curve(painter, curve)
-            self._paint_names(painter)
+            if len(self._curves) > 1:
+                self._paint_names(painter)
             self._paint_key(painter)
 
     def event(self, event: QEvent) -> bool:
@@ -104,14 +105,14 @@ class DraftPlot(QWidget):
         )
 
     def _scale(self) -> tuple[float, float, float]:
-        """Return the lowest and highest rate of the axis, and the step between its lines."""
-        points = [point for curve in self._curves for point in curve.points]
-        low = min(point.rate - (point.spread or 0) for point in points)
-        high = max(point.rate + (point.spread or 0) for point in points)
-        span = max(high - low, high * 0.05, 1e-6)
-        power = 10 ** math.floor(math.log10(span / 4))
-        step = next(each * power for each in _STEPS if each * power >= span / 4)
-        return low - 0.12 * span, high + 0.16 * span, step
+        """Return the lowest and highest rate of the axis, and the step between its lines.
+
+        It begins at 0, so that twice as fast is twice as high.
+        """
+        high = max(max(point.rate + (point.spread or 0) for curve in self._curves for point in curve.points), 1e-6)
+        power = 10 ** math.floor(math.log10(high / 4))
+        step = next(each * power for each in _STEPS if each * power >= high / 4)
+        return 0.0, 1.16 * high, step
 
     def _paint_grid(self, painter: QPainter) -> None:
         area, (low, high, step) = self._area(), self._scale()
@@ -149,9 +150,20 @@ class DraftPlot(QWidget):
             painter.setBrush(colour if point.measured else theme.colour("card"))
             radius = theme.px(_DOT) if point.measured else theme.px(_DOT) - 0.8
             painter.drawEllipse(place, radius, radius)
+            if point.starts:
+                self._paint_starts(painter, point.starts, place)
+
+    def _paint_starts(self, painter: QPainter, words: str, place: QPointF) -> None:
+        """Say under a point without a bar of how few starts it is."""
+        metrics = painter.fontMetrics()
+        width = metrics.horizontalAdvance(words)
+        left = min(max(place.x() - width / 2, 0), self.width() - width)
+        painter.setPen(theme.colour("secondary"))
+        room = QRectF(left, place.y() + theme.px(_DOT) + theme.px(3), width, metrics.height())
+        painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), words)
 
     def _paint_key(self, painter: QPainter) -> None:
-        """Say at the top right what the signs mean."""
+        """Say at the top right what the signs mean; at its left what a single curve is of."""
         metrics, side = painter.fontMetrics(), theme.px(12)
         right = float(self.width() - theme.px(4))
         painter.setPen(theme.colour("secondary"))
@@ -167,6 +179,10 @@ class DraftPlot(QWidget):
                 paint_glyph(painter, glyph, place, theme.colour("secondary"))
                 right -= side
             right -= theme.px(theme.GAP_M)
+        if len(self._curves) == 1:
+            name = metrics.elidedText(self._curves[0].name, Qt.TextElideMode.ElideRight, int(max(right, 0)))
+            painter.setPen(theme.colour("text"))
+            painter.drawText(QPointF(0, metrics.ascent()), name)
 
     def _paint_names(self, painter: QPainter) -> None:
         """Write each curve's name over or under its last point, apart from the others."""
@@ -189,6 +205,9 @@ class DraftPlot(QWidget):
 def says(curve: Curve, point: Point) -> str:
     """Return a point in words."""
     rate = f"{point.rate:,.1f}" if point.spread is None else f"{point.rate:,.1f} ± {point.spread:.1f}"
+    if point.starts:
+        few = {"rate": rate, "starts": point.starts}
+        return tr("{curve}, {setting}: {rate} t/s, measured, {starts}", curve=curve.name, setting=point.setting, **few)
     if point.measured:
         return tr("{curve}, {setting}: {rate} t/s, measured", curve=curve.name, setting=point.setting, rate=rate)
     return tr("{curve}, {setting}: {rate} t/s, predicted", curve=curve.name, setting=point.setting, rate=rate)

@@ -44,6 +44,8 @@ class HistoryCard(Card):
 
     chosen = Signal(object)
     """Session: with all its runs"""
+    listed = Signal(bool)
+    """Whether anything was measured before"""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Measured before"))
@@ -96,6 +98,7 @@ class HistoryCard(Card):
         height = self.table.row_height * (len(rows) + 1) + 2 * self.table.frameWidth()
         self.table.setFixedHeight(height)
         self.setVisible(bool(rows))
+        self.listed.emit(bool(rows))
 
     def _choose(self, row: int) -> None:
         if 0 <= row < len(self.rows):

@@ -92,6 +92,7 @@ class TunePage(QWidget):
         self.tuning.found.connect(self._show_found)
         self.here.again.connect(self._measure)
         self.history.chosen.connect(self._show_session)
+        self.history.listed.connect(lambda some: self.verdict.know(before=some))
 
     def shown(self) -> None:
         """Look at what there is: the last tune, those before, and how long one would take now."""

@@ -84,12 +84,16 @@ def trials_of(runs: Sequence[Run]) -> tuple[Trial, ...]:
 def setting_words(settings: Settings, home: Settings) -> str:
     """Return settings in a few words: the draft length, and what else is not as in the baseline."""
     draft = draft_of(settings)
-    others = [
+    return " · ".join([tr("draft {draft}", draft=draft) if draft else tr("off"), *_others(settings, home)])
+
+
+def _others(settings: Settings, home: Settings) -> list[str]:
+    """Return what beside the draft length is not as in the baseline, in words."""
+    return [
         tr("sampled drafts") if value == "probabilistic" else f"{name.replace('_', '-')} {value}"
         for name, value in settings.items()
         if name != DRAFT and value != home.get(name)
     ]
-    return " · ".join([tr("draft {draft}", draft=draft) if draft else tr("off"), *others])
 
 
 def rows(shown: TuneShown) -> list[TrialRow]:
@@ -120,7 +124,7 @@ def rows(shown: TuneShown) -> list[TrialRow]:
 
 
 def curves(shown: TuneShown) -> tuple[Curve, ...]:
-    """Return the speed by draft length: measured where it was, else predicted."""
+    """Return the speed by draft length: measured where it was, else predicted. Its name says beside which settings."""
     home = _complete(shown.home)
     found = {key(each.settings): each for each in tried(shown.trials, _SPEED) if each.value is not None}
     foreseen = {each.draft: each for each in _foreseen(shown)}
@@ -130,47 +134,55 @@ def curves(shown: TuneShown) -> tuple[Curve, ...]:
         words = tr("draft {draft}", draft=draft) if draft else tr("off")
         at = found.get(_place(home, shown.beside, draft))
         if at is not None and at.value is not None:
-            points.append(Point(words, at.value, _spread(at)))
+            spread = _spread(at)
+            starts = ntr("1 start", "{n} starts", at.starts) if spread is None else ""
+            points.append(Point(words, at.value, spread, starts=starts))
         elif draft in foreseen:
             one = foreseen[draft]
             points.append(Point(words, one.value, _half(one.low, one.high), measured=False))
-    return (Curve(shown.work, "rate", tuple(points)),) if points else ()
+    name = " · ".join([shown.work, *_others(shown.beside, shown.home)])
+    return (Curve(name, "rate", tuple(points)),) if points else ()
 
 
 def parts(shown: TuneShown) -> tuple[tuple[Part, ...], str, str]:
     """Return where a verification step's time goes, what step that is, and what follows; nothing until it is known.
 
-    By the line through the measured steps of several draft lengths: what a drafted token adds, and what the head adds
-    once. What a pass over one token takes is the step without MTP.
+    What a pass over one token takes is the step without MTP. What a drafted token adds is the slope of the line through
+    the measured steps of several draft lengths, and what is left of this step the head adds once. Where that leaves
+    less than nothing, they are told together.
     """
     steps = _steps(shown)
     drafts = sorted(draft for draft in steps if draft)
     if 0 not in steps or len(drafts) < 2:
         return (), "", ""
     bare_ms = steps[0][0]
-    slope, at_zero = linear_regression(drafts, [steps[draft][0] for draft in drafts])
+    slope = linear_regression(drafts, [steps[draft][0] for draft in drafts]).slope
     chosen = draft_of(shown.verdict["settings"]) if shown.verdict else 0
     draft = chosen if chosen in steps and chosen else max(drafts, key=lambda each: steps[each][1] / steps[each][0])
     step_ms, kept = steps[draft]
-    head_ms = min(max(at_zero - bare_ms, 0.0), max(step_ms - bare_ms, 0.0))
-    drafted_ms = max(step_ms - bare_ms - head_ms, 0.0)
-    divided = (
-        Part(tr("one token, as without MTP"), min(bare_ms, step_ms)),
-        Part(tr("the MTP head, once"), head_ms),
-        Part(ntr("draft and verify 1 token", "draft and verify {n} tokens", draft), drafted_ms),
+    over_ms = step_ms - bare_ms
+    drafted_ms = slope * draft
+    apart = 0 < drafted_ms <= over_ms
+    divided = [Part(tr("one token, as without MTP"), min(bare_ms, step_ms))]
+    if apart:
+        verified = ntr("draft and verify 1 token", "draft and verify {n} tokens", draft)
+        divided += [Part(tr("the MTP head, once"), over_ms - drafted_ms), Part(verified, drafted_ms)]
+    elif over_ms > 0:
+        divided.append(Part(tr("the MTP head and drafts, together"), over_ms))
+    adds = (
+        tr("A drafted token adds {slope:.2f} ms.", slope=slope)
+        if apart
+        else tr("What a drafted token adds is not known yet.")
     )
     about = tr("draft {draft}, {work}, {ms:.1f} ms per step", draft=draft, work=shown.work, ms=step_ms)
     note = " ".join(
         (
             tr("{kept:.2f} tokens kept per step.", kept=kept),
-            tr(
-                "A drafted token adds {slope:.2f} ms. Without MTP a token takes {bare:.2f} ms.",
-                slope=max(slope, 0.0),
-                bare=bare_ms,
-            ),
+            adds,
+            tr("Without MTP a token takes {bare:.2f} ms.", bare=bare_ms),
         )
     )
-    return divided, about, note
+    return tuple(divided), about, note
 
 
 def during(shown: TuneShown) -> str:

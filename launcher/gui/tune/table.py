@@ -19,7 +19,7 @@ from launcher.gui.tune.told import TrialRow
 from launcher.gui.widgets.number import UNKNOWN
 from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.widgets.rows import Cell, Column, Rows
-from launcher.gui.words import tr
+from launcher.gui.words import ntr, tr
 
 _SETTING, _RATE, _VRAM, _HOW = 0, 1, 5, 7
 _Index = QModelIndex | QPersistentModelIndex
@@ -134,22 +134,27 @@ class TrialTable(RowTable):
             self.selectRow(chosen)
 
     def fit(self) -> None:
-        """Give each column the room of its widest text, and share what is left evenly."""
+        """Give each column the room of its widest text, and share what is left evenly. Lacking room, they are near."""
         body = QFontMetrics(theme.font(theme.BODY_PX, bold=True, tabular=True))
         heads = QFontMetrics(theme.font(theme.BODY_PX))
-        edges = 2 * self._inset + theme.px(theme.GAP_S)
         titles = [column.title for column in self._model.columns]
-        need = [heads.horizontalAdvance(title) + edges for title in titles]
+        texts = [heads.horizontalAdvance(title) for title in titles]
+        most = heads.horizontalAdvance(ntr("measured, 1 start", "measured, {n} starts", 100))  # errors are longer
         for row in self._model.rows:
-            widths = [body.horizontalAdvance(text) + edges for text in cells(row)]
-            need = [max(pair) for pair in zip(need, widths, strict=True)]
-        need = [0 if self.isColumnHidden(column) else width for column, width in enumerate(need)]
-        spare = max(self.viewport().width() - sum(need), 0)
+            widths = [body.horizontalAdvance(text) for text in cells(row)]
+            widths[_HOW] = min(widths[_HOW], most)
+            texts = [max(pair) for pair in zip(texts, widths, strict=True)]
+        shown = [not self.isColumnHidden(column) for column in range(len(titles))]
+        wide, edges = self.viewport().width(), 2 * self._inset + theme.px(theme.GAP_S)
+        if sum(text + edges for text, there in zip(texts, shown, strict=True) if there) > wide:
+            edges = 2 * self._inset
+        need = [text + edges if there else 0 for text, there in zip(texts, shown, strict=True)]
+        spare = max(wide - sum(need), 0)
         for column in range(_HOW):
             if not self.isColumnHidden(column):
                 self.setColumnWidth(column, need[column] + spare // (len(titles) + 1))
-        left = self.viewport().width() - sum(map(self.columnWidth, range(_HOW)))
-        self.setColumnWidth(_HOW, max(heads.horizontalAdvance(titles[_HOW]) + edges, left))  # its tip has all of it
+        left = wide - sum(map(self.columnWidth, range(_HOW)))
+        self.setColumnWidth(_HOW, max(need[_HOW], left))  # its tip has all of it
 
     def resizeEvent(self, event: Any) -> None:  # noqa: N802, ANN401 -- Qt's
         """Share the room anew."""

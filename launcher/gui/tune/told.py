@@ -45,12 +45,16 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The rate at one setting, in tokens a second, with half its 95 % interval; `measured` or predicted."""
+    """The rate at one setting, in tokens a second, with half its 95 % interval; `measured` or predicted.
+
+    `starts` says of how few starts it is where they are too few for an interval.
+    """
 
     setting: str
     rate: float
     spread: float | None = None
     measured: bool = True
+    starts: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class VerdictCard(QFrame):
             label.setWordWrap(True)
             label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.buttons: list[QPushButton] = []
+        self._before, self._none = True, True
         self._row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._row.setSpacing(theme.px(theme.GAP_M))
         self._row.addStretch()
@@ -47,9 +48,16 @@ class VerdictCard(QFrame):
             label.setVisible(bool(text))
         self.setAccessibleName(sentence)
 
+    def know(self, *, before: bool) -> None:
+        """Take in whether anything was measured before; while that is not known, it is not said that nothing was."""
+        self._before = before
+        if self._none:
+            self.show_verdict(None)
+
     def show_verdict(self, told: Told | None) -> None:
-        """Show a verdict; None is that nothing was measured yet."""
-        told = told or _nothing_yet()
+        """Show a verdict; None is that there is none to show."""
+        self._none = told is None
+        told = told or _nothing(self._before)
         self.say(told.kicker, told.sentence, told.detail)
         for button in self.buttons:
             self._row.removeWidget(button)
@@ -65,9 +73,9 @@ class VerdictCard(QFrame):
             self.style().polish(self)
 
 
-def _nothing_yet() -> Told:
+def _nothing(before: bool) -> Told:
     return Told(
-        tr("Nothing was measured on this machine yet."),
+        tr("Nothing is measured at the moment.") if before else tr("Nothing was measured on this machine yet."),
         detail=tr(
             "A measurement asks the same prompts with MTP off and with each draft length, in turn, until the difference"
             " is clear or the time is over. Then it says here which one is faster, by how much and how sure that is, or"
