@@ -46,7 +46,7 @@ def tune_note(session: Session) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Two:
-    """Two measurements compared. `differences` are those of hardware, driver, engine and model, in words."""
+    """Two measurements compared. `differences` are those of prompts, hardware, driver, engine and model, in words."""
 
     first: Session
     second: Session
@@ -117,7 +117,7 @@ def two(
     return Two(
         first,
         second,
-        first.environment.differences(second.environment),
+        (*_other_prompts(first, second), *first.environment.differences(second.environment)),
         tuple(_beside(one, other, together=together) for one, other in pairs),
     )
 
@@ -128,6 +128,16 @@ class _Group:
 
     row: Row
     starts: Sequence[Start]
+
+
+def _other_prompts(first: Session, second: Session) -> tuple[str, ...]:
+    """Return that the two were asked other things, where they were: their speeds are those of other texts then."""
+    asked, also = ({run.prompt for run in each.runs} for each in (first, second))
+    if first.workload != second.workload:
+        names = [each.workload or "no workload" for each in (first, second)]
+        return ("The prompts were those of {} and are those of {}.".format(*names),)
+    same = asked & also or not (asked and also)
+    return () if same else (f"The prompts of {first.workload} were others then.",)
 
 
 def _beside(one: _Group, other: _Group, *, together: bool) -> Beside:

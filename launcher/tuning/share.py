@@ -17,6 +17,7 @@ from launcher.base.redact import redacted
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run, Value
+from launcher.tuning.workloads import workloads
 
 FORMAT: Literal["mtp-launcher measurement"] = "mtp-launcher measurement"
 VERSION = 1
@@ -32,6 +33,9 @@ _UUID = re.compile(r"\b(?:GPU-|MIG-)?[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}
 _HARDWARE = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE)
 _SERIAL = re.compile(r"(\bserial(?:\s+number)?\b\W{0,3})[\w-]{4,}", re.IGNORECASE)
 _PATH = re.compile(r"(?<![\w/.~:])(?:~|[A-Za-z]:)?(?:[/\\]+[^\s/\\'\"<>|:*?]+){2,}[/\\]?|\\\\[^\s'\"]+")
+_URL = re.compile(r"\bhttps?://[^\s'\"<>,)]+", re.IGNORECASE)
+OWN_PROMPTS = "own prompts"
+"""What prompts of the user's own are called in a file for others."""
 _KERNEL = re.compile(r"(kernel \d+\.\d+)\S*")
 
 
@@ -96,12 +100,15 @@ def anonymous(
 ) -> Session:
     """Return a measurement without the user's and the computer's name, paths, addresses, serial numbers and UUIDs.
 
-    `user`, `host` and `home` are those of who runs this where they are None. Of times only the day is left, and how
-    long things took; of the kernel its two first numbers.
+    Prompts of the user's own lose their names, and so does the file that they were in. `user`, `host` and `home` are
+    those of who runs this where they are None. Of times only the day is left, and how long things took; of the kernel
+    its two first numbers.
     """
 
+    names = _names_of_own(session)
+
     def clean(value: Any) -> Any:  # noqa: ANN401 -- any JSON value
-        return without_person(value, user=user, host=host, home=home)
+        return without_person(_renamed(value, names), user=user, host=host, home=home)
 
     began_s = session.began_s // _DAY_S * _DAY_S
     first_s = min((run.began_s for run in session.runs), default=0.0)
@@ -132,6 +139,27 @@ def anonymous(
     )
 
 
+def _names_of_own(session: Session) -> dict[str, str]:
+    """Return other names for a workload and prompts that did not come with the program."""
+    if not session.workload or session.workload in {each.name for each in workloads()}:
+        return {}
+    prompts = list(dict.fromkeys(run.prompt for run in session.runs))
+    return {prompt: f"prompt {number}" for number, prompt in enumerate(prompts, 1)} | {session.workload: OWN_PROMPTS}
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401 -- any JSON value
+    """Return a value in which texts that are one of the names, or say of one what it is for, have the other."""
+    if isinstance(value, str):
+        for name, other in names.items():
+            value = other if value == name else value.replace(f" for {name}", f" for {other}")
+        return value
+    if isinstance(value, Mapping):
+        return {_renamed(str(name), names): _renamed(inside, names) for name, inside in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_renamed(inside, names) for inside in value)
+    return value
+
+
 def without_person(
     value: Any,  # noqa: ANN401 -- any JSON value
     *,
@@ -157,6 +185,7 @@ def without_person(
 
 
 def _clean(text: str, hidden: list[str], home: Path | None) -> str:
+    text = _URL.sub("[address]", text)
     text = redacted(text, home=home)
     text = _UUID.sub("[id]", text)
     text = _HARDWARE.sub("[id]", text)

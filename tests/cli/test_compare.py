@@ -58,6 +58,7 @@ def test_what_cannot_be_compared_is_told(two: tuple[str, str]) -> None:
 def test_ours_beside_a_published_table(two: tuple[str, str]) -> None:
     told = run("compare", "published:olares-one/ten-runs", "aaa").stdout
     assert "249.3 ± 2.2" in told
+    assert "different: the prompts were those of published and are those of code" in " ".join(told.split())
     assert "draft 3, ctx 32768" in told
     listed = run("history", "published").stdout
     assert "published:rtx-5060-ti/moe-fill" in listed

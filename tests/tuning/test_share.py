@@ -91,6 +91,25 @@ def test_figures_model_and_hardware_stay() -> None:
     assert shared.ended_s == shared.began_s + 600
 
 
+def test_a_file_of_prompts_and_servers_beside_are_not_named() -> None:
+    runs = tuple(replace(each, prompt=f"divorce {at}") for at, each in enumerate(SESSION.runs))
+    result = {
+        "url": "http://127.0.0.1:28536",
+        "against": [{"name": "http://my-server:11434/v1", "rate": 9.0}],
+        "sentence": "Draft 2 is 41 % faster than no MTP for divorce, beside http://10.1.2.3:80/v1, and so on.",
+        "prompts": {"divorce 0": 50.0},
+    }
+    shared = anonymous(replace(SESSION, workload="divorce", runs=runs, result=result))
+    assert "divorce" not in as_json(shared)
+    assert "http" not in as_json(shared)
+    assert shared.workload == "own prompts"
+    assert shared.result["prompts"] == {"prompt 1": 50.0}
+    assert shared.result["sentence"] == (
+        "Draft 2 is 41 % faster than no MTP for own prompts, beside [address], and so on."
+    )
+    assert anonymous(SESSION).workload == SESSION.workload
+
+
 async def test_a_measurement_of_this_very_machine_tells_nothing_of_it(demo_model: Path, tmp_path: Path) -> None:
     launch = await plan(ServeOptions(demo_model, built_in=True), Endpoint(8080, "key"))
     machine = read_machine()
