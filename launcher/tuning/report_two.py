@@ -134,8 +134,8 @@ def _other_prompts(first: Session, second: Session) -> tuple[str, ...]:
     """Return that the two were asked other things, where they were: their speeds are those of other texts then."""
     asked, also = ({run.prompt for run in each.runs} for each in (first, second))
     if first.workload != second.workload:
-        names = [each.workload or "no workload" for each in (first, second)]
-        return ("The prompts were those of {} and are those of {}.".format(*names),)
+        before, after = first.workload or "no workload", second.workload or "no workload"
+        return (f"The prompts were those of {before} and are those of {after}.",)
     same = asked & also or not (asked and also)
     return () if same else (f"The prompts of {first.workload} were others then.",)
 
