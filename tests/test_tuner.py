@@ -23,6 +23,7 @@ from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.history import History
 from launcher.tuning.records import Prompt
 from launcher.tuning.tuner_events import Paused, TrialMeasured, TuneEvent, VerdictReached
+from launcher.tuning.verdict import Verdict
 from launcher.tuning.workloads import Workload
 
 WORK = Workload(
@@ -61,6 +62,13 @@ class Told:
         self.events: list[TuneEvent] = []
         self.enough = asyncio.Event()
         self._trials = trials
+
+    async def enough_of(self, tuning: "asyncio.Task[Verdict]") -> None:
+        """Wait until there were so many; a tune that ends before fails."""
+        enough = asyncio.create_task(self.enough.wait())
+        await asyncio.wait([enough, tuning], return_when=asyncio.FIRST_COMPLETED)
+        enough.cancel()
+        assert not tuning.done()
 
     def __call__(self, event: TuneEvent) -> None:
         self.events.append(event)
@@ -125,8 +133,8 @@ async def test_what_ran_before_runs_again(options: ServeOptions, session: app.Se
     before = replace(options, draft=3)
     await session.start(before)
     told = Told(trials=2)
-    tuning = asyncio.create_task(tune_on(session, await prepared(options), told))
-    await told.enough.wait()
+    tuning = asyncio.create_task(tune_on(session, await prepared(options, budget_s=3_600.0), told))
+    await told.enough_of(tuning)
     assert session.supervisor.options != before
     tuning.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -138,8 +146,8 @@ async def test_what_ran_before_runs_again(options: ServeOptions, session: app.Se
 
 async def test_it_goes_on_where_it_was(options: ServeOptions, session: app.Session) -> None:
     told = Told(trials=3)
-    tuning = asyncio.create_task(tune_on(session, await prepared(options, budget_s=600.0), told))
-    await told.enough.wait()
+    tuning = asyncio.create_task(tune_on(session, await prepared(options, budget_s=3_600.0), told))
+    await told.enough_of(tuning)
     tuning.cancel()
     with pytest.raises(asyncio.CancelledError):
         await tuning
@@ -172,8 +180,8 @@ async def test_the_winner_is_served_and_kept(options: ServeOptions, session: app
 
 async def test_who_takes_the_server_keeps_it(options: ServeOptions, session: app.Session) -> None:
     told = Told(trials=1)
-    tuning = asyncio.create_task(tune_on(session, await prepared(options, budget_s=600.0), told))
-    await told.enough.wait()
+    tuning = asyncio.create_task(tune_on(session, await prepared(options, budget_s=3_600.0), told))
+    await told.enough_of(tuning)
     theirs = replace(options, draft=1, context=512)
     await session.start(theirs)
     with pytest.raises(Superseded):
@@ -204,8 +212,8 @@ async def test_what_cannot_be_measured_is_no_tune_to_go_on_with(options: ServeOp
 
 async def test_each_model_keeps_its_own_tune(options: ServeOptions, session: app.Session, tmp_path: Path) -> None:
     told = Told(trials=1)
-    tuning = asyncio.create_task(tune_on(session, await prepared(options, budget_s=600.0), told))
-    await told.enough.wait()
+    tuning = asyncio.create_task(tune_on(session, await prepared(options, budget_s=3_600.0), told))
+    await told.enough_of(tuning)
     tuning.cancel()
     with pytest.raises(asyncio.CancelledError):
         await tuning

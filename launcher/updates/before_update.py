@@ -41,7 +41,8 @@ def keep_copies() -> None:
             keep(path, before)
         write_atomically(noted, f"{__version__}\n".encode())
     except OSError as error:
-        _log.warning("What version %s wrote cannot be copied: %s.", before or "before", error.strerror or error)
+        if before:  # else there was nothing to copy
+            _log.warning("What version %s wrote cannot be copied: %s.", before, error.strerror or error)
 
 
 def kept_copies() -> list[Path]:

@@ -360,7 +360,7 @@ async def test_streams_that_are_cancelled_at_any_moment_leave_no_connection() ->
             for _ in range(number // 4):
                 await asyncio.sleep(0)
             reading.cancel()
-            with suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError, Unreachable):  # a busy computer connects late
                 await reading
         _, left = await asyncio.wait(filter(None, server.connections), timeout=PATIENCE_S)
         assert not left
