@@ -19,6 +19,7 @@ wheel=
 wheel_sha256=
 lock_sha256=
 releases=
+default_index=
 
 lock=mtp_launcher-$version-requirements.txt
 uv_version=0.13.9
@@ -369,8 +370,8 @@ main() {
     command=$commands/mtp-launcher
     share=${XDG_DATA_HOME:-$HOME/.local/share}
     configuration=${XDG_CONFIG_HOME:-$HOME/.config}
-    work=$program/work
-    index=${UV_DEFAULT_INDEX:-${UV_INDEX_URL:-${PIP_INDEX_URL:-https://pypi.org/simple}}}
+    work=$program/making
+    index=${UV_DEFAULT_INDEX:-${UV_INDEX_URL:-${PIP_INDEX_URL:-$default_index}}}
     index=${index%/}
     releases=${MTP_LAUNCHER_RELEASES:-$releases}
     releases=${releases%/}

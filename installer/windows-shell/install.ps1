@@ -29,6 +29,7 @@ $wheel = ''
 $wheel_sha256 = ''
 $lock_sha256 = ''
 $releases = ''
+$default_index = ''
 
 $lock = "mtp_launcher-$version-requirements.txt"
 $uv_version = '0.13.9'
@@ -282,7 +283,7 @@ function Install-Program {
     $both = [Text.Encoding]::ASCII.GetBytes("$wheel_sha256$lock_sha256")
     $digest = [BitConverter]::ToString([Security.Cryptography.SHA256]::Create().ComputeHash($both)).Replace('-', '')
     $fresh = Join-Path $program "$version-$($digest.Substring(0, 8).ToLowerInvariant())"
-    $index = Get-First $env:UV_DEFAULT_INDEX, $env:UV_INDEX_URL, $env:PIP_INDEX_URL, 'https://pypi.org/simple'
+    $index = Get-First $env:UV_DEFAULT_INDEX, $env:UV_INDEX_URL, $env:PIP_INDEX_URL, $default_index
     try { # two at once would be in each other's way
         $alone = [IO.File]::Open((Join-Path $program 'lock'), 'OpenOrCreate', 'ReadWrite', 'None')
     } catch [IO.IOException] {

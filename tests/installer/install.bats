@@ -86,7 +86,7 @@ serve() { # FOLDER, at $address
     "$ROOT/installer/linux/validate" "$HOME/.local/share"
     grep -q -- "--require-hashes" "$FAKE_LOG"
     grep -q "tool install.*--offline" "$FAKE_LOG"
-    [ ! -e "$program/work" ]
+    [ ! -e "$program/making" ]
     [ ! -e "$program/cache" ]
 }
 
@@ -183,7 +183,7 @@ serve() { # FOLDER, at $address
     refused "SHA-256 is another one"
     [ "$("$command" --version)" = "mtp-launcher 1.0.0" ]
     [[ "$(versions)" == 1.0.0-???????? ]]
-    [ ! -e "$program/work" ]
+    [ ! -e "$program/making" ]
 }
 
 @test "a folder without the release's files is told" {
@@ -218,7 +218,7 @@ serve() { # FOLDER, at $address
     install 1.0.0
     refused "The installation stopped."
     [ ! -e "$command" ]
-    [ ! -e "$program/work" ]
+    [ ! -e "$program/making" ]
     rm "$HOME/.local/share/icons"
     install 1.0.0
     [ "$status" -eq 0 ]

@@ -18,7 +18,14 @@ INSTALL = INSTALLER / "windows-shell" / "install.ps1"
 IN_WSL = INSTALLER / "wsl" / "install-in-wsl.ps1"
 SH = INSTALLER / "linux" / "install.sh"
 BUILD = INSTALLER / "windows-shell" / "build-install"
-STAMPED = {"version": "1.2.3", "wheel": "w.whl", "wheel_sha256": "a" * 64, "lock_sha256": "b" * 64, "releases": ""}
+STAMPED = {
+    "version": "1.2.3",
+    "wheel": "w.whl",
+    "wheel_sha256": "a" * 64,
+    "lock_sha256": "b" * 64,
+    "releases": "",
+    "default_index": "https://index.example/simple",
+}
 
 
 def parsed(text: str) -> tree_sitter.Node:
