@@ -57,7 +57,8 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     assert page.verdict.kicker.text().startswith("Verdict · demo · Boats")
     assert "MTP" in page.verdict.sentence.text() or "Undecided" in page.verdict.sentence.text()
     assert page.table.rows[0].setting == "off"
-    assert [curve.name for curve in page.plot.curves] == ["Boats"]
+    # Where another setting was better on this computer, its name stands beside.
+    assert [curve.name.split(" · ")[0] for curve in page.plot.curves] == ["Boats"]
     wait_for(State.READY)
     launch = window.controller.launch
     assert launch is not None
