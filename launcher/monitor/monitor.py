@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -142,18 +142,19 @@ class Monitor:
 
     async def _next(self, before_s: float, look_s: float, supervisor: Watched) -> float:
         """Wait for the time of the next sample, and return it."""
+        sampled_s = self._clock()
+        if not self._must_be_quick(supervisor):
+            later_s = before_s + REST_S
+            if before_s < look_s < later_s:
+                later_s = look_s
+            try:
+                async with asyncio.timeout(later_s - sampled_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                return max(later_s, sampled_s)
         soon_s = max(before_s + PERIOD_S, self._clock())
-        await asyncio.sleep(max(0.0, soon_s - self._clock()))
-        if self._must_be_quick(supervisor):
-            return soon_s
-        later_s = before_s + REST_S
-        if before_s < look_s < later_s:
-            later_s = look_s
-        with suppress(TimeoutError):
-            async with asyncio.timeout(later_s - self._clock()):
-                await self._wake.wait()
-                return self._clock()
-        return max(later_s, soon_s)
+        await asyncio.sleep(soon_s - self._clock())
+        return soon_s
 
     def _must_be_quick(self, supervisor: Watched) -> bool:
         """Whether tokens come or have just ceased to."""
