@@ -132,6 +132,10 @@ class Controller(QObject):
         self._model.update(**changes)
         self._ask_for(lambda: self._service.start(wish))
 
+    def seen(self, seen: bool) -> None:
+        """Take note of whether anybody sees the window."""
+        self.bridge.run(lambda _tell: self._service.seen(seen))
+
     def stop(self) -> None:
         """Stop the server."""
         self._ask_for(self._service.stop, self._rest)

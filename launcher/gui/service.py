@@ -35,6 +35,7 @@ class Service:
         self.named = ""
         """The model as its user named it."""
         self._post = post
+        self._seen = True
         self._told: Launch | None = None
         self._counting: UseCounting | None = None
 
@@ -69,7 +70,14 @@ class Service:
         if self.session is None:
             self.session = app.Session(on_event=self._hear, on_sample=self._post, on_health=self._hear_health)
             self._counting = UseCounting(self.session)
+            self.session.monitor.seen(self._seen)
         return self.session
+
+    async def seen(self, seen: bool) -> None:
+        """Take note of whether anybody sees the window."""
+        self._seen = seen
+        if self.session is not None:
+            self.session.monitor.seen(seen)
 
     async def stop(self) -> bool:
         """Stop, and return whether nothing runs and nothing is about to."""

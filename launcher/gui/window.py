@@ -29,7 +29,6 @@ from launcher.gui.pages import PAGES
 from launcher.gui.rail import Rail, find_gpus
 from launcher.gui.service import DEMO
 from launcher.gui.tray import Tray
-from launcher.gui.viewmodel import View
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.drop_target import DropTarget
 from launcher.gui.words import tr
@@ -179,7 +178,7 @@ class Window(QMainWindow):
         super().paintEvent(event)
         if self._unseen:
             self._unseen = False
-            QTimer.singleShot(0, self, lambda: self._tell_page("shown"))
+            QTimer.singleShot(0, self, lambda: self._be_seen(True))
 
     def showEvent(self, event: QShowEvent) -> None:  # noqa: N802
         """Wait for the paint."""
@@ -189,15 +188,19 @@ class Window(QMainWindow):
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
         """Tell the page that nobody sees it."""
         super().hideEvent(event)
-        self._tell_page("hidden")
+        self._be_seen(False)
 
     def changeEvent(self, event: QEvent) -> None:  # noqa: N802
         """Tell the page that the window was minimised, or is back."""
         super().changeEvent(event)
         if isinstance(event, QWindowStateChangeEvent) and self.isVisible():
-            was, is_now = bool(event.oldState() & Qt.WindowState.WindowMinimized), self.isMinimized()
-            if was != is_now:
-                self._tell_page("hidden" if is_now else "shown")
+            was_minimised = bool(event.oldState() & Qt.WindowState.WindowMinimized)
+            if was_minimised != self.isMinimized():
+                self._be_seen(was_minimised)
+
+    def _be_seen(self, seen: bool) -> None:
+        self.controller.seen(seen)
+        self._tell_page("shown" if seen else "hidden")
 
     def _tell_page(self, what: str) -> None:
         if page := self._pages.get(self._page):
@@ -304,7 +307,7 @@ class Window(QMainWindow):
 
     def _connect(self) -> None:
         controller = self.controller
-        controller.view_changed.connect(self._show_view)
+        controller.view_changed.connect(self.chip.show_view)
         controller.launched.connect(self._show_launch)
         controller.noticed.connect(self._show_notice)
         controller.closed.connect(self._close_now)
@@ -329,10 +332,6 @@ class Window(QMainWindow):
     def _take_setting(self, name: str, _value: object) -> None:
         if name == CLOSE:
             self._way = ""
-
-    @Slot(object)
-    def _show_view(self, view: View) -> None:
-        self.chip.show_view(view)
 
     @Slot(object)
     def _show_launch(self, launch: "Launch | None") -> None:

@@ -1,4 +1,4 @@
-"""One clock: host, GPU and the engine's own numbers as series, 10 samples a second while it matters, else 1."""
+"""One clock: host, GPU and the engine's own numbers as series, 10 samples a second while it matters, else 1 or less."""
 
 import asyncio
 import time
@@ -22,8 +22,8 @@ from launcher.monitor.series import Series
 from launcher.monitor.traffic import Counters, Traffic, between, read_counters
 from launcher.monitor.watched import Watched
 
-PERIOD_S, REST_S = 0.1, 1.0
-"""Between two samples: while tokens come, and else."""
+PERIOD_S, REST_S, UNSEEN_S = 0.1, 1.0, 2.0
+"""Between two samples: while tokens come, else, and else while nobody sees them."""
 METRICS_PERIOD_S, METRICS_REST_S = 2.0, 10.0
 """Between two questions for /metrics, and while a log that we keep tells of no work. Each answer wakes the engine's
 queue; asked more often than once a second, it would keep a request whose client has gone running to its end (observed
@@ -50,7 +50,7 @@ class Sampled:
 class Monitor:
     """Samples while it runs; the series stay. Belongs to the loop of its supervisor.
 
-    It samples every PERIOD_S while the engine works on a request, and while somebody `attend`s, otherwise every REST_S.
+    It samples every PERIOD_S while the engine works on a request, otherwise every REST_S or UNSEEN_S.
     A reply of ours wakes it at once, a request of others when /metrics next tells of it: within METRICS_PERIOD_S where
     the log told of it, else within METRICS_REST_S.
     """
@@ -79,6 +79,7 @@ class Monitor:
         self._counters_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
+        self._seen = True
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -103,6 +104,12 @@ class Monitor:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+    def seen(self, seen: bool) -> None:
+        """Take note of whether anybody sees the samples; one is taken at once for who comes back to them."""
+        self._seen = seen
+        if seen:
+            self._wake.set()
 
     def reply_started(self) -> ReplyMeter:
         """Return a meter for a reply of ours; until it ends the engine's numbers are taken from it."""
@@ -144,7 +151,7 @@ class Monitor:
         """Wait for the time of the next sample, and return it."""
         sampled_s = self._clock()
         if not self._must_be_quick(supervisor):
-            later_s = before_s + REST_S
+            later_s = before_s + (REST_S if self._seen else UNSEEN_S)
             if before_s < look_s < later_s:
                 later_s = look_s
             try:

@@ -87,6 +87,22 @@ async def test_at_rest_it_samples_seldom(tmp_path: Path, monkeypatch: pytest.Mon
     assert min(later - before for before, later in pairwise(watched.times)) > 0.049
 
 
+async def test_unseen_it_samples_more_seldom_until_somebody_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "REST_S", 0.02)
+    monkeypatch.setattr(monitor, "UNSEEN_S", NEVER_S)
+    async with watching(tmp_path) as watched:
+        await watched.until(2)
+        watched.monitor.seen(False)
+        await watched.until(3)  # the one that was due
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await watched.until(4)
+        watched.monitor.seen(True)
+        await watched.until(6)
+
+
 async def test_a_reply_wakes_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "REST_S", NEVER_S)
     async with watching(tmp_path) as watched:
