@@ -15,7 +15,7 @@ from launcher.engine.client import ChatRequest, EngineClient
 from launcher.engine.demo import DEMO, demo_preset, unpack_demo_model
 from launcher.engine.launch import ServeOptions
 from launcher.engine.listener import key_of
-from launcher.engine.settings import Value
+from launcher.engine.settings import OPTIONS, Value, remembered, with_settings
 from launcher.models.catalogue import SPECULATION, ModelEntry
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import find_companion
@@ -37,6 +37,7 @@ __all__ = [
     "serve",
     "status",
     "stop",
+    "usual_options",
 ]
 
 
@@ -89,6 +90,19 @@ def options_for(model: str, options: Callable[[Path], ServeOptions], *, draft: i
         draft=preset.draft if draft is None else draft,
         alias=DEMO,
         built_in=chosen.engine is None,
+    )
+
+
+def usual_options(model: str, options: Callable[[Path], ServeOptions] = ServeOptions) -> ServeOptions:
+    """Return how a model would be served now: as its user chose the last time. Raises what options_for raises.
+
+    `options` makes those that are asked for, of the model's file; what it sets is as it says.
+    """
+    found = options_for(model, options, draft=None)
+    asked = options(found.model)
+    open_, kept = ServeOptions(found.model), remembered(found.model)
+    return with_settings(
+        found, {name: kept[name] for name in kept if getattr(asked, OPTIONS[name]) == getattr(open_, OPTIONS[name])}
     )
 
 

@@ -2,18 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from launcher.app import options_for
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
 from launcher.bench import SessionBench, options_with
 from launcher.engine.launch import Launch, ServeOptions
-from launcher.engine.settings import OPTIONS, remember, remembered, with_settings
+from launcher.engine.settings import OPTIONS, remember, remembered
 from launcher.engine.settings import Value as Setting
 from launcher.session import Session
 from launcher.tuner_kept import KeptTune, forget_tune, keep, kept_tune, only_tune
@@ -33,19 +31,6 @@ from launcher.tuning.workloads import Workload
 PAUSED = "Paused: it can be continued."
 """What the history says of a tune that was."""
 _log = logging.getLogger(__name__)
-
-
-def usual_options(model: str, options: Callable[[Path], ServeOptions] = ServeOptions) -> ServeOptions:
-    """Return how a model would be served now: as its user chose the last time. Raises what app.options_for raises.
-
-    `options` makes those that are asked for, of the model's file; what it sets is as it says.
-    """
-    found = options_for(model, options, draft=None)
-    asked = options(found.model)
-    kept = remembered(found.model)
-    return with_settings(
-        found, {name: kept[name] for name in kept if getattr(asked, OPTIONS[name]) == _left_open(name)}
-    )
 
 
 async def tune_on(
@@ -120,10 +105,6 @@ def measured_without_mtp(launch: Launch) -> float | None:
 def is_decided(verdict: Mapping[str, Any]) -> bool:
     """Return whether a verdict, as Verdict.as_json has it, recommends anything: MTP on, MTP off, or other settings."""
     return verdict["mtp"] != "undecided" or verdict["gain"] is not None
-
-
-def _left_open(name: str) -> object:
-    return getattr(ServeOptions(Path()), OPTIONS[name])
 
 
 def lasting(settings: Settings) -> dict[str, Setting]:

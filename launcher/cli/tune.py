@@ -125,8 +125,9 @@ def _kept(options: argparse.Namespace) -> KeptTune:
     With --apply that is the newest with a verdict to keep. Raises BadOption when there is none, or other questions
     are asked.
     """
+    from launcher.app import usual_options
     from launcher.base.errors import BadOption
-    from launcher.tuner import is_decided, usual_options
+    from launcher.tuner import is_decided
     from launcher.tuner_kept import kept_tune, kept_tunes
 
     given = ("goal", "mix", "workload", "vary", "ctx", "engine")
@@ -182,9 +183,9 @@ def _ended(kept: KeptTune, options: argparse.Namespace) -> int:
 
 
 async def _prepared(options: argparse.Namespace, kept: KeptTune | None) -> Prepared:
+    from launcher.app import usual_options
     from launcher.base.errors import ModelMissing
     from launcher.engine.last import last
-    from launcher.tuner import usual_options
     from launcher.tuner_space import prepare
     from launcher.tuning.workloads import USUAL, workload
 

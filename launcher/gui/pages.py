@@ -1,5 +1,6 @@
 """The pages of the window: declared here, built when they are first shown."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -18,7 +19,8 @@ class PageSpec:
 
     The class is a QWidget that takes the controller, with optional methods `shown()`, `hidden()` and, where it takes
     long to build, `build_on() -> bool`, which does the next step of that, if one is left. `ahead` is False for a page
-    that is only built when it is first shown.
+    that is only built when it is first shown. `needs` are modules that its `shown()` has imported on another thread,
+    which would hold up the page's own painting: 0.1 s for Tune's.
     """
 
     name: str
@@ -27,10 +29,13 @@ class PageSpec:
     factory: str
     in_rail: bool = True
     ahead: bool = True
+    needs: tuple[str, ...] = ()
 
-    def load(self) -> None:
-        """Import its code."""
-        import_module(self.factory.partition(":")[0])
+    def load(self) -> Iterator[str]:
+        """Import its code and what it needs; each item is a module that is there now."""
+        for name in (self.factory.partition(":")[0], *self.needs):
+            import_module(name)
+            yield name
 
     def build(self, controller: "Controller") -> "QWidget":
         """Return the page."""
@@ -42,7 +47,14 @@ class PageSpec:
 PAGES = (
     PageSpec("start", mark("Start"), "Ctrl+1", "launcher.gui.start.page:StartPage"),
     PageSpec("cockpit", mark("Cockpit"), "Ctrl+2", "launcher.gui.cockpit.page:CockpitPage"),
-    PageSpec("tune", mark("Tune"), "Ctrl+3", "launcher.gui.tune.page:TunePage"),
+    PageSpec(
+        "tune",
+        mark("Tune"),
+        "Ctrl+3",
+        "launcher.gui.tune.page:TunePage",
+        needs=("launcher.tuner_kept", "launcher.tuning.history", "launcher.app", "launcher.use_counting")
+        + ("launcher.machine_presets", "launcher.tuner_space"),
+    ),
     PageSpec("models", mark("Models"), "Ctrl+4", "launcher.gui.models.page:ModelsPage"),
     PageSpec("logs", mark("Logs"), "Ctrl+5", "launcher.gui.logs.page:LogsPage"),
     PageSpec("settings", mark("Settings"), "Ctrl+,", "launcher.gui.settings.page:SettingsPage"),

@@ -134,8 +134,8 @@ class Window(QMainWindow):
         yield True
         for name, spec in self._specs.items():
             if spec.in_rail and name not in self._pages:
-                spec.load()
-                yield True
+                for _ in spec.load():
+                    yield True
             while spec.in_rail and spec.ahead and self._build_on(name):
                 yield True
 

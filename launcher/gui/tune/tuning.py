@@ -208,8 +208,8 @@ def _kept() -> KeptTune | None:
 
 async def options_here(session: Session | None, model: str) -> tuple[str, ServeOptions]:
     """Return what runs, else the model that was served last, else the demo; and how it is, or would be, served."""
+    from launcher.app import usual_options
     from launcher.engine.last import last_model
-    from launcher.tuner import usual_options
 
     options = None if session is None or session.rests else session.supervisor.options
     if options is not None and model:
