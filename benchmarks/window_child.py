@@ -72,7 +72,7 @@ def main() -> None:
     window.controller.closed.connect(application.quit)
     if mode == "stream":
         _stream(window, Path(arguments[0]), tokens)
-    _begin(application, seconds, probe=mode == "stream", tokens=tokens, closing=window.close)
+    _begin(application, seconds, probe=mode == "stream", tokens=tokens, closing=window.quit)
 
 
 def _stream(window: Window, model: Path, tokens: list[float]) -> None:
