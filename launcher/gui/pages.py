@@ -52,8 +52,14 @@ PAGES = (
         mark("Tune"),
         "Ctrl+3",
         "launcher.gui.tune.page:TunePage",
-        needs=("launcher.tuner_kept", "launcher.tuning.history", "launcher.app", "launcher.use_counting")
-        + ("launcher.machine_presets", "launcher.tuner_space"),
+        needs=(
+            "launcher.tuner_kept",
+            "launcher.tuning.history",
+            "launcher.app",
+            "launcher.use_counting",
+            "launcher.machine_presets",
+            "launcher.tuner_space",
+        ),
     ),
     PageSpec("models", mark("Models"), "Ctrl+4", "launcher.gui.models.page:ModelsPage"),
     PageSpec("logs", mark("Logs"), "Ctrl+5", "launcher.gui.logs.page:LogsPage"),
