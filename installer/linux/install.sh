@@ -73,10 +73,6 @@ check_system() {
 }
 
 check_home() {
-    case $HOME in
-    /*) ;;
-    *) fail "HOME names no folder." "Set it to your home folder." ;;
-    esac
     if [ "$(id -u)" = 0 ] && [ "$(stat -c %u "$HOME" 2>/dev/null || echo 0)" != 0 ]; then
         fail "This is root, but $HOME belongs to another user." "Run it as that user, without sudo."
     fi
@@ -99,7 +95,10 @@ is_ours() {
 }
 
 check_room() {
-    free=$(df -Pk "$program" | awk 'NR == 2 { print int($4 / 1024) }')
+    free=$({
+        df -Pk "$program" | awk 'NR == 2 { print $4 }'
+        du -sk "$fresh" "$work" "$program/cache" 2>/dev/null || true # what an attempt left is used again, or goes
+    } | awk '{ kib += $1 } END { print int(kib / 1024) }')
     [ "$free" -ge "$room_mib" ] ||
         fail "$program needs $room_mib MiB for the installation, and has $free MiB." "Make room, and run this again."
 }
@@ -123,7 +122,8 @@ fetch() {
     if command -v curl >/dev/null; then
         curl --fail --location --silent --show-error --retry 2 --connect-timeout 30 --output "$2" "$1"
     elif command -v wget >/dev/null; then
-        wget -q -T 30 -O "$2" "$1"
+        https_proxy=${https_proxy:-${HTTPS_PROXY:-${ALL_PROXY:-}}} no_proxy=${no_proxy:-${NO_PROXY:-}} \
+            wget -q -T 30 -O "$2" "$1" # which does not know the names in capitals
     else
         fail "There is neither curl nor wget." "Install one of them."
     fi
@@ -145,7 +145,7 @@ get() {
 uv_address() {
     page=$index/uv/
     fetch "$page" "$work/uv.html" || return 1
-    address=$(sed -n "s/.*[\"']\([^\"']*\/$uv_wheel\)[\"'#].*/\1/p" "$work/uv.html" | head -n 1)
+    address=$(sed -n "s/.*[\"']\([^\"']*$uv_wheel\)[\"'#].*/\1/p" "$work/uv.html" | head -n 1)
     case $address in
     http://* | https://*) say "$address" ;;
     /*) say "$(printf %s "$page" | sed 's|^\([a-z]*://[^/]*\).*|\1|')$address" ;;
@@ -216,7 +216,7 @@ refresh() {
     if command -v update-desktop-database >/dev/null; then
         update-desktop-database -q "$share/applications" 2>/dev/null || true
     fi
-    touch "$share/icons/hicolor" 2>/dev/null || true # desktops look for new icons when it changes
+    touch -c "$share/icons/hicolor" 2>/dev/null || true # desktops look for new icons when it changes
 }
 
 install() {
@@ -270,9 +270,12 @@ make_ready() {
     fi
     unpack "$work/$uv_wheel" || stopped "uv could not be unpacked."
     uv=$work/uv
+    "$uv" --version >/dev/null || stopped "uv, which installs it, does not start here." \
+        "Is $program on a disk that is mounted noexec?"
     export UV_CACHE_DIR="$program/cache" UV_TOOL_DIR="$fresh/tools" UV_TOOL_BIN_DIR="$fresh/bin" UV_NO_PROGRESS=1
-    export UV_PYTHON_INSTALL_DIR="$program/python"
-    unset VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME UV_PYTHON UV_TARGET UV_LINK_MODE 2>/dev/null || true
+    export UV_PYTHON_INSTALL_DIR="$program/python" UV_NO_CONFIG=1 # nor what the user's uv.toml says
+    unset VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME UV_PYTHON UV_TARGET UV_LINK_MODE UV_NO_CACHE UV_EXCLUDE_NEWER \
+        UV_CONFIG_FILE UV_CONSTRAINT UV_OVERRIDE UV_NO_BINARY UV_WORKING_DIRECTORY UV_PROJECT 2>/dev/null || true
     if [ -z "$offline" ]; then # as curl does; without a network they may be missing
         export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-1}"
     fi
@@ -290,17 +293,27 @@ make_ready() {
 
 # For --uninstall, and for newer versions, which know by it how this one came.
 keep_installer() {
-    if [ -f "$0" ]; then cp "$0" "$work/install.sh"; else fetch "$releases/install.sh" "$work/install.sh"; fi
+    if grep -qsF "lock_sha256=$lock_sha256" "$0"; then # else it came through a pipe, and $0 is the shell
+        cp "$0" "$work/install.sh"
+    elif [ -n "$offline" ]; then
+        cp "$offline/install.sh" "$work/install.sh"
+    else
+        fetch "$releases/install.sh" "$work/install.sh"
+    fi
     mv -f "$work/install.sh" "$program/install.sh"
 }
 
-# What starts the server at login names the folder of the version that wrote it.
+# Prints the files that start the server at login, where they mean this installation (launcher/autostart.py).
+autostarts() {
+    grep -lsF "$program/" "$configuration/systemd/user/mtp-launcher.service" \
+        "$configuration/autostart/mtp-launcher.desktop" || true
+}
+
+# They name the folder of the version that wrote them.
 autostart() {
-    for file in "$configuration/systemd/user/mtp-launcher.service" "$configuration/autostart/mtp-launcher.desktop"; do
-        if [ -f "$file" ] && grep -qF "$program/" "$file"; then
-            sed "s|$program/[^/]*/tools/|$fresh/tools/|g" "$file" >"$work/autostart"
-            cp "$work/autostart" "$file"
-        fi
+    autostarts | while read -r file; do
+        sed "s|$program/[^/]*/tools/|$fresh/tools/|g" "$file" >"$work/autostart"
+        cp "$work/autostart" "$file"
     done
 }
 
@@ -329,7 +342,9 @@ uninstall() {
             fail "MTP Launcher is running." "Close its window, or run: mtp-launcher stop. Then run this again."
         fi
     done
-    if [ -x "$command" ] && is_ours "$command"; then "$command" autostart off >/dev/null 2>&1 || true; fi
+    autostarts | while read -r file; do rm -f "$file"; done
+    wanted=$configuration/systemd/user/default.target.wants/mtp-launcher.service
+    [ -e "$wanted" ] || rm -f "$wanted" # a link to a file that is gone
     if [ -L "$command" ] && is_ours "$command"; then rm -f "$command"; fi
     rm -f "$share/applications/mtp-launcher.desktop" "$share"/metainfo/io.github.mtp_launcher.launcher.metainfo.xml \
         "$share"/icons/hicolor/*/apps/mtp-launcher.png "$share"/icons/hicolor/scalable/apps/mtp-launcher.svg
@@ -364,7 +379,8 @@ main() {
         esac
         shift
     done
-    : "${HOME:?}"
+    HOME=$(case ${HOME:-} in /*) cd "$HOME" && pwd ;; esac 2>/dev/null) || true # without slashes at its end
+    [ -n "$HOME" ] || fail "HOME names no folder." "Set it to your home folder."
     program=$HOME/.local/lib/mtp-launcher
     commands=${XDG_BIN_HOME:-$HOME/.local/bin}
     command=$commands/mtp-launcher

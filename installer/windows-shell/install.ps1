@@ -48,8 +48,9 @@ $icon = Join-Path $program 'mtp-launcher.ico'
 $run_key = 'HKCU:\Software\Microsoft\Windows\CurrentVersion\Run' # launcher/autostart.py
 $run_value = 'MTP Launcher'
 $variables = 'UV_CACHE_DIR', 'UV_TOOL_DIR', 'UV_TOOL_BIN_DIR', 'UV_PYTHON_INSTALL_DIR', 'UV_NO_PROGRESS',
-    'UV_SYSTEM_CERTS', 'UV_DEFAULT_INDEX', 'VIRTUAL_ENV', 'CONDA_PREFIX', 'PYTHONPATH', 'PYTHONHOME', 'UV_PYTHON',
-    'UV_TARGET', 'UV_LINK_MODE'
+    'UV_SYSTEM_CERTS', 'UV_DEFAULT_INDEX', 'UV_NO_CONFIG', 'VIRTUAL_ENV', 'CONDA_PREFIX', 'PYTHONPATH', 'PYTHONHOME',
+    'UV_PYTHON', 'UV_TARGET', 'UV_LINK_MODE', 'UV_NO_CACHE', 'UV_EXCLUDE_NEWER', 'UV_CONFIG_FILE', 'UV_CONSTRAINT',
+    'UV_OVERRIDE', 'UV_NO_BINARY', 'UV_WORKING_DIRECTORY', 'UV_PROJECT'
 
 # What happened and what to do, for the end of the script to tell: Stop-With WHAT REMEDY
 function Stop-With([string] $What, [string] $Remedy) {
@@ -141,7 +142,7 @@ function Get-UvAddress([string] $Index) {
     try { $told = (Invoke-WebRequest -UseBasicParsing -Uri $page).Content } catch {
         Stop-Step "$Index does not tell where uv $uv_version is: $($_.Exception.Message)" $network
     }
-    $found = [regex]::Match($told, "[`"']([^`"'#]*/" + [regex]::Escape($uv_wheel) + ")[`"'#]")
+    $found = [regex]::Match($told, "[`"']([^`"'#]*" + [regex]::Escape($uv_wheel) + ")[`"'#]")
     if (-not $found.Success) { Stop-Step "$Index does not tell where uv $uv_version is." $network }
     return (New-Object System.Uri ((New-Object System.Uri $page), $found.Groups[1].Value)).AbsoluteUri
 }
@@ -192,6 +193,14 @@ function Install-Package([string] $Uv, [string] $Python, [string[]] $From) {
     if ($LASTEXITCODE -ne 0) { Stop-Step 'The packages could not be installed.' }
 }
 
+# Whether the version of a folder is whole, and still starts.
+function Test-Version([string] $Folder) {
+    $command = "$Folder\bin\mtp-launcher.exe"
+    if (-not (Test-Path -LiteralPath "$Folder\complete") -or -not (Test-Path -LiteralPath $command)) { return $false }
+    try { Invoke-Quietly $command '--version' | Out-Null } catch { return $false }
+    return $LASTEXITCODE -eq 0
+}
+
 # Brings this release to the folder, and marks that as complete.
 function Initialize-Version([string] $Fresh, [string] $Index) {
     if (Test-InUse $Fresh) { Stop-With "MTP Launcher $version is broken, and runs." 'Close it, and run this again.' }
@@ -205,6 +214,8 @@ function Initialize-Version([string] $Fresh, [string] $Index) {
     if (-not $Offline) { $address = Get-UvAddress $Index }
     Get-Checked $uv_wheel $uv_sha256 $address
     $uv = Expand-Uv
+    $null = & $Uv --version
+    if ($LASTEXITCODE -ne 0) { Stop-Step 'uv, which installs it, does not start here.' }
     $systemCerts = Get-First $env:UV_SYSTEM_CERTS, '1'
     foreach ($name in $variables) { Remove-Item -Path "Env:$name" -ErrorAction SilentlyContinue }
     $env:UV_CACHE_DIR = "$program\cache"
@@ -212,6 +223,7 @@ function Initialize-Version([string] $Fresh, [string] $Index) {
     $env:UV_TOOL_BIN_DIR = "$Fresh\bin"
     $env:UV_PYTHON_INSTALL_DIR = "$program\python"
     $env:UV_NO_PROGRESS = '1'
+    $env:UV_NO_CONFIG = '1' # nor what the user's uv.toml says
     $env:UV_SYSTEM_CERTS = $systemCerts
     $python = Find-Python $uv
     if ($Offline) {
@@ -290,7 +302,7 @@ function Install-Program {
         Stop-With 'Another installation is under way.' 'Wait for its end.'
     }
     try {
-        if (Test-Path -LiteralPath "$fresh\complete") {
+        if (Test-Version $fresh) {
             Write-Host 'This version is installed already, so only its command and shortcut are renewed.'
         } else {
             Initialize-Version $fresh $index.TrimEnd('/')
@@ -302,10 +314,13 @@ function Install-Program {
             if ($old -ne $fresh -and -not (Test-InUse $old)) { Remove-Folder $old }
         }
     } finally {
-        Remove-Folder $work
-        Remove-Folder (Join-Path $program 'cache')
-        if (-not (Test-Path -LiteralPath "$fresh\complete")) { Remove-Folder $fresh }
-        $alone.Dispose()
+        try {
+            Remove-Folder $work
+            Remove-Folder (Join-Path $program 'cache')
+            if (-not (Test-Path -LiteralPath "$fresh\complete")) { Remove-Folder $fresh }
+        } finally {
+            $alone.Dispose() # inside a shell it would else be held until that ends
+        }
     }
     Write-Host "MTP Launcher $version is installed. It is in the Start menu, and as: $commands\mtp-launcher.cmd"
     if (";$env:PATH;" -notlike "*;$commands;*") {
@@ -318,8 +333,10 @@ function Uninstall-Program {
         if (Test-InUse $program) {
             Stop-With 'MTP Launcher is running.' 'Close its window, or run: mtp-launcher stop. Then run this again.'
         }
-        if (Test-Path -LiteralPath "$commands\mtp-launcher.cmd") {
-            Invoke-Quietly "$commands\mtp-launcher.cmd" 'autostart', 'off' | Out-Null
+        $login = Get-ItemProperty -Path $run_key -Name $run_value -ErrorAction SilentlyContinue
+        # It may be another installation's.
+        if ($login -and $login.$run_value.IndexOf("$program\", [StringComparison]::OrdinalIgnoreCase) -ge 0) {
+            Remove-ItemProperty -Path $run_key -Name $run_value
         }
         Remove-Folder $program
     }
@@ -333,10 +350,27 @@ function Uninstall-Program {
     if (Test-Path -LiteralPath $data) { Write-Host "Yours, and left: $data" }
 }
 
+# Windows PowerShell 5 does not look at the variables that name a proxy.
+function Set-Proxy {
+    $named = Get-First $env:HTTPS_PROXY, $env:ALL_PROXY
+    if ($PSVersionTable.PSVersion.Major -lt 6 -and $named -like 'http*') {
+        $proxy = New-Object System.Net.WebProxy $named
+        $proxy.BypassProxyOnLocal = $true
+        $besides = @("$env:NO_PROXY" -split '[, ]+' | ForEach-Object { $_.TrimStart('*', '.') } | Where-Object { $_ })
+        $proxy.BypassList = [string[]] @($besides | ForEach-Object { '[/.]' + [regex]::Escape($_) + '(:\d+)?/?$' })
+        [Net.WebRequest]::DefaultWebProxy = $proxy
+    }
+}
+
 $before = @{}
 foreach ($name in $variables) { $before[$name] = [Environment]::GetEnvironmentVariable($name) }
+$proxyBefore = [Net.WebRequest]::DefaultWebProxy
+$encodingBefore = [Console]::OutputEncoding
 $code = 0
 try {
+    # As uv writes paths, and not by the console's code page, which changes the letters of many names.
+    try { [Console]::OutputEncoding = New-Object System.Text.UTF8Encoding $false } catch { $null = $_ } # no console
+    Set-Proxy
     # Windows PowerShell 5 may begin with what servers refuse today.
     [Net.ServicePointManager]::SecurityProtocol = [Net.ServicePointManager]::SecurityProtocol -bor `
         [Net.SecurityProtocolType]::Tls12
@@ -353,5 +387,7 @@ try {
     [Console]::Error.WriteLine('       What was installed before is as it was; run this again to go on.')
 } finally {
     foreach ($name in $variables) { [Environment]::SetEnvironmentVariable($name, $before[$name]) }
+    [Net.WebRequest]::DefaultWebProxy = $proxyBefore
+    try { [Console]::OutputEncoding = $encodingBefore } catch { $null = $_ }
 }
 if ($PSCommandPath) { exit $code } # else it runs inside a shell, which is not ours to end

@@ -158,9 +158,12 @@ function Install-Program([string] $Name) {
 }
 
 $before = $env:WSL_UTF8
+$encodingBefore = [Console]::OutputEncoding
 $code = 0
 try {
     $env:WSL_UTF8 = '1'
+    # As programs of Linux write paths, and not by the console's code page, which changes the letters of many names.
+    try { [Console]::OutputEncoding = New-Object System.Text.UTF8Encoding $false } catch { $null = $_ } # no console
     if (-not (Get-Command wsl.exe -ErrorAction SilentlyContinue)) {
         Stop-With 'This Windows has no WSL.' 'In a PowerShell of an administrator: wsl --install'
     }
@@ -171,7 +174,11 @@ try {
     $code = 1
     $said = $_.Exception.Message -split "`n", 2
     [Console]::Error.WriteLine("Error: $($said[0])`r`n       $($said[1])")
+} catch {
+    $code = 1
+    [Console]::Error.WriteLine("Error: $($_.Exception.Message)`r`n       Run this again to go on.")
 } finally {
     $env:WSL_UTF8 = $before
+    try { [Console]::OutputEncoding = $encodingBefore } catch { $null = $_ }
 }
 exit $code

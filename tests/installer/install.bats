@@ -1,64 +1,8 @@
 # install.sh with a small program in uv's place. The real one: .ci/install-sh
 
-setup_file() {
-    export ROOT="$BATS_TEST_DIRNAME/../.." FAKE_RESOURCES="$BATS_TEST_DIRNAME/../../resources"
-    export RELEASES="$BATS_FILE_TMPDIR"
-    release 1.0.0
-    release 1.1.0
-}
-
-# release VERSION: makes one in $RELEASES, stamped as installer/linux/build-install does
-release() {
-    mkdir "$RELEASES/$1"
-    cd "$RELEASES/$1"
-    installer=$ROOT/installer/linux/install.sh
-    uv=$(sed -n 's/^uv_version=//p' "$installer")
-    uv_wheel=uv-$uv-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl
-    mkdir -p "uv-$uv.data/scripts"
-    cp "$BATS_TEST_DIRNAME/fake_uv" "uv-$uv.data/scripts/uv"
-    python3 -m zipfile -c "$uv_wheel" "uv-$uv.data"
-    rm -r "uv-$uv.data"
-    echo "the program $1" >"mtp_launcher-$1-py3-none-any.whl"
-    echo "the requirements of $1" >"mtp_launcher-$1-requirements.txt"
-    sed -e "s/^version=$/version=$1/" -e "s/^wheel=$/wheel=mtp_launcher-$1-py3-none-any.whl/" \
-        -e "s/^wheel_sha256=$/wheel_sha256=$(sum "mtp_launcher-$1-py3-none-any.whl")/" \
-        -e "s/^lock_sha256=$/lock_sha256=$(sum "mtp_launcher-$1-requirements.txt")/" \
-        -e "s/^uv_sha256=.*/uv_sha256=$(sum "$uv_wheel")/" "$installer" >install.sh
-    mkdir -p simple/uv
-    printf '<a href="../../%s#sha256=0">%s</a>\n' "$uv_wheel" "$uv_wheel" >simple/uv/index.html
-}
-
-sum() { sha256sum "$1" | cut -c 1-64; }
-
-setup() {
-    export HOME=$BATS_TEST_TMPDIR/home FAKE_LOG=$BATS_TEST_TMPDIR/log
-    mkdir "$HOME" "$BATS_TEST_TMPDIR/bin"
-    unset XDG_DATA_HOME XDG_CONFIG_HOME XDG_STATE_HOME XDG_CACHE_HOME XDG_BIN_HOME MTP_LAUNCHER_RELEASES
-    unset UV_DEFAULT_INDEX UV_INDEX_URL PIP_INDEX_URL http_proxy HTTP_PROXY https_proxy HTTPS_PROXY all_proxy ALL_PROXY
-    PATH=$BATS_TEST_TMPDIR/bin:$PATH
-    command=$HOME/.local/bin/mtp-launcher
-    program=$HOME/.local/lib/mtp-launcher
-}
-
-teardown() {
-    if [ -n "${server:-}" ]; then kill "$server"; fi
-}
-
-# instead NAME LINE: a program of that name comes first on PATH
-instead() {
-    printf '#!/bin/sh\n%s\n' "$2" >"$BATS_TEST_TMPDIR/bin/$1"
-    chmod 755 "$BATS_TEST_TMPDIR/bin/$1"
-}
-
-install() { run dash "$RELEASES/$1/install.sh" --offline "$RELEASES/$1"; }
+load releases
 
 versions() { (cd "$program" && echo [0-9]*); }
-
-refused() { # STATUS is 1, and the sentence is told
-    echo "$output"
-    [ "$status" -eq 1 ]
-    [[ "$output" == *"$1"* ]]
-}
 
 running() { # a copy of the program runs from here on, until the end of descriptor 7
     mkfifo "$BATS_TEST_TMPDIR/held"
@@ -66,13 +10,6 @@ running() { # a copy of the program runs from here on, until the end of descript
     copy=$!
     exec 7>"$BATS_TEST_TMPDIR/held"
     until [ -s "$BATS_TEST_TMPDIR/up" ]; do sleep 0.02; done
-}
-
-serve() { # FOLDER, at $address
-    python3 -u -m http.server 0 --bind 127.0.0.1 --directory "$1" >"$BATS_TEST_TMPDIR/port" 2>/dev/null 3>&- &
-    server=$!
-    until grep -q port "$BATS_TEST_TMPDIR/port"; do sleep 0.02; done
-    address=http://127.0.0.1:$(sed -n 's/.*port \([0-9]*\).*/\1/p' "$BATS_TEST_TMPDIR/port")
 }
 
 @test "it installs the command, a menu entry and icons" {
@@ -138,6 +75,34 @@ serve() { # FOLDER, at $address
     [ "$(cd "$HOME" && find . | sort | tr '\n' ' ')" = ". ./.local ./.local/share ./.local/share/mtp-launcher ./.local/share/mtp-launcher/models " ]
     run dash "$RELEASES/1.0.0/install.sh" --uninstall
     [ "$status" -eq 0 ]
+}
+
+@test "uninstalling once more makes nothing" {
+    mkdir -p "$HOME/.local/share/icons/mine" "$HOME/.local/share/applications"
+    touch "$HOME/.local/share/icons/mine/index.theme" "$HOME/.local/share/applications/mine.desktop"
+    run dash "$RELEASES/1.0.0/install.sh" --uninstall
+    [ "$status" -eq 0 ]
+    [ ! -e "$HOME/.local/share/icons/hicolor" ]
+}
+
+@test "uninstalling ends the start at login, but not another installation's" {
+    install 1.0.0
+    rm "$program"/1.0.0-*/tools/mtp-launcher/bin/mtp-launcher # it could not do so itself
+    unit=$HOME/.config/systemd/user/mtp-launcher.service
+    wanted=$HOME/.config/systemd/user/default.target.wants/mtp-launcher.service
+    entry=$HOME/.config/autostart/mtp-launcher.desktop
+    mkdir -p "${wanted%/*}" "${entry%/*}"
+    echo "ExecStart=$(echo "$program"/1.0.0-*)/tools/mtp-launcher/bin/mtp-launcher serve --last" >"$unit"
+    ln -s "$unit" "$wanted"
+    echo "Exec=/usr/lib/mtp-launcher/bin/mtp-launcher serve --last" >"$entry"
+    run dash "$program/install.sh" --uninstall
+    [ "$status" -eq 0 ]
+    [ ! -e "$unit" ]
+    [ ! -L "$wanted" ]
+    [ -s "$entry" ]
+    ln -s "$entry" "$wanted"
+    run dash "$RELEASES/1.0.0/install.sh" --uninstall
+    [ -L "$wanted" ]
 }
 
 @test "a running copy is not uninstalled" {
@@ -207,6 +172,30 @@ serve() { # FOLDER, at $address
     refused "has 100 MiB"
 }
 
+@test "what an attempt before has left counts as room" {
+    instead df 'echo; echo "/dev/sda1 1000000 900000 911360 90% /"' # 890 MiB
+    install 1.0.0
+    refused "has 890 MiB"
+    mkdir -p "$program/cache"
+    head -c 20M /dev/zero >"$program/cache/wheel"
+    install 1.0.0
+    [ "$status" -eq 0 ]
+}
+
+@test "no home is told, and one with a slash at its end is the same" {
+    run env -u HOME dash "$RELEASES/1.0.0/install.sh"
+    refused "HOME names no folder."
+    HOME=nowhere run dash "$RELEASES/1.0.0/install.sh" --uninstall
+    refused "HOME names no folder."
+    HOME=$HOME/ install 1.0.0
+    running
+    HOME=$HOME/ install 1.1.0
+    [ "$status" -eq 0 ]
+    [[ "$(versions)" == 1.0.0-????????" "1.1.0-???????? ]]
+    exec 7>&-
+    wait "$copy" || true
+}
+
 @test "a home that cannot be written is told" {
     HOME=/proc/self install 1.0.0
     refused "cannot be written"
@@ -237,6 +226,20 @@ serve() { # FOLDER, at $address
     [ ! -e "$command" ]
 }
 
+@test "what the user has told uv does not count" {
+    mkdir "$BATS_TEST_TMPDIR/project"
+    cd "$BATS_TEST_TMPDIR/project"
+    echo 'required-version = "==0.4.0"' >uv.toml
+    UV_NO_CACHE=1 install 1.0.0
+    [ "$status" -eq 0 ]
+}
+
+@test "uv that does not start is told" {
+    FAKE_STARTS_NOT=1 install 1.0.0
+    refused "uv, which installs it, does not start here."
+    [[ "$output" == *"noexec"* ]]
+}
+
 @test "another program of that name is left alone" {
     mkdir -p "$HOME/.local/bin"
     echo mine >"$command"
@@ -253,35 +256,12 @@ serve() { # FOLDER, at $address
     refused "Another installation is under way"
 }
 
-@test "over the network: the release, and uv from the index" {
-    release=$RELEASES/1.0.0
-    serve "$release"
-    MTP_LAUNCHER_RELEASES=$address/ PIP_INDEX_URL=$address/simple run dash "$release/install.sh"
+@test "through a pipe, where a file has the shell's name" {
+    cd "$BATS_TEST_TMPDIR"
+    echo "mine" >dash
+    run dash -s -- --offline "$RELEASES/1.0.0" <"$RELEASES/1.0.0/install.sh"
     [ "$status" -eq 0 ]
-    [ "$("$command" --version)" = "mtp-launcher 1.0.0" ]
-    dash "$program/install.sh" --uninstall
-    MTP_LAUNCHER_RELEASES=$address PIP_INDEX_URL=$address run dash "$release/install.sh"
-    refused "does not tell where uv"
-    MTP_LAUNCHER_RELEASES=$address PIP_INDEX_URL=$address/simple run dash <"$release/install.sh" # curl ... | sh
-    [ "$status" -eq 0 ]
-    cmp "$program/install.sh" "$release/install.sh"
-}
-
-@test "through a proxy, which knows names that this computer does not" {
-    mkdir -p "$BATS_TEST_TMPDIR/net/http:"
-    ln -s "$RELEASES/1.0.0" "$BATS_TEST_TMPDIR/net/http:/releases.invalid"
-    serve "$BATS_TEST_TMPDIR/net"
-    export http_proxy=$address MTP_LAUNCHER_RELEASES=http://releases.invalid
-    UV_INDEX_URL=http://releases.invalid/simple/ run dash "$RELEASES/1.0.0/install.sh"
-    [ "$status" -eq 0 ]
-    [ "$("$command" --version)" = "mtp-launcher 1.0.0" ]
-}
-
-@test "no network is told" {
-    MTP_LAUNCHER_RELEASES=http://127.0.0.1:1 run dash "$RELEASES/1.0.0/install.sh"
-    refused "Is there a network?"
-    run dash "$RELEASES/1.0.0/install.sh"
-    refused "does not say where its releases are"
+    cmp "$program/install.sh" "$RELEASES/1.0.0/install.sh"
 }
 
 @test "the copy in a checkout says so" {

@@ -46,7 +46,7 @@ def test_posix_scripts_are_understood_by_a_posix_shell() -> None:
 
 
 def test_install_sh_in_every_case() -> None:
-    told = run("bats", "--tap", Path(__file__).with_name("install.bats"))
+    told = run("bats", "--tap", Path(__file__).parent)
     assert "# skip" not in told
 
 

@@ -67,8 +67,8 @@ def test_each_function_that_is_called_is_there(script: Path) -> None:
     theirs = {
         "Add-Type", "ForEach-Object", "Copy-Item", "Get-ChildItem", "Get-Command", "Get-FileHash", "Get-ItemProperty",
         "Get-Process", "Invoke-WebRequest", "Join-Path", "New-Item", "New-Object", "Out-Null", "Read-Host",
-        "Remove-Item", "Resolve-Path", "Select-Object", "Set-ItemProperty", "Set-StrictMode", "Sort-Object",
-        "Split-Path", "Test-Path", "Where-Object", "Write-Host",
+        "Remove-Item", "Remove-ItemProperty", "Resolve-Path", "Select-Object", "Set-ItemProperty", "Set-StrictMode",
+        "Sort-Object", "Split-Path", "Test-Path", "Where-Object", "Write-Host",
     }  # fmt: skip
     assert called - theirs <= made
     assert made <= called
@@ -93,6 +93,45 @@ def test_it_takes_what_install_sh_takes() -> None:
     assert VARIABLE in INSTALL.read_text("ascii")
 
 
+def test_it_hides_from_uv_what_install_sh_hides() -> None:
+    (hidden,) = re.findall(r"^ +unset (.*?) 2>/dev/null", SH.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    text = INSTALL.read_text("ascii")
+    (cleared,) = re.findall(r"^\$variables = (.*?)\n[$#\n]", text, re.MULTILINE | re.DOTALL)
+    ours = set(re.findall(r"\w+", cleared))
+    assert ours >= set(re.findall(r"\w+", hidden))
+    for name in ("UV_NO_CONFIG", "UV_CACHE_DIR", "UV_TOOL_DIR", "UV_TOOL_BIN_DIR", "UV_PYTHON_INSTALL_DIR"):
+        assert name in ours
+        assert f"$env:{name} = " in text
+        assert f" {name}=" in SH.read_text("utf-8")
+
+
+@pytest.mark.parametrize("script", [SH, INSTALL], ids=lambda path: path.name)
+def test_what_its_head_promises_is_in_its_body(script: Path) -> None:
+    head, _, body = script.read_text("utf-8").partition("# Written by ")
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        assert name in head
+        assert name in body
+
+
+def test_a_version_that_does_not_start_any_more_is_installed_anew() -> None:
+    text = INSTALL.read_text("ascii")
+    (looks,) = re.findall(r"^function Test-Version.*?^}", text, re.MULTILINE | re.DOTALL)
+    assert "'--version'" in looks
+    assert re.search(r"if \(Test-Version \$fresh\) \{\s+Write-Host 'This version is installed already", text)
+
+
+@pytest.mark.parametrize("script", [INSTALL, IN_WSL], ids=lambda path: path.name)
+def test_what_programs_print_is_read_as_they_write_it(script: Path) -> None:
+    """Before any is run, and as it was at the end: else a user's name that is not ASCII makes other paths."""
+    text = script.read_text("ascii")
+    main = text[text.index("\n$code = 0\ntry {\n") :]
+    wanted = "[Console]::OutputEncoding = New-Object System.Text.UTF8Encoding $false"
+    begun = "if ($Uninstall)"
+    assert 0 < main.index(wanted) < main.index(begun)
+    assert 0 < main.index("\n} finally {\n") < main.index("[Console]::OutputEncoding = $encodingBefore")
+    assert 0 < text.index("$encodingBefore = [Console]::OutputEncoding") < text.index(main)
+
+
 def uv_commands(text: str) -> list[list[str]]:
     """Return what uv is asked in a script, in order: words, without options that name a place."""
     lines = re.sub(r"[`\\]\n\s*", "", text).splitlines()
@@ -110,6 +149,7 @@ def test_its_steps_are_those_of_install_sh() -> None:
     assert ours == theirs
     assert [words[:2] for words in ours] == [
         ["python", "find"], ["python", "install"], ["python", "find"], ["pip", "install"], ["tool", "install"],
+        ["--version"],
     ]  # fmt: skip
 
 

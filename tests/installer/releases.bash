@@ -1,0 +1,56 @@
+# What the tests of install.sh share: two releases with a small program in uv's place, and a home of its own.
+
+setup_file() {
+    export ROOT="$BATS_TEST_DIRNAME/../.." FAKE_RESOURCES="$BATS_TEST_DIRNAME/../../resources"
+    export RELEASES="$BATS_FILE_TMPDIR"
+    release 1.0.0
+    release 1.1.0
+}
+
+# release VERSION: makes one in $RELEASES, stamped as installer/linux/build-install does
+release() {
+    mkdir "$RELEASES/$1"
+    cd "$RELEASES/$1"
+    installer=$ROOT/installer/linux/install.sh
+    uv=$(sed -n 's/^uv_version=//p' "$installer")
+    uv_wheel=uv-$uv-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl
+    mkdir -p "uv-$uv.data/scripts"
+    cp "$BATS_TEST_DIRNAME/fake_uv" "uv-$uv.data/scripts/uv"
+    python3 -m zipfile -c "$uv_wheel" "uv-$uv.data"
+    rm -r "uv-$uv.data"
+    echo "the program $1" >"mtp_launcher-$1-py3-none-any.whl"
+    echo "the requirements of $1" >"mtp_launcher-$1-requirements.txt"
+    sed -e "s/^version=$/version=$1/" -e "s/^wheel=$/wheel=mtp_launcher-$1-py3-none-any.whl/" \
+        -e "s/^wheel_sha256=$/wheel_sha256=$(sum "mtp_launcher-$1-py3-none-any.whl")/" \
+        -e "s/^lock_sha256=$/lock_sha256=$(sum "mtp_launcher-$1-requirements.txt")/" \
+        -e "s/^uv_sha256=.*/uv_sha256=$(sum "$uv_wheel")/" "$installer" >install.sh
+    mkdir -p simple/uv
+    printf '<a href="../../%s#sha256=0">%s</a>\n' "$uv_wheel" "$uv_wheel" >simple/uv/index.html
+}
+
+sum() { sha256sum "$1" | cut -c 1-64; }
+
+setup() {
+    export HOME=$BATS_TEST_TMPDIR/home FAKE_LOG=$BATS_TEST_TMPDIR/log
+    mkdir "$HOME" "$BATS_TEST_TMPDIR/bin"
+    unset XDG_DATA_HOME XDG_CONFIG_HOME XDG_STATE_HOME XDG_CACHE_HOME XDG_BIN_HOME MTP_LAUNCHER_RELEASES
+    unset UV_DEFAULT_INDEX UV_INDEX_URL PIP_INDEX_URL http_proxy HTTP_PROXY https_proxy HTTPS_PROXY all_proxy ALL_PROXY
+    unset no_proxy NO_PROXY
+    PATH=$BATS_TEST_TMPDIR/bin:$PATH
+    command=$HOME/.local/bin/mtp-launcher
+    program=$HOME/.local/lib/mtp-launcher
+}
+
+# instead NAME LINE: a program of that name comes first on PATH
+instead() {
+    printf '#!/bin/sh\n%s\n' "$2" >"$BATS_TEST_TMPDIR/bin/$1"
+    chmod 755 "$BATS_TEST_TMPDIR/bin/$1"
+}
+
+install() { run dash "$RELEASES/$1/install.sh" --offline "$RELEASES/$1"; }
+
+refused() { # STATUS is 1, and the sentence is told
+    echo "$output"
+    [ "$status" -eq 1 ]
+    [[ "$output" == *"$1"* ]]
+}
