@@ -7,16 +7,17 @@ import shutil
 import subprocess
 import sys
 import threading
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL
 
 from launcher import settings
+from launcher.base.errors import EngineMissing, FileInTheWay
 from launcher.base.files import private_folder
 from launcher.base.paths import cache_dir
 from launcher.engine import registry
+from launcher.engine.process import Command, Stream, start
 from launcher.fetch.transfer import Progress, Source, fetch
 from launcher.tuner_kept import check_no_tune
 from launcher.updates.check import VARIABLE, Newest
@@ -38,6 +39,8 @@ _BY = {
     else ["sh"],
 }
 """What runs the file of a release."""
+_PATIENCE_S = (2.0, 2.0)
+"""For a script that is to end: what it leaves, its next run takes away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +84,14 @@ async def receive(newest: Newest, on_progress: Callable[[Progress], None] | None
     artefact = offered(newest)
     await asyncio.to_thread(check_idle)
     folder = await asyncio.to_thread(_folder, newest.manifest.version)
+    target = folder / artefact.name
     source = Source(f"{newest.folder}/{artefact.name}", artefact.size, artefact.sha256, name=artefact.name)
-    fetched = await fetch(source, folder / artefact.name, settings=settings.transfer(), on_progress=on_progress)
-    return Received(fetched.path, way(), newest.manifest.version, newest.folder)
+    try:
+        await fetch(source, target, settings=settings.transfer(), on_progress=on_progress)
+    except FileInTheWay:  # received before this version was made anew, or from another folder of releases
+        await asyncio.to_thread(target.unlink)
+        await fetch(source, target, settings=settings.transfer(), on_progress=on_progress)
+    return Received(target, way(), newest.manifest.version, newest.folder)
 
 
 async def install(received: Received) -> bool:
@@ -102,6 +110,8 @@ async def install(received: Received) -> bool:
     except OSError as error:
         why = f"The installer cannot be started: {error.strerror or error}."
         raise UpdateFailed(why, f"Start it yourself: {received.line}") from error
+    except EngineMissing as error:
+        raise UpdateFailed(error.title, f"Start it yourself: {received.line}") from error
     return received.way is not Way.DEB
 
 
@@ -133,29 +143,25 @@ def _start(setup: Path) -> None:
 
 
 async def _run_script(received: Received) -> None:
-    """Run the script to its end, and end it when this is cancelled. Raises UpdateFailed and OSError."""
-    process = await asyncio.create_subprocess_exec(
-        *received.command,
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=STDOUT,
-        env=os.environ | {VARIABLE: received.folder},
-        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    """Run the script to its end; cancelled, end it and all that it has started. Raises UpdateFailed, EngineMissing."""
+    program, *words = received.command
+    command = Command(
+        (shutil.which(program) or program, *words), os.environ | {VARIABLE: received.folder}, received.path.parent
     )
+    said: dict[Stream, list[str]] = {"stdout": [], "stderr": []}
+    script = await start(command, lambda stream, line: said[stream].append(line))
     try:
-        said, _ = await process.communicate()
+        ended = await asyncio.shield(script.exited)
     except asyncio.CancelledError:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
+        await script.stop(_PATIENCE_S)
         raise
-    if process.returncode:
-        raise _failure(said.decode("utf-8", "replace"), process.returncode, received.line)
+    if ended.code:
+        raise _failure([*said["stdout"], *said["stderr"]], ended.code, received.line)
 
 
-def _failure(said: str, code: int, line: str) -> UpdateFailed:
+def _failure(said: Sequence[str], code: int, line: str) -> UpdateFailed:
     """Return what a script says when it fails: `Error: ` and a sentence, and what to do on the next line."""
-    lines = [each.strip() for each in said.splitlines() if each.strip()]
+    lines = [each.strip() for each in said if each.strip()]
     at = next((at for at in range(len(lines) - 1, -1, -1) if lines[at].startswith("Error: ")), None)
     if at is None:
         return UpdateFailed(f"The installer ended with exit code {code}: {' '.join(lines[-2:])}", f"Run again: {line}")

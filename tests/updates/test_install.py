@@ -68,6 +68,12 @@ async def test_a_download_that_was_broken_off_goes_on_where_it_was(
     assert kept(home) == ["7.0.0"]
 
 
+async def test_a_version_that_was_made_anew_is_received_anew(release: Release, by_script: Path) -> None:
+    await received(release)
+    release.publish(content=b"exit 0\n")
+    assert (await received(release)).path.read_bytes() == b"exit 0\n"
+
+
 async def test_what_was_received_of_an_older_release_goes(release: Release, by_script: Path, home: Path) -> None:
     await received(release)
     release.publish("7.1.0")
@@ -107,6 +113,7 @@ async def test_nothing_is_received_or_installed_while_a_model_is_served_or_tuned
             "Make room.",
         ),
         ("echo 'Error: No.'\nexit 1\n", "No.", "Run again: {line}"),
+        ("echo 'Error: No.' >&2; echo '  Wait.' >&2; echo fetching; exit 1\n", "No.", "Wait."),
         ("echo a; echo b; echo c; exit 3\n", "The installer ended with exit code 3: b c", "Run again: {line}"),
         ("kill -9 $$\n", "The installer ended with exit code -9: ", "Run again: {line}"),
     ],
@@ -121,16 +128,19 @@ async def test_what_a_script_says_when_it_fails_is_the_error(
     assert (told.value.title, told.value.hint) == (title, hint.format(line=got.line))
 
 
-async def test_a_script_ends_with_the_wish_for_it(release: Release, by_script: Path, tmp_path: Path) -> None:
+async def test_a_script_ends_with_the_wish_for_it_and_all_that_it_has_started(
+    release: Release, by_script: Path, tmp_path: Path
+) -> None:
     began = tmp_path / "began"
     os.mkfifo(began)
-    release.publish(content=f"echo $$ >'{began}'\nread -r _ <'{began}'\n".encode())
+    release.publish(content=f"trap 'exit 130' TERM\nsleep 1000 &\necho $$ $! >'{began}'\nsleep 1000\n".encode())
     work = asyncio.ensure_future(install(await received(release)))
-    script = psutil.Process(int(await asyncio.to_thread(began.read_text)))
+    processes = [psutil.Process(int(pid)) for pid in (await asyncio.to_thread(began.read_text)).split()]
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await work
-    assert not script.is_running()
+        async with asyncio.timeout(120):
+            await work
+    assert [each.pid for each in processes if each.is_running()] == []
 
 
 async def test_debians_package_is_left_to_the_user_to_install(tmp_path: Path) -> None:
@@ -163,6 +173,17 @@ async def test_an_installer_that_cannot_be_started_is_told(tmp_path: Path) -> No
     with pytest.raises(UpdateFailed, match=r"The installer cannot be started: No such file") as told:
         await install(Received(tmp_path / "none.exe", Way.SETUP, "7.0.0", ""))
     assert told.value.hint == f"Start it yourself: {tmp_path / 'none.exe'}"
+
+
+async def test_without_a_shell_that_is_told(
+    release: Release, by_script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = await received(release)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        UpdateFailed, match=r"^sh cannot be started: No such file or directory\. Start it yourself: sh "
+    ):
+        await install(got)
 
 
 async def test_a_release_without_a_file_for_this_computer_is_named(release: Release, by_script: Path) -> None:
