@@ -1,4 +1,5 @@
-"""Copies of files of ours as they were before a newer version of this program changed them, one of each file.
+"""Copies of files of ours as they were before another version of this program changed them: one of each file, and after
+going back to an older version two, for then the one from before the update stays.
 
 A copy lies beside its file, as NAME.old-VERSION: the version of the file where it counts its own, such as v2, else that
 of the program that wrote it last.
@@ -19,11 +20,15 @@ def copy_of(path: Path, version: str) -> Path:
     return path.with_name(f"{path.name}.old-{version}")
 
 
-def keep(path: Path, version: str) -> None:
-    """Copy a file that a version has written, in place of an older copy, if it is there. Raises OSError."""
+def keep(path: Path, version: str, *, beside: bool = False) -> None:
+    """Copy a file that a version has written, if it is there, in place of other copies or `beside` them.
+
+    Raises OSError.
+    """
     with suppress(FileNotFoundError):
         write_atomically(copy_of(path, version), read_private(path))
-        keep_only(copy_of(path, version), path)
+        if not beside:
+            keep_only(copy_of(path, version), path)
 
 
 def keep_only(copy: Path, path: Path) -> None:

@@ -29,7 +29,10 @@ def files() -> tuple[Path, ...]:
 
 
 def keep_copies() -> None:
-    """Copy these files if another version of this program wrote them, and note that this one does now. Never raises."""
+    """Copy these files if another version of this program wrote them, and note that this one does now. Never raises.
+
+    After a newer version, the copies from before that stay: they are what this one wrote.
+    """
     noted = state_dir() / "version"
     before = ""
     with suppress(OSError):
@@ -37,8 +40,10 @@ def keep_copies() -> None:
     try:
         if before == __version__ or not state_dir().is_dir():  # there is nothing of ours yet
             return
-        for path in files() if _is_version(before) else ():
-            keep(path, before)
+        if _is_version(before):
+            back = _numbers(before) > _numbers(__version__)
+            for path in files():
+                keep(path, before, beside=back)
         write_atomically(noted, f"{__version__}\n".encode())
     except OSError as error:
         if before:  # else there was nothing to copy
@@ -59,3 +64,7 @@ def _folders() -> Iterator[Path]:
 
 def _is_version(text: str) -> bool:
     return bool(text) and all(part.isdecimal() for part in text.split("."))
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]

@@ -45,6 +45,22 @@ def test_another_version_copies_what_was_written_before(home: Path) -> None:
     assert copy.read_bytes() == written
 
 
+def test_going_back_to_an_older_version_leaves_what_that_wrote(home: Path) -> None:
+    path = settings_file.path()
+    settings.change(TEXT_SCALE, 120)
+    older = path.read_bytes()
+    path.with_name(f"{path.name}.old-{__version__}").write_bytes(older)
+    settings.change(TEXT_SCALE, 150)
+    newer = path.read_bytes()
+    note(home, "99.0")
+    keep_copies()
+    copies = {each.name.rpartition("old-")[2]: each.read_bytes() for each in kept_copies()}
+    assert copies == {__version__: older, "99.0": newer}
+    note(home, "0.0.9")
+    keep_copies()
+    assert [each.name for each in kept_copies()] == [f"{path.name}.old-0.0.9"]
+
+
 def test_the_first_version_copies_nothing(home: Path) -> None:
     keep_copies()
     assert not home.exists()
