@@ -45,7 +45,7 @@ class UpdatesCard(Card):
         self._newest: Newest | None = None
         self._getting: Handle[None] | None = None
         self._asked = False
-        """Whether the user has asked: an answer to a question of before comes too late."""
+        """Whether the user has asked, or got it: what is known by itself is not shown over that."""
         self.said, self.notes, self.line = Label(), Label(), Label()
         for label in (self.said, self.notes, self.line):
             label.setWordWrap(True)
@@ -80,6 +80,7 @@ class UpdatesCard(Card):
         newest = self._newest
         if newest is None:
             return
+        self._asked = True
         for button in (self.look, self.get):
             button.hide()
         self.cancel.show()
@@ -104,6 +105,8 @@ class UpdatesCard(Card):
         self._newest, offer = found
         version = self._newest.manifest.version
         self._rest()
+        self.get.setText("")
+        self.notes.hide()
         if not self._newest.is_newer:
             self._say(tr("This is version {version}. There is no newer one.", version=__version__))
             return

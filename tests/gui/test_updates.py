@@ -12,6 +12,7 @@ from launcher.gui.window import Window
 from launcher.updates import check as checking
 from launcher.updates import install as installing
 from launcher.updates.check import VARIABLE
+from launcher.updates.install import offered
 from launcher.updates.way import Way
 from tests.updates.published import CONTENT, Release
 
@@ -45,6 +46,9 @@ def test_a_newer_version_is_shown_with_its_notes_and_installed(
     reach(qtbot, card, "Version 7.0.0 is installed. It is the one that starts from now on.")
     assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
     assert shown(card)[2:] == ["Look for a newer version"]
+    assert card._newest is not None
+    card._show_known((card._newest, offered(card._newest)))  # as when the page is shown once more
+    assert "is installed" in card.said.text()
 
 
 def test_a_download_is_paused_and_goes_on(
@@ -105,6 +109,20 @@ def test_where_there_is_none_that_is_said(card: UpdatesCard, release: Release, q
     card.look.click()
     reach(qtbot, card, f"This is version {__version__}. There is no newer one.")
     assert not card.get.isVisible()
+
+
+def test_a_version_that_was_taken_back_is_offered_no_more(
+    card: UpdatesCard, release: Release, by_script: Path, qtbot: QtBot
+) -> None:
+    reach(qtbot, card, NEWER)
+    release.publish(__version__)
+    card.look.click()
+    reach(qtbot, card, "There is no newer one.")
+    assert shown(card)[1:] == ["Look for a newer version"]
+    release.at("404")
+    card.look.click()
+    reach(qtbot, card, "has no such file")
+    assert shown(card)[1:] == ["Look for a newer version"]
 
 
 def test_without_an_address_it_is_said_when_asked(
