@@ -24,11 +24,13 @@ from wine import Ended, Wine
 FOLDER, VERSION, WINE_PROOFS = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 NEWER = "99.0.1"
 UNINSTALLER = "Uninstall MTP Launcher.exe"
+PYTHON = FOLDER / "one" / "tree" / "python.exe"
+"""The build's Windows Python, which is not the installed one."""
 HERE = Path(__file__).resolve().parent
 UNINSTALL_KEY = r"Software\Microsoft\Windows\CurrentVersion\Uninstall\MTP Launcher"
 RUN_KEY = r"Software\Microsoft\Windows\CurrentVersion\Run"
 
-wine = Wine(FOLDER / "prefix", FOLDER / "one" / "tree" / "python.exe")
+wine = Wine(FOLDER / "prefix", PYTHON)
 SETUP = FOLDER / "one" / "dist" / f"mtp-launcher-{VERSION}-setup.exe"
 NEWER_SETUP = FOLDER / "newer" / "dist" / f"mtp-launcher-{NEWER}-setup.exe"
 PLACE = wine.user / "Jürgen Åse" / "mtp läuncher"
@@ -283,28 +285,30 @@ def _cut() -> str:
 
 @proof("setup while another one runs: refused")
 def _twice() -> str:
-    hold = wine.start(f'"{wine.path(wine_python())}" "{wine.path(HERE / "hold.py")}" "Local\\MTP Launcher: setup" 60')
-    try:
-        assert hold.stdout is not None
-        assert "held" in hold.stdout.readline()
+    with holding(r"Local\MTP Launcher: setup"):
         install(place=wine.user / "twice", code=2)
-    finally:
-        end_holders(hold)
     assert not (wine.user / "twice").exists()
     return said()
 
 
-def wine_python() -> Path:
-    """The build's Windows Python, which is not the installed one."""
-    return FOLDER / "one" / "tree" / "python.exe"
+@contextmanager
+def holding(name: str) -> Iterator[None]:
+    """Let a program that nothing can ask to end hold a mutex."""
+    hold = wine.start(f'"{wine.path(PYTHON)}" "{wine.path(HERE / "hold.py")}" "{name}" 120')
+    try:
+        assert hold.stdout is not None
+        assert "held" in hold.stdout.readline()
+        yield
+    finally:
+        end("hold.py", hold)
 
 
-def end_holders(hold: "subprocess.Popen[str]") -> None:
-    """End hold.py, which nothing else can."""
-    for pid in processes("hold.py"):
+def end(word: str, started: "subprocess.Popen[str]") -> None:
+    """End wine's programs whose command line holds a word by force, and wait for what has started them."""
+    for pid in processes(word):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    hold.communicate()
+    started.communicate()
 
 
 @contextmanager
@@ -358,10 +362,7 @@ def cut_off(setup: Path, place: Path) -> None:
     process = wine.start(f'"{wine.path(setup)}" /S /D={wine.path(place)}')
     new = place / "app.new"
     wait_for(lambda: new.exists() and sum(1 for _ in new.rglob("*")) > 800, "setup does not unpack")
-    for pid in processes(setup.name):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.communicate()
+    end(setup.name, process)
     assert new.exists()
     for each in set((wine.user / "Temp").iterdir()) - temporary:
         shutil.rmtree(each) if each.is_dir() else each.unlink()
@@ -388,6 +389,22 @@ def _half_first() -> str:
     uninstall(place=place)
     install()
     return "both"
+
+
+@proof("of copies in two folders, one is removed: what both share stays with the one that Windows knows")
+def _two_folders() -> str:
+    other = wine.user / "another folder"
+    asked("settings", "set", "language", "zh_CN")
+    shortcut = PROGRAMS / "MTP Launcher.lnk"
+    for place, removed in ((other, PLACE), (PLACE, other)):
+        install(place=place)
+        uninstall(place=removed)
+        assert wine.value(UNINSTALL_KEY, "InstallLocation") == wine.path(place)
+        assert shortcut.exists()
+        assert any("zh_CN" in path.read_text("utf-8") for path in DATA.rglob("settings.toml"))
+        check_installed("one", place)
+    asked("settings", "reset", "language")
+    return "settings, shortcuts and the entry in Apps"
 
 
 # ------------------------------------------------------------------------------------------------ upgrade, running copy
@@ -420,13 +437,8 @@ def _upgrade() -> str:
 
 @proof("a copy that does not end: said, and the installed version stays whole")
 def _does_not_end() -> str:
-    hold = wine.start(f'"{wine.path(wine_python())}" "{wine.path(HERE / "hold.py")}" "Local\\MTP Launcher" 120')
-    try:
-        assert hold.stdout is not None
-        assert "held" in hold.stdout.readline()
+    with holding(r"Local\MTP Launcher"):
         install(SETUP, code=3)
-    finally:
-        end_holders(hold)
     check_installed("newer")
     return said()
 

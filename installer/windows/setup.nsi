@@ -124,6 +124,7 @@ Function ${un}StopRunning
   ${If} $3 P<> 0
     System::Call 'kernel32::CloseHandle(p r3)'
     MessageBox MB_OKCANCEL|MB_ICONINFORMATION "$(RUNS)" /SD IDOK IDOK go_on
+    StrCpy $Failed 1 ; which .onInstFailed takes as said
     SetErrorLevel 1
     Abort "$(CANCELLED)"
   go_on:
@@ -476,6 +477,16 @@ Section Uninstall
     Sleep 250
   ${Loop}
   SetDetailsPrint both
+  ReadRegStr $0 HKCU "${OWN_KEY}" "Folder"
+  ${IfNot} ${FileExists} "$0\app\mtp-launcher.cmd"
+    Call un.RemoveShared
+  ${EndIf}
+  Delete "$INSTDIR\${UNINSTALLER}"
+  RMDir "$INSTDIR"
+SectionEnd
+
+; What all copies of the program share: it stays while another one, in another folder, is the one that Windows knows.
+Function un.RemoveShared
   Call un.RemoveData
   Delete "$SMPROGRAMS\${APP}.lnk"
   Delete "$SMPROGRAMS\${APP} (command line).lnk"
@@ -494,6 +505,4 @@ Section Uninstall
   ${EndIf}
   DeleteRegKey HKCU "${UNINSTALL_KEY}"
   DeleteRegKey HKCU "${OWN_KEY}"
-  Delete "$INSTDIR\${UNINSTALLER}"
-  RMDir "$INSTDIR"
-SectionEnd
+FunctionEnd

@@ -66,6 +66,14 @@ def test_setup_and_program_know_each_other_by_the_same_names() -> None:
     assert defined["DATA"] == f"$LOCALAPPDATA\\{paths._APP}"
 
 
+def test_who_cancels_setup_is_not_told_that_it_broke_off() -> None:
+    """What aborts has set $Failed: else .onInstFailed takes it for a full disk, in log and exit code."""
+    script = (HERE / "setup.nsi").read_text("utf-8")
+    aborts = re.findall(r"((?:^  .*\n)*?)^ +Abort \"", script, re.MULTILINE)
+    assert len(aborts) == 2
+    assert all("StrCpy $Failed 1" in before for before in aborts)
+
+
 def test_an_installed_copy_knows_that_setup_brought_it(tmp_path: Path) -> None:
     [uninstaller] = re.findall(r'^!define UNINSTALLER "([^"]+)"', (HERE / "setup.nsi").read_text("utf-8"), re.MULTILINE)
     (tmp_path / "app").mkdir()
