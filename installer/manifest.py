@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from linux.contents import wheels
+from packaging.utils import canonicalize_name
 
 from launcher import __version__
 from launcher.updates.manifest import ANY, MANIFEST, Manifest
@@ -70,17 +71,18 @@ def of_setup(contents: Mapping[str, object]) -> list[Piece]:
 
 def of_lock(lock: str, known: Iterable[Piece]) -> list[Piece]:
     """Return what a list of requirements installs. Raises KeyError for one whose licence none of the known tells."""
-    licences = {_plain(each["name"]): each["licence"] for each in known}
+    licences = {canonicalize_name(each["name"]): each["licence"] for each in known}
     named = [line.split(" ")[0] for line in lock.splitlines() if line[:1].isalnum()]
     pins = [each.partition("==") for each in named]
     return [
-        Piece(name=name, version=version, licence=licences[_plain(name)], source="the package index, by its hash")
+        Piece(
+            name=name,
+            version=version,
+            licence=licences[canonicalize_name(name)],
+            source="the package index, by its hash",
+        )
         for name, _, version in pins
     ]
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")
 
 
 def _platform(name: str) -> str:

@@ -43,10 +43,11 @@ def wheels(site: Path) -> Iterator[Piece]:
         files = sorted({each for name in names for each in folder.glob(name) if each.is_file()})
         texts = tuple(each.read_text("utf-8", errors="replace").strip() for each in files)
         source = "this project" if about["Name"] == "mtp-launcher" else "a wheel of requirements.lock"
-        yield Piece(about["Name"], about["Version"], _licence(about), texts, source)
+        yield Piece(about["Name"], about["Version"], licence(about), texts, source)
 
 
-def _licence(about: Message) -> str:
+def licence(about: Message) -> str:
+    """Return the short name of a package's licence, from its metadata."""
     if told := about["License-Expression"]:
         return str(told)
     classified = [each.split(" :: ")[-1] for each in about.get_all("Classifier", ()) if each.startswith("License ::")]
@@ -54,13 +55,13 @@ def _licence(about: Message) -> str:
     return first if first and len(first) < 60 else ", ".join(classified) or "see its text"
 
 
-def interpreter(debs: Path, licence: Path) -> Iterator[Piece]:
+def interpreter(debs: Path, text: Path) -> Iterator[Piece]:
     """Yield the Debian packages of the interpreter."""
     for deb in sorted(debs.glob("*.deb")):
         told = ["dpkg-deb", "--show", "--showformat=${Package} ${Version}", str(deb)]
         name, version = subprocess.run(told, check=True, capture_output=True, text=True).stdout.split()
         digest = sha256(deb.read_bytes()).hexdigest()
-        texts = (licence.read_text("utf-8").strip(),)
+        texts = (text.read_text("utf-8").strip(),)
         yield Piece(
             name, version, "PSF-2.0", texts if name == "libpython3.11-minimal" else (), f"Debian 12, sha256 {digest}"
         )

@@ -6,17 +6,20 @@ import py_compile
 import re
 import shutil
 import struct
+import sys
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from email.parser import Parser
 from pathlib import Path, PurePosixPath
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from linux.contents import licence  # noqa: E402 -- a script of ours, which stands beside this folder
+
 PACKAGES = PurePosixPath("Lib/site-packages")
 PATH_FILE = "python311.zip\r\n.\r\nLib\\site-packages\r\nimport site\r\n"
 COMMAND = '@"%~dp0python.exe" -m launcher %*\r\n'
-
-UNDATED = py_compile.PycInvalidationMode.UNCHECKED_HASH
 
 RUNTIME = ("msvcp140.dll", "msvcp140_1.dll", "msvcp140_2.dll", "vcomp140.dll", "vcruntime140.dll", "vcruntime140_1.dll")
 """Microsoft's C++ and OpenMP runtime: one set beside python.exe, for the engine and for Qt."""
@@ -114,9 +117,8 @@ def unpack_wheel(wheel: Path, tree: Path) -> tuple[Package, list[str]]:
             else:
                 left_out.append(name)
         [about] = (name for name in opened.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
-        fields = _fields(opened.read(about).decode("utf-8"))
-    licence = fields.get("license-expression") or fields.get("license") or fields.get("classifier", "")
-    package = Package(fields["name"], fields["version"], licence.splitlines()[0], wheel.name, sha256(wheel))
+        fields = Parser().parsestr(opened.read(about).decode("utf-8"), headersonly=True)
+    package = Package(fields["Name"], fields["Version"], licence(fields), wheel.name, sha256(wheel))
     return package, left_out
 
 
@@ -124,11 +126,10 @@ def add_own_files(tree: Path) -> None:
     """Add the command, the icon, and the licences that no wheel brings."""
     (tree / "mtp-launcher.cmd").write_bytes(COMMAND.encode())
     shutil.copy(HERE / "mtp-launcher.ico", tree)
-    shutil.copy(HERE.parents[1] / "LICENSE", tree / "LICENSE.txt.new")
     licences = tree / "licences"
     licences.mkdir()
     (tree / "LICENSE.txt").rename(licences / "Python.txt")
-    (tree / "LICENSE.txt.new").rename(tree / "LICENSE.txt")
+    shutil.copy(HERE.parents[1] / "LICENSE", tree / "LICENSE.txt")
     for path in sorted((HERE / "licences").iterdir()):
         shutil.copy(path, licences)
 
@@ -196,16 +197,3 @@ def imported(image: bytes) -> Iterator[str]:
 def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-
-
-def _fields(metadata: str) -> dict[str, str]:
-    head = metadata.split("\n\n", 1)[0]
-    fields: dict[str, str] = {}
-    for line in head.splitlines():
-        key, _, value = line.partition(": ")
-        if key.lower() == "classifier":
-            if not value.startswith("License ::"):
-                continue
-            value = value.rpartition(" :: ")[2]
-        fields.setdefault(key.lower(), value)
-    return fields

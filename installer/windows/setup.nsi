@@ -17,7 +17,7 @@ SetCompressor /SOLID ${COMPRESSOR}
 !define UNINSTALL_KEY "Software\Microsoft\Windows\CurrentVersion\Uninstall\${APP}"
 !define RUN_KEY "Software\Microsoft\Windows\CurrentVersion\Run" ; launcher/autostart.py
 !define RUN_VALUE "MTP Launcher"
-!define UNINSTALLER "Uninstall ${APP}.exe"                   ; launcher/updates/way.py
+!define UNINSTALLER "Uninstall ${APP}.exe"                   ; launcher/base/running_mark.py
 !define DATA "$LOCALAPPDATA\mtp-launcher"                       ; launcher/base/paths.py
 !define LOG "$TEMP\mtp-launcher-setup.log"
 !define RUNNING "Local\MTP Launcher"                            ; launcher/base/running_mark.py: a mutex

@@ -17,6 +17,9 @@ END = r"Local\MTP Launcher: end"
 APP_ID = "MTPLauncher.MTPLauncher"
 """What ties the window to the installed shortcut, so that the taskbar pins that and not the bare Python."""
 
+UNINSTALLER = "Uninstall MTP Launcher.exe"
+"""What setup puts into the folder above the program's."""
+
 PATIENCE_MS = 15_000
 """For an orderly end, after which the process ends all the same: its engine goes with it."""
 
@@ -48,5 +51,5 @@ def mark_running() -> None:
 
         threading.Thread(target=end_when_asked, name="end when setup asks", daemon=True).start()
         program = Path(sys.executable)
-        if program.stem.lower() == "pythonw" and (program.parents[1] / "Uninstall MTP Launcher.exe").is_file():
+        if program.stem.lower() == "pythonw" and (program.parents[1] / UNINSTALLER).is_file():
             ctypes.WinDLL("shell32").SetCurrentProcessExplicitAppUserModelID(APP_ID)

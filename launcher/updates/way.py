@@ -6,6 +6,7 @@ from enum import Enum
 from pathlib import Path
 
 from launcher.base.paths import shipped
+from launcher.base.running_mark import UNINSTALLER
 
 DPKG = Path("/var/lib/dpkg/info")
 _PACKAGE = "mtp-launcher"
@@ -33,7 +34,7 @@ def way(prefix: Path | None = None, data: Path | None = None, dpkg: Path = DPKG)
     prefix = prefix or Path(sys.prefix)
     if (prefix / _RECEIPT).is_file():
         return Way.SCRIPT if prefix.parents[2].joinpath(Way.SCRIPT.value).is_file() else Way.TOOL
-    if any((folder / "Uninstall MTP Launcher.exe").is_file() for folder in (prefix, prefix.parent)):
+    if any((folder / UNINSTALLER).is_file() for folder in (prefix, prefix.parent)):
         return Way.SETUP
     try:
         listed = (dpkg / f"{_PACKAGE}.list").read_text("utf-8", "replace").splitlines()

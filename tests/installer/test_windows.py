@@ -62,6 +62,7 @@ def test_setup_and_program_know_each_other_by_the_same_names() -> None:
     defined = {name: value.replace("${APP}", defined["APP"]) for name, value in defined.items()}
     assert (defined["RUNNING"], defined["END"]) == (running_mark.RUNNING, running_mark.END)
     assert defined["APP_ID"] == running_mark.APP_ID
+    assert defined["UNINSTALLER"] == running_mark.UNINSTALLER
     assert (defined["RUN_KEY"], defined["RUN_VALUE"]) == (autostart.RUN_KEY, autostart.RUN_VALUE)
     assert defined["DATA"] == f"$LOCALAPPDATA\\{paths._APP}"
 
@@ -75,9 +76,8 @@ def test_who_cancels_setup_is_not_told_that_it_broke_off() -> None:
 
 
 def test_an_installed_copy_knows_that_setup_brought_it(tmp_path: Path) -> None:
-    [uninstaller] = re.findall(r'^!define UNINSTALLER "([^"]+)"', (HERE / "setup.nsi").read_text("utf-8"), re.MULTILINE)
     (tmp_path / "app").mkdir()
-    (tmp_path / uninstaller.replace("${APP}", "MTP Launcher")).touch()
+    (tmp_path / running_mark.UNINSTALLER).touch()
     assert way(tmp_path / "app", tmp_path, tmp_path) is Way.SETUP
 
 
