@@ -128,7 +128,8 @@ async def prepare(
     sensor here tells, and what checks a start.
     """
     if unknown := set(vary or ()) - set(VARIED):
-        raise BadOption(f"{', '.join(sorted(unknown))} cannot be varied.", f"There are {', '.join(VARIED)}.")
+        wrong, known = (", ".join(names).replace("_", "-") for names in (sorted(unknown), VARIED))
+        raise BadOption(f"{wrong} cannot be varied.", f"There are {known}.")
     launch = await launch_plan(replace(options, draft=0), Endpoint(0, ""))
     basis = await basis_of(launch, engine_pid=engine_pid, log=log)
     if not basis.can_draft:

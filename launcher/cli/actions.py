@@ -1,4 +1,4 @@
-"""What verbs with actions share: how these are declared, and a file that one of them writes."""
+"""What verbs with actions share: how these are declared, what is deleted, and a file that one of them writes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,29 @@ def add_actions(
 def add_target(action: argparse.ArgumentParser) -> None:
     """Declare which file is written."""
     action.add_argument("--to", required=True, type=Path, metavar="FILE", help="must not exist yet")
+
+
+def add_deletion(action: argparse.ArgumentParser, about: str) -> None:
+    """Declare what is deleted, by its ids or "all"."""
+    action.add_argument("ids", nargs="+", metavar="ID", help=about)
+    action.add_argument("--yes", action="store_true", help='delete "all" without asking')
+
+
+def is_all(options: argparse.Namespace) -> bool:
+    """Return whether all is to be deleted."""
+    return bool(options.ids == ["all"])
+
+
+async def may_delete(options: argparse.Namespace, what: str) -> bool:
+    """Return whether to delete: all of it only if the user says so. Raises BadOption where nobody can be asked."""
+    from launcher.base.errors import BadOption
+    from launcher.cli.typed import agreed, can_ask
+
+    if options.yes or not is_all(options):
+        return True
+    if options.json or not can_ask():
+        raise BadOption(f"This deletes all {what}.", "Say so with --yes.")
+    return await agreed(f"Delete all {what}?")
 
 
 def write_new(file: Path, text: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line, prose
-from launcher.cli.actions import add_actions, add_target, write_new
+from launcher.cli.actions import add_actions, add_deletion, add_target, is_all, may_delete, write_new
 from launcher.cli.layout import filled, print_table
 from launcher.cli.output import print_json
 
@@ -35,11 +35,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         actions[name].add_argument("id", metavar="ID", help="as `chats` shows it, or how it begins")
     actions["search"].add_argument("words", nargs="+", metavar="TEXT", help="parts of words")
     add_target(actions["export"])
-    actions["delete"].add_argument("ids", nargs="+", metavar="ID", help='as `chats` shows them, or "all"')
+    add_deletion(actions["delete"], 'as `chats` shows them, or "all"')
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Do what `options.action` names. Exit code 1 when a search found nothing."""
+    """Do what `options.action` names. Exit code 1 when a search found nothing, and for no as an answer."""
+    if options.action == "delete" and not await may_delete(options, "conversations"):
+        return 1
     return await asyncio.to_thread(_run, options)
 
 
@@ -108,8 +110,11 @@ def _export(conversations: Conversations, options: argparse.Namespace) -> int:
 
 
 def _delete(conversations: Conversations, options: argparse.Namespace) -> int:
-    everything = options.ids == ["all"]
-    ids = [each.id for each in conversations.all()] if everything else [conversations.id_of(id_) for id_ in options.ids]
+    ids = (
+        [each.id for each in conversations.all()]
+        if is_all(options)
+        else [conversations.id_of(id_) for id_ in options.ids]
+    )
     count = conversations.delete(list(dict.fromkeys(ids)))
     if options.json:
         print_json({"deleted": count})

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line, prose
-from launcher.cli.actions import add_actions, add_target, write_new
+from launcher.cli.actions import add_actions, add_deletion, add_target, is_all, may_delete, write_new
 from launcher.cli.layout import filled, print_table
 from launcher.cli.output import count, print_json
-from launcher.cli.typed import can_ask, typed_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,10 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         actions[name].add_argument("id", metavar="ID", help=_WHAT)
     for name in ("export", "share"):
         add_target(actions[name])
-    actions["delete"].add_argument(
-        "ids", nargs="+", metavar="ID", help='as `history` shows them, or "all", with all counts of use'
-    )
-    actions["delete"].add_argument("--yes", action="store_true", help='delete "all" without asking')
+    add_deletion(actions["delete"], 'as `history` shows them, or "all", with all counts of use')
 
 
 def _take_filters(parser: argparse.ArgumentParser, default: object = None) -> None:
@@ -79,7 +75,7 @@ def _since(text: str) -> float:
 
 async def run(options: argparse.Namespace) -> int:
     """Do what `options.action` names."""
-    if options.action == "delete" and _is_all(options) and not options.yes and not await _agreed(options):
+    if options.action == "delete" and not await may_delete(options, "measurements, and all counts of use"):
         return 1
     return await asyncio.to_thread(_run, options)
 
@@ -189,20 +185,8 @@ def _write(history: History, options: argparse.Namespace, write: Callable[[Sessi
     return 0
 
 
-def _is_all(options: argparse.Namespace) -> bool:
-    return bool(options.ids == ["all"])
-
-
-async def _agreed(options: argparse.Namespace) -> bool:
-    """Ask whether all is to be deleted. Raises BadOption where nobody can be asked."""
-    if options.json or not can_ask():
-        raise BadOption("This deletes all measurements, and all counts of use.", "Say so with --yes.")
-    print("Delete all measurements, and all counts of use? [y/N] ", end="", file=sys.stderr, flush=True)
-    return (await typed_line()).strip().lower() in (b"y", b"yes")
-
-
 def _delete(history: History, options: argparse.Namespace) -> int:
-    everything = _is_all(options)
+    everything = is_all(options)
     ids = [each.id for each in history.find()] if everything else [history.id_of(id_) for id_ in options.ids]
     deleted = history.delete(list(dict.fromkeys(ids)))
     if everything:

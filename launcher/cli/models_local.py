@@ -14,7 +14,7 @@ from launcher.cli.bar import Bar, size
 from launcher.cli.layout import filled, print_table
 from launcher.cli.models_folders import leftover_json, tell_leftovers
 from launcher.cli.output import print_json
-from launcher.cli.typed import can_ask, typed_line
+from launcher.cli.typed import agreed, can_ask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -337,6 +337,4 @@ async def _agreed(paths: Sequence[Path], n_bytes: int, as_json: bool) -> bool:
     for path in paths:
         print(one_line(str(path), 4_096), file=sys.stderr)
     which = "these files" if len(paths) > 1 else "it"
-    print(f"Delete {which}? {size(n_bytes)} become free. [y/N] ", end="", file=sys.stderr)
-    sys.stderr.flush()
-    return (await typed_line()).strip().lower() in (b"y", b"yes")
+    return await agreed(f"Delete {which}? {size(n_bytes)} become free.")

@@ -24,10 +24,11 @@ from launcher.cli.tune_lines import (
     name_words,
     next_words,
     print_level,
+    shell_word,
     time_words,
     trial_json,
 )
-from launcher.cli.typed import can_ask, typed_line
+from launcher.cli.typed import agreed, can_ask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vary",
         metavar="NAME,...",
-        help="what may change beside the draft length: kv, ubatch, n_cpu_moe, threads, p_min, draft_sampling, ngram, "
+        help="what may change beside the draft length: kv, ubatch, n-cpu-moe, threads, p-min, draft-sampling, ngram, "
         "or none (default: what is likely to matter here)",
     )
     parser.add_argument("--ctx", type=tokens, metavar="N", help="context in tokens (default: as it was served last)")
@@ -100,7 +101,7 @@ async def run(options: argparse.Namespace) -> int:
     await _show_plan(prepared, kept, as_json=options.json)
     if options.vary and not options.json:
         _show_unvaried(prepared, _names(options.vary))
-    if not (options.yes or options.json or kept) and can_ask() and not await _agreed():
+    if not (options.yes or options.json or kept) and can_ask() and not await agreed("Begin?", usual=True):
         return 1
     done = len(kept.state.trials) if kept else 0
     show = Lines(prepared, done) if not options.json else JsonLines(prepared)
@@ -139,7 +140,8 @@ def _kept(options: argparse.Namespace) -> KeptTune:
     tunes = kept_tunes()
     if not tunes:
         raise BadOption(
-            "There is no tune to go on with.", f"Begin one: `mtp-launcher tune {options.model or 'MODEL'}`."
+            "There is no tune to go on with.",
+            f"Begin one: `mtp-launcher tune {shell_word(options.model) if options.model else 'MODEL'}`.",
         )
     if options.model is not None:
         kept = kept_tune(usual_options(options.model).model)
@@ -147,7 +149,7 @@ def _kept(options: argparse.Namespace) -> KeptTune:
             others = ", ".join(one_line(each.model) for each in tunes)
             raise BadOption(
                 f"There is no tune of {one_line(options.model)} to go on with; there is one of {others}.",
-                f"Begin one: `mtp-launcher tune {options.model}`.",
+                f"Begin one: `mtp-launcher tune {shell_word(options.model)}`.",
             )
         return kept
     if options.apply and tunes[0].verdict is not None and is_decided(tunes[0].verdict):
@@ -245,7 +247,7 @@ async def _show_plan(prepared: Prepared, kept: KeptTune | None, *, as_json: bool
         print(
             filled(
                 f"This replaces the paused tune of this model ({lost}). To go on with that instead: "
-                f"`mtp-launcher tune {one_line(prepared.model)} --continue`.",
+                f"`mtp-launcher tune {shell_word(prepared.model)} --continue`.",
                 "  note      ",
             )
         )
@@ -255,7 +257,7 @@ async def _show_plan(prepared: Prepared, kept: KeptTune | None, *, as_json: bool
 
 
 def _names(text: str) -> list[str]:
-    return [] if text == "none" else text.split(",")
+    return [] if text == "none" else [name.strip().lower().replace("-", "_") for name in text.split(",")]
 
 
 def _show_unvaried(prepared: Prepared, names: Sequence[str]) -> None:
@@ -264,8 +266,3 @@ def _show_unvaried(prepared: Prepared, names: Sequence[str]) -> None:
     if lone := [name_words(name) for name in names if name not in varied]:
         said = f"{', '.join(lone)}: this model, engine and computer leave nothing to choose, so it is not varied."
         print(filled(said, "  note      "), flush=True)
-
-
-async def _agreed() -> bool:
-    print("Begin? [Y/n] ", end="", file=sys.stderr, flush=True)
-    return (await typed_line()).strip().lower() in (b"", b"y", b"yes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -186,14 +187,19 @@ AIM_WORDS = {"speed": "tokens/s", "answer": "time to the whole answer", "energy"
 
 def more_words(model: str) -> str:
     """Return how a tune that came to no decision is given more time."""
-    return f"More time: `mtp-launcher tune {one_line(model)} --continue --budget MIN`, counted from its beginning."
+    return f"More time: `mtp-launcher tune {shell_word(model)} --continue --budget MIN`, counted from its beginning."
 
 
 def next_words(model: str, *, applied: bool) -> str:
     """Return what can be done with a verdict."""
     if applied:
-        return f"It is kept: `mtp-launcher serve {model}` starts the model so."
-    return f"Keep it for the model's next start: `mtp-launcher tune {one_line(model)} --continue --apply`."
+        return f"It is kept: `mtp-launcher serve {shell_word(model)}` starts the model so."
+    return f"Keep it for the model's next start: `mtp-launcher tune {shell_word(model)} --continue --apply`."
+
+
+def shell_word(model: str) -> str:
+    """Return a model's name or path as it is typed in a shell: one with a space is quoted."""
+    return shlex.quote(one_line(model))
 
 
 def name_words(name: str) -> str:

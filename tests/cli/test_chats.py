@@ -1,6 +1,7 @@
 """`mtp-launcher chats` as a user types it."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,30 @@ def test_one_is_exported(two: tuple[str, str], tmp_path: Path, ending: str) -> N
 def test_they_are_deleted(two: tuple[str, str]) -> None:
     assert answer("delete", "aaa")["deleted"] == 1
     assert [each["id"] for each in answer()["conversations"]] == ["bbb222"]
-    assert run("delete", "all").stdout == "Deleted 1 conversation.\n"
+    unasked = run("delete", "all")
+    assert unasked.returncode == 1
+    assert "This deletes all conversations.\n       Say so with --yes." in unasked.stderr
+    assert answer("delete", "all")["error"]["code"] == "bad_option"
+    assert len(answer("list")["conversations"]) == 1
+    assert run("delete", "all", "--yes").stdout == "Deleted 1 conversation.\n"
     assert answer("list")["conversations"] == []
+
+
+@pytest.mark.parametrize(("typed", "left"), [("\n", 2), ("n\n", 2), ("Y\n", 0)])
+def test_on_a_terminal_all_is_asked_about(two: tuple[str, str], typed: str, left: int) -> None:
+    controlling, terminal = os.openpty()
+    command = [*forked.COMMAND, "chats", "delete", "all"]
+    with subprocess.Popen(command, stdin=terminal, stderr=terminal, stdout=subprocess.PIPE) as program:
+        os.close(terminal)
+        said = b""
+        while not said.endswith(b"[y/N] "):
+            said += os.read(controlling, 1_000)
+        os.write(controlling, typed.encode())
+        program.communicate(timeout=60)
+    os.close(controlling)
+    assert said == b"Delete all conversations? [y/N] "
+    assert program.returncode == (1 if left else 0)
+    assert len(answer("list")["conversations"]) == left
 
 
 def test_one_that_is_not_there_is_told(two: tuple[str, str]) -> None:

@@ -1,11 +1,12 @@
 """What a tune prints, in words for people who do not know it."""
 
+import shlex
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from launcher.cli.tune_lines import time_words
+from launcher.cli.tune_lines import more_words, next_words, time_words
 
 
 @pytest.mark.parametrize(("restart_s", "said"), [(0.2, "6 starts of less than 1 s"), (8.7, "6 starts of 9 s")])
@@ -16,6 +17,14 @@ def test_a_start_never_takes_no_time(restart_s: float, said: str) -> None:
 def test_a_rate_is_written_in_full() -> None:
     said = [time_words(prepared_at(rate, 1.0)).rpartition(" at ")[2] for rate in (1_199.6, 96.44, 8.125, 123_456.0)]
     assert said == [f"{rate} tokens/s" for rate in ("1,200", "96.4", "8.12", "123,000")]
+
+
+def test_what_is_to_be_typed_next_is_one_word_a_shell() -> None:
+    path = "/home/jane/My models/a.gguf"
+    for said in (more_words(path), next_words(path, applied=False), next_words(path, applied=True)):
+        verb = shlex.split(said.split("`")[1])
+        assert path in verb
+    assert next_words("demo", applied=True) == "It is kept: `mtp-launcher serve demo` starts the model so."
 
 
 def prepared_at(rate: float, restart_s: float) -> Any:  # noqa: ANN401 -- as much of Prepared as is told
