@@ -25,9 +25,10 @@ from launcher.tuning.history_records import Session
 from launcher.tuning.records import Settings, Value
 from launcher.tuning.report import started, words
 from launcher.tuning.report_compare import Start, speedup_of_starts
-from launcher.tuning.share import bytes_of, without_person
+from launcher.tuning.share import bytes_of, without_own, without_person
 from launcher.tuning.space import DRAFT, Key, draft_of, key
 from launcher.tuning.verdict import MARGIN
+from launcher.tuning.workloads import workloads
 
 _LOCK_S = 5.0
 _APART = 1_000_000
@@ -115,8 +116,13 @@ class MachinePreset(_Frozen):
 
     def exported(self) -> str:
         """Return it as the text of a file for another machine, without personal data."""
-        data = without_person(self.model_dump(mode="json", exclude={"path", "verified_by"}))
-        return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
+        data = self.model_dump(mode="json", exclude={"path", "verified_by"})
+        evidence = data["evidence"]
+        evidence["environment"]["model"]["file"] = None
+        if evidence["workload"] not in {each.name for each in workloads()}:
+            said = {name: evidence[name] for name in ("sentence", "because", "workload")}
+            evidence |= without_own(said, evidence["workload"])
+        return json.dumps(without_person(data), ensure_ascii=False, indent=1) + "\n"
 
 
 class _File(BaseModel):

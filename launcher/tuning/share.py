@@ -36,6 +36,11 @@ _PATH = re.compile(r"(?<![\w/.~:])(?:~|[A-Za-z]:)?(?:[/\\]+[^\s/\\'\"<>|:*?]+){2
 _URL = re.compile(r"\bhttps?://[^\s'\"<>,)]+", re.IGNORECASE)
 OWN_PROMPTS = "own prompts"
 """What prompts of the user's own are called in a file for others."""
+_OF_WHAT = re.compile(r", (?:fill|context|streams|load)$")
+"""What a curve and a load put behind the name of their workload."""
+_PLACES = {", fill": re.compile(r" at \d+$"), ", streams": re.compile(r" \d+$")}
+"""And a curve behind the names of its prompts."""
+_NAMED = ("name", "workload")
 _KERNEL = re.compile(r"(kernel \d+\.\d+)\S*")
 
 
@@ -104,18 +109,17 @@ def anonymous(
     those of who runs this where they are None. Of times only the day is left, and how long things took; of the kernel
     its two first numbers.
     """
-
-    names = _names_of_own(session)
+    own, names = _names_of_own(session)
 
     def clean(value: Any) -> Any:  # noqa: ANN401 -- any JSON value
-        return without_person(_renamed(value, names), user=user, host=host, home=home)
+        return without_person(value, user=user, host=host, home=home)
 
     began_s = session.began_s // _DAY_S * _DAY_S
     first_s = min((run.began_s for run in session.runs), default=0.0)
     environment = TypeAdapter(Environment).validate_python(clean(session.environment.as_json()))
     return replace(
         session,
-        workload=clean(session.workload),
+        workload=clean(OWN_PROMPTS + session.workload.removeprefix(own) if own else session.workload),
         began_s=began_s,
         ended_s=None if session.ended_s is None else began_s + session.ended_s - session.began_s,
         environment=replace(
@@ -124,11 +128,11 @@ def anonymous(
             model=replace(environment.model, file=None),
         ),
         settings=clean(session.settings),
-        result=clean(session.result),
+        result=clean(without_own(session.result, own)),
         runs=tuple(
             replace(
                 run,
-                prompt=clean(run.prompt),
+                prompt=clean(names.get(run.prompt, run.prompt)),
                 settings=clean(run.settings),
                 began_s=round(run.began_s - first_s, 3),
                 spoilt=clean(run.spoilt),
@@ -139,24 +143,36 @@ def anonymous(
     )
 
 
-def _names_of_own(session: Session) -> dict[str, str]:
-    """Return other names for a workload and prompts that did not come with the program."""
-    if not session.workload or session.workload in {each.name for each in workloads()}:
-        return {}
-    prompts = list(dict.fromkeys(run.prompt for run in session.runs))
-    return {prompt: f"prompt {number}" for number, prompt in enumerate(prompts, 1)} | {session.workload: OWN_PROMPTS}
+def _names_of_own(session: Session) -> tuple[str, dict[str, str]]:
+    """Return the name of a workload that did not come with the program, and other names for its prompts.
+
+    Empty for one that did, with prompts that did, too: a copy of it may have other prompts and the same name.
+    """
+    name, of_what = _parted(session.workload, _OF_WHAT)
+    prompts = {run.prompt: _parted(run.prompt, _PLACES.get(of_what)) for run in session.runs}
+    bare = dict.fromkeys(prompt for prompt, _ in prompts.values())
+    shipped = {prompt.name for each in workloads() if each.name == name for prompt in each.prompts}
+    if not name or (shipped and shipped.issuperset(bare)):
+        return "", {}
+    numbers = {prompt: number for number, prompt in enumerate(bare, 1)}
+    return name, {whole: f"prompt {numbers[prompt]}{place}" for whole, (prompt, place) in prompts.items()}
 
 
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401 -- any JSON value
-    """Return a value in which texts that are one of the names, or say of one what it is for, have the other."""
-    if isinstance(value, str):
-        for name, other in names.items():
-            value = other if value == name else value.replace(f" for {name}", f" for {other}")
-        return value
+def _parted(text: str, ending: re.Pattern[str] | None) -> tuple[str, str]:
+    found = ending.search(text) if ending else None
+    return (text[: found.start()], found[0]) if found else (text, "")
+
+
+def without_own(value: Any, own: str, of: str = "") -> Any:  # noqa: ANN401 -- any JSON value
+    """Return a JSON value without the name of the user's own workload, in its fields `of` names and in sentences."""
+    if isinstance(value, str) and own:
+        if of in _NAMED:
+            return OWN_PROMPTS if value == own else value
+        return re.sub(rf"(?<=\bfor ){re.escape(own)}(?!\w)", OWN_PROMPTS, value)
     if isinstance(value, Mapping):
-        return {_renamed(str(name), names): _renamed(inside, names) for name, inside in value.items()}
+        return {name: without_own(inside, own, str(name)) for name, inside in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_renamed(inside, names) for inside in value)
+        return type(value)(without_own(inside, own, of) for inside in value)
     return value
 
 

@@ -14,10 +14,17 @@ from launcher.engine.launch import ServeOptions, plan
 from launcher.machine.machine import read_machine
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import RUN_COLUMNS, Session
-from launcher.tuning.records import Run
+from launcher.tuning.records import Run, Settings
 from launcher.tuning.report_export import as_csv, as_markdown, writer_for
 from launcher.tuning.share import anonymous, as_json, read_file, shared_json
-from tests.tuning.measured import ENVIRONMENT, OFF, ON, run
+from tests.tuning.measured import ENVIRONMENT, OFF, ON
+from tests.tuning.measured import run as measured
+
+
+def run(rate: float | None, settings: Settings = OFF, *, prompt: str = "parser", **figures: object) -> Run:
+    """A run of a prompt that comes with the program."""
+    return measured(rate, settings, prompt=prompt, **figures)  # type: ignore[arg-type]
+
 
 SESSION = Session(
     "0123456789",
@@ -63,23 +70,35 @@ def told_of_a_person() -> Session:
         "serial number C02XK1ZZ, "
         "C:\\Users\\jane.doe\\x.gguf, de:ad:be:ef:00:01, 192.168.0.17, jane@example.org, key sk-proj-abcdefghijklm"
     )
-    result = {"sentence": "As jane.doe on JANES-TOWER.", "trials": [{"error": error, "~/x": "~/models/own/file.gguf"}]}
+    trials = [{"error": error, "/home/jane.doe/x": "~/models/own/file.gguf"}]
+    result = {"sentence": "As jane.doe on JANES-TOWER.", "trials": trials}
     runs = (
         run(50.0, prompt="/home/jane.doe/prompts/letter.txt", began_s=123_456.0),
         run(None, {"draft": 2, "extra": "--log-file /var/tmp/jane.doe/log"}, began_s=123_460.0, error=error),
         run(9.0, began_s=123_470.0, spoilt="Another program (/opt/doe/tower/game) used the GPU."),
     )
-    return replace(SESSION, environment=environment, workload="/home/jane.doe/p.txt", result=result, runs=runs)
+    settings = {"draft": 2, "extra": "--lora /home/jane.doe/own.gguf"}
+    return replace(SESSION, environment=environment, settings=settings, result=result, runs=runs)
 
 
-def test_nothing_personal_is_in_a_shared_file() -> None:
-    shared = anonymous(told_of_a_person(), user=USER, host=HOST, home=HOME)
+@pytest.mark.parametrize("workload", ["/home/jane.doe/p.txt", ""])
+def test_nothing_personal_is_in_a_shared_file(workload: str) -> None:
+    told = replace(told_of_a_person(), workload=workload)  # "": of prompts that no workload has
+    shared = anonymous(told, user=USER, host=HOST, home=HOME)
     text = as_json(shared).lower()
     assert [secret for secret in SECRETS if secret.lower() in text] == []
     assert "123456." not in text  # seconds since the computer was started
     assert "out of memory on [id]" in text
     assert shared.environment.system == "Debian GNU/Linux 13, kernel 6.12"
     assert [each.decode_rate for each in shared.runs] == [50.0, None, 9.0]
+
+
+@pytest.mark.parametrize(("user", "host"), [("debian", "nvidia.lan"), ("no", "4"), ("GNU", "linux")])
+def test_names_that_are_ordinary_words_or_within_others_hide_nothing(user: str, host: str) -> None:
+    shared = anonymous(SESSION, user=user, host=host, home=HOME)
+    assert shared.environment.gpus == ENVIRONMENT.gpus
+    assert shared.result["sentence"] == SESSION.result["sentence"]
+    assert ("Debian GNU/Linux 13" in shared.environment.system) is (user != "GNU")
 
 
 def test_figures_model_and_hardware_stay() -> None:
@@ -94,20 +113,70 @@ def test_figures_model_and_hardware_stay() -> None:
 def test_a_file_of_prompts_and_servers_beside_are_not_named() -> None:
     runs = tuple(replace(each, prompt=f"divorce {at}") for at, each in enumerate(SESSION.runs))
     result = {
+        "workload": {"name": "divorce", "version": 1},
         "url": "http://127.0.0.1:28536",
-        "against": [{"name": "http://my-server:11434/v1", "rate": 9.0}],
+        "against": ["http://my-server:11434/v1"],
         "sentence": "Draft 2 is 41 % faster than no MTP for divorce, beside http://10.1.2.3:80/v1, and so on.",
-        "prompts": {"divorce 0": 50.0},
     }
     shared = anonymous(replace(SESSION, workload="divorce", runs=runs, result=result))
     assert "divorce" not in as_json(shared)
     assert "http" not in as_json(shared)
     assert shared.workload == "own prompts"
-    assert shared.result["prompts"] == {"prompt 1": 50.0}
+    assert [each.prompt for each in shared.runs] == [f"prompt {number}" for number in range(1, len(runs) + 1)]
+    assert shared.result["workload"] == {"name": "own prompts", "version": 1}
     assert shared.result["sentence"] == (
         "Draft 2 is 41 % faster than no MTP for own prompts, beside [address], and so on."
     )
     assert anonymous(SESSION).workload == SESSION.workload
+
+
+@pytest.mark.parametrize(
+    ("of_what", "asked", "left"),
+    [
+        (", fill", ("parser", "parser at 4096"), ("prompt 1", "prompt 1 at 4096")),
+        (", context", ("parser",), ("prompt 1",)),
+        (", streams", ("parser 1", "query 2"), ("prompt 1 1", "prompt 2 2")),
+        (", load", ("parser",), ("prompt 1",)),
+    ],
+)
+def test_curves_and_loads_keep_what_they_are_of(of_what: str, asked: tuple[str, ...], left: tuple[str, ...]) -> None:
+    runs = tuple(run(50.0, prompt=prompt) for prompt in asked)
+    shipped = anonymous(replace(SESSION, workload=f"code{of_what}", runs=runs))
+    assert shipped.workload == f"code{of_what}"
+    assert [each.prompt for each in shipped.runs] == list(asked)
+    own = anonymous(replace(SESSION, workload=f"divorce{of_what}", runs=runs))
+    assert own.workload == f"own prompts{of_what}"
+    assert tuple(each.prompt for each in own.runs) == left
+
+
+def test_a_copy_of_a_workload_with_other_prompts_is_ones_own() -> None:
+    shared = anonymous(replace(SESSION, runs=(run(50.0), run(50.0, prompt="my divorce"))))
+    assert shared.workload == "own prompts"
+    assert [each.prompt for each in shared.runs] == ["prompt 1", "prompt 2"]
+    assert shared.result["sentence"].endswith(" for own prompts.")
+
+
+@pytest.mark.parametrize("name", ["model", "on", "system", "engine", "draft"])
+def test_only_names_of_prompts_are_replaced(name: str) -> None:
+    """Whatever the user's files are called, all else stays."""
+    result = {
+        "mtp": "on",
+        "model": "A",
+        "draft": 2,
+        "because": f"It is forlorn, therefor {name}, and for {name}s too.",
+        "sentence": "No.",
+    }
+    shared = anonymous(
+        replace(SESSION, workload=name, runs=(run(50.0, prompt="2"), run(9.0, prompt="1")), result=result)
+    )
+    assert shared.result == result
+    assert shared.environment.engine == ENVIRONMENT.engine
+    assert [each.prompt for each in shared.runs] == ["prompt 1", "prompt 2"]
+
+
+def test_the_name_of_the_models_file_stays_here() -> None:
+    environment = replace(ENVIRONMENT, model=replace(ENVIRONMENT.model, file="for-my-divorce.gguf"))
+    assert anonymous(replace(SESSION, environment=environment)).environment.model.file is None
 
 
 async def test_a_measurement_of_this_very_machine_tells_nothing_of_it(demo_model: Path, tmp_path: Path) -> None:
@@ -166,7 +235,7 @@ def test_csv_has_a_line_for_each_run() -> None:
     assert "'=cmd|'x'" in lines
     head, first, *rest = lines.split("\r\n")
     assert head.endswith("drafted_at_1,drafted_at_2,accepted_at_1,accepted_at_2,set_draft,set_kv")
-    assert first.startswith("code,5000.0,2.5,40,0,250,900.0,50.0,0.25,")
+    assert first.startswith("parser,5000.0,2.5,40,0,250,900.0,50.0,0.25,")
     assert first.endswith(",,,,,,,0,q8_0")
     assert rest[2].endswith("200,150,100,100,90,60,2,q8_0")
     assert '"a, ""b""\nc"' in rest[-2]
