@@ -34,7 +34,6 @@ def _run(options: argparse.Namespace) -> int:
     from launcher.tuning.history import History
     from launcher.tuning.history_environment import clauses
     from launcher.tuning.history_named import session_named, split_choice
-    from launcher.tuning.report_compare import percent_faster
     from launcher.tuning.report_export import interval, title
     from launcher.tuning.report_two import two
     from launcher.tuning.statistics import LEVEL
@@ -52,7 +51,7 @@ def _run(options: argparse.Namespace) -> int:
         print(filled(clauses([difference]), "   different: "))
     rows = [("SETTINGS", "A TOKENS/S", "B TOKENS/S", "B AGAINST A")]
     for each in found.rows:
-        ratio = percent_faster(each.speedup.ratio) if each.speedup else "one of them has no run that counts"
+        ratio = each.sentence or "one of them has no run that counts"
         rows.append((each.label, interval(each.first.decode), interval(each.second.decode), ratio))
     print_table(rows, right={1, 2})
     print(filled(LEVEL, "  "))

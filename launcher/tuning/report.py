@@ -14,7 +14,7 @@ from typing import Any
 
 from launcher.monitor.meter import Acceptance, total
 from launcher.tuning.records import Run, Settings, Value
-from launcher.tuning.report_compare import FEWEST_STARTS, Start, speedup_of_starts
+from launcher.tuning.report_compare import Start, speedup_of_starts
 from launcher.tuning.space import DRAFT, draft_of, key
 from launcher.tuning.statistics import CONFIDENCE, Interval, rate_interval, t_quantile
 
@@ -208,11 +208,8 @@ def _row(starts: Sequence[Start], base: Sequence[Start], *, by_start: bool) -> R
 
     measured = [run for run in counted if run.energy_j is not None and run.reply_tokens]
     hot = [run.temperature_c for run in counted if run.temperature_c is not None]
-    speedup = speedup_of_starts(base, starts) if counted and any(start.rate for start in base) else None
-    told = [sum(start.rate is not None for start in each) for each in (starts, base)]
-    ratio = speedup.ratio if speedup else None
-    if ratio is not None and by_start and min(told) < FEWEST_STARTS:
-        ratio = replace(ratio, low=0.0, high=math.inf)
+    able = counted and any(start.rate for start in base)
+    speedup = speedup_of_starts(base, starts, by_start=by_start) if able else None
     return Row(
         settings=runs[0].settings,
         runs=len(counted),
@@ -227,8 +224,8 @@ def _row(starts: Sequence[Start], base: Sequence[Start], *, by_start: bool) -> R
         if measured
         else None,
         temperature_c=max(hot, default=None),
-        speedup=ratio,
-        starts=told[0],
+        speedup=speedup.ratio if speedup else None,
+        starts=sum(start.rate is not None for start in starts),
     )
 
 

@@ -11,7 +11,7 @@ speeds, which asks for no equal spread (B. L. Welch, Biometrika 34, 1947).
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launcher.tuning.records import Run
 from launcher.tuning.statistics import CONFIDENCE, Interval, Pair, exponential, paired_speedup, t_quantile
@@ -53,17 +53,24 @@ class Start:
 
 
 def speedup_of_starts(
-    baseline: Sequence[Start], candidate: Sequence[Start], *, together: bool = True, confidence: float = CONFIDENCE
+    baseline: Sequence[Start],
+    candidate: Sequence[Start],
+    *,
+    together: bool = True,
+    by_start: bool = False,
+    confidence: float = CONFIDENCE,
 ) -> Speedup:
     """Return how many times as fast the candidate's starts were; `together` means: of one measurement, taking turns.
 
-    Raises ValueError when one of them has no run that counts.
+    `by_start` gives no limits where there are fewer than FEWEST_STARTS on a side: replies of one start do not show how
+    starts differ. Raises ValueError when one of them has no run that counts.
     """
     before = {start.number: rate for start in baseline if (rate := start.rate)}
     after = {start.number: rate for start in candidate if (rate := start.rate)}
     if min(len(before), len(after)) < FEWEST_STARTS:
         runs = [[run for start in each for run in start.runs] for each in (baseline, candidate)]
-        return speedup(*runs, together=together, confidence=confidence)
+        found = speedup(*runs, together=together, confidence=confidence)
+        return replace(found, ratio=replace(found.ratio, low=0.0, high=math.inf)) if by_start else found
     pairs = _neighbours(before, after) if together else []
     if len(pairs) >= FEWEST_STARTS and 2 * len(pairs) >= min(len(before), len(after)):
         return Speedup(paired_speedup(pairs, confidence), paired=True)

@@ -1,5 +1,6 @@
 """Two measurements beside each other: what differs between them, and how many times as fast the second is."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,7 @@ from launcher.base.errors import BadOption
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Settings
 from launcher.tuning.report import Row, report, row_data, started, words
-from launcher.tuning.report_compare import Speedup, Start, percent_faster, speedup_of_starts
+from launcher.tuning.report_compare import FEWEST_STARTS, Speedup, Start, percent_faster, speedup_of_starts
 from launcher.tuning.space import DRAFT, Key, key
 
 
@@ -16,12 +17,24 @@ from launcher.tuning.space import DRAFT, Key, key
 class Beside:
     """Settings of the first measurement and of the second, their figures, and how many times as fast the second is.
 
-    `speedup` is None where one of them has no run that counts.
+    `speedup` is None where one of them has no run that counts; it has limits from FEWEST_STARTS starts of each.
     """
 
     first: Row
     second: Row
     speedup: Speedup | None
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether it is known between which limits the speed-up lies."""
+        return self.speedup is not None and math.isfinite(self.speedup.ratio.high)
+
+    @property
+    def sentence(self) -> str | None:
+        """The speed-up in words."""
+        if self.speedup is None or self.has_limits:
+            return percent_faster(self.speedup.ratio) if self.speedup else None
+        return f"{self.speedup.ratio.estimate:.2f} times as fast (too few starts for limits)"
 
     @property
     def label(self) -> str:
@@ -56,7 +69,7 @@ class Two:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know of how it was compared."""
-        kinds = {row.speedup.paired for row in self.rows if row.speedup}
+        kinds = {row.speedup.paired for row in self.rows if row.speedup and row.has_limits}
         notes = []
         if self.first.id == self.second.id and (own := tune_note(self.first)):
             notes.append(f"{own} It says: {self.first.result['sentence']}")
@@ -66,7 +79,12 @@ class Two:
             )
         if False in kinds:
             notes.append("Compared as two groups (Welch's t test on the logarithms of the speeds).")
-        if self.first.id != self.second.id and kinds:
+        if any(row.speedup and not row.has_limits for row in self.rows):
+            notes.append(
+                f"Limits take {FEWEST_STARTS} starts of each: the replies of one do not show how starts differ. `tune` "
+                "starts settings again and again, in turns."
+            )
+        if self.first.id != self.second.id and any(row.speedup for row in self.rows):
             notes.append("They were measured at different times: what had changed by then is in the difference.")
         return tuple(notes)
 
@@ -83,7 +101,7 @@ class Two:
                     "ratio": row.speedup.ratio.as_json() if row.speedup else None,
                     "paired": row.speedup.paired if row.speedup else None,
                     "told_apart": row.speedup.told_apart if row.speedup else None,
-                    "sentence": percent_faster(row.speedup.ratio) if row.speedup else None,
+                    "sentence": row.sentence,
                 }
                 for row in self.rows
             ],
@@ -136,13 +154,13 @@ def _other_prompts(first: Session, second: Session) -> tuple[str, ...]:
     if first.workload != second.workload:
         before, after = first.workload or "no workload", second.workload or "no workload"
         return (f"The prompts were those of {before} and are those of {after}.",)
-    same = asked & also or not (asked and also)
-    return () if same else (f"The prompts of {first.workload} were others then.",)
+    return () if asked & also else (f"The prompts of {first.workload} were others then.",)
 
 
 def _beside(one: _Group, other: _Group, *, together: bool) -> Beside:
     able = one.row.runs and other.row.runs
-    return Beside(one.row, other.row, speedup_of_starts(one.starts, other.starts, together=together) if able else None)
+    found = speedup_of_starts(one.starts, other.starts, together=together, by_start=True) if able else None
+    return Beside(one.row, other.row, found)
 
 
 def _same(ones: Sequence[_Group], others: Sequence[_Group], but_for: set[str]) -> list[tuple[_Group, _Group]]:

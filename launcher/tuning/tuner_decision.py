@@ -3,14 +3,12 @@
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from launcher.tuning.plan_of_trials import FEWEST_PAIRS, MOST_PAIRS, balanced_orders
 from launcher.tuning.records import Settings
 from launcher.tuning.space import draft_of, key
 from launcher.tuning.statistics import pairs_needed
 from launcher.tuning.tuner_course import Course
-from launcher.tuning.tuner_explore import LEAST_MORE
 from launcher.tuning.tuner_questions import ERROR, Measured, Question, Questions
 from launcher.tuning.tuner_state import Stage
 from launcher.tuning.verdict import MARGIN, Verdict
@@ -32,19 +30,7 @@ async def decide(course: Course) -> Verdict:
     gains = [] if off is None else [Question(each, baseline) for each in (off, on) if each is not None]
     questions = Questions(mtp, tuple(gains))
     await _compare(course, questions)
-    verdict = await asyncio.to_thread(made, course, questions)
-    if verdict.mtp == "undecided" and verdict.speedup is None:
-        verdict = replace(verdict, because=_too_short(course))
-    return verdict
-
-
-def _too_short(course: Course) -> str:
-    """Return what the least of a comparison takes at the speed that was measured."""
-    minutes = math.ceil((course.trials[0].seconds + LEAST_MORE * course.visit_s) / 60)
-    return (
-        f"A trial takes {course.visit_s:.0f} s here, and a verdict takes {1 + LEAST_MORE} of them at least, which is "
-        f"{minutes} min."
-    )
+    return await asyncio.to_thread(made, course, questions)
 
 
 def choose(course: Course) -> tuple[Settings | None, Settings | None]:

@@ -142,11 +142,16 @@ def sentence(
     values: tuple[float, float] | None,
     more: Sequence[str] = (),
     used_s: float = 0.0,
+    *,
+    lost: bool = False,
 ) -> str:
-    """Return the verdict in words. `values` are the goal's with MTP and without, `text` is the workload's name."""
+    """Return the verdict in words. `values` are the goal's with MTP and without, `text` is the workload's name.
+
+    `lost` is whether nothing could be compared because starts failed or were spoilt.
+    """
     if mtp is None:
-        said = "Leave MTP off: it could not be served." if answer == "off" else "Undecided: the time was too short."
-        return " ".join((said, *more))
+        undecided = "Undecided: too few starts could be compared." if lost else "Undecided: the time was too short."
+        return " ".join(("Leave MTP off: it could not be served." if answer == "off" else undecided, *more))
     draft, off = f"draft {draft_of(mtp.candidate)}", "no MTP"
     against = ""
     if values:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from launcher.tuning.records import Settings
 from launcher.tuning.space import draft_of, key
 from launcher.tuning.tuner_course import Course
+from launcher.tuning.tuner_explore import LEAST_MORE
 from launcher.tuning.tuner_questions import ERROR, Question, Questions
-from launcher.tuning.tuner_state import Stage, Trial
+from launcher.tuning.tuner_state import Fault, Stage, Trial
 from launcher.tuning.verdict import Answer, Compared, Verdict, not_distinguishable, recommended, sentence, why
 
 _ANSWERS: dict[bool | None, Answer] = {True: "on", False: "off", None: "undecided"}
@@ -26,9 +27,12 @@ def made(course: Course, questions: Questions) -> Verdict:
         answer = "undecided"
         compared = next((each.found for each in questions.gains if each.candidate is mtp.candidate), None)
     more, values, because = [], None, _why_not_served(course)
+    lost = [] if mtp is None or compared else _lost(course)
     if mtp is not None:
         on, off = _of(course.trials, mtp.candidate), _of(course.trials, mtp.against)
         because = why(on, off, {} if answer == "on" else _no_room(course, mtp))
+        if compared is None:
+            because = _why_lost(course, lost) if lost else _too_short(course)
         values = _values(course, compared) if compared and on and off else None
         rivals = _rivals(course, mtp.candidate) if answer == "on" else []
         if rivals:
@@ -43,7 +47,9 @@ def made(course: Course, questions: Questions) -> Verdict:
         ci_low=compared.ratio.low if compared else None,
         ci_high=compared.ratio.high if compared else None,
         confidence=compared.confidence if compared else 1 - ERROR,
-        sentence=sentence(answer, goal, course.workload.name, compared, values, more, course.state.used_s),
+        sentence=sentence(
+            answer, goal, course.workload.name, compared, values, more, course.state.used_s, lost=bool(lost)
+        ),
         because=because,
         gain=gain,
         shown=shown,
@@ -105,6 +111,29 @@ def _no_room(course: Course, mtp: Question) -> Settings:
     return {name: value for name, value in mtp.against.items() if name in ours and mtp.candidate[name] != value}
 
 
+def _lost(course: Course) -> list[Trial]:
+    """Return the starts that were made to compare, and gave nothing, though there was time for them."""
+    return [trial for trial in _fresh(course.trials) if trial.error and trial.fault is not Fault.TIME]
+
+
+def _why_lost(course: Course, lost: Sequence[Trial]) -> str:
+    fresh = _fresh(course.trials)
+    return " ".join((f"{len(lost)} of {len(fresh)} starts to compare gave nothing.", lost[-1].error or ""))
+
+
+def _fresh(trials: Sequence[Trial]) -> list[Trial]:
+    return [trial for trial in trials if trial.stage in (Stage.VERIFY, Stage.CONFIRM)]
+
+
+def _too_short(course: Course) -> str:
+    """Return what the least of a comparison takes at the speed that was measured."""
+    minutes = math.ceil((course.trials[0].seconds + LEAST_MORE * course.visit_s) / 60)
+    return (
+        f"A trial takes {course.visit_s:.0f} s here, and a verdict takes {1 + LEAST_MORE} of them at least, which is "
+        f"{minutes} min."
+    )
+
+
 def _why_not_served(course: Course) -> str:
     errors = [trial.error for trial in course.trials if trial.error and draft_of(trial.settings)]
     return errors[-1] if errors else "No draft length fits into the memory beside these settings."
@@ -130,6 +159,7 @@ def _values(course: Course, compared: Compared) -> tuple[float, float] | None:
 def _score(course: Course, settings: Settings) -> float | None:
     """Return the mean score over the starts that were made to compare; over all where there are none."""
     trials = _of(course.trials, settings)
-    fresh = [trial for trial in trials if trial.stage in (Stage.VERIFY, Stage.CONFIRM)] or trials
-    scores = [score for t in fresh for run in t.runs if (score := course.goal.score(run)) is not None]
+    scores = [
+        score for t in _fresh(trials) or trials for run in t.runs if (score := course.goal.score(run)) is not None
+    ]
     return statistics.fmean(scores) if scores else None

@@ -10,6 +10,7 @@ import pytest
 
 from launcher.base.errors import TuneMismatch
 from launcher.tuning.goal import Aim, Goal
+from launcher.tuning.other_requests import ASKED
 from launcher.tuning.plan_of_trials import most_explored
 from launcher.tuning.records import Prompt, Run, Settings
 from launcher.tuning.search import Assessment, Search
@@ -27,7 +28,7 @@ from launcher.tuning.tuner_events import (
 )
 from launcher.tuning.tuner_questions import Question
 from launcher.tuning.tuner_state import Fault, Stage, TuneState
-from tests.tuning.simulated import HOUR_S, MTP_WINS, Told, tuned
+from tests.tuning.simulated import HOUR_S, MTP_WINS, NO_ROOM, Told, tuned
 from tools.tuner_simulation.bench import SimulatedBench
 from tools.tuner_simulation.machine import Machine, draw
 from tools.tuner_simulation.run import WORK
@@ -87,6 +88,25 @@ def test_all_looks_together_use_no_more_than_the_chance_of_error() -> None:
     shares = [share_of_look(number) for number in range(40)]
     assert shares[:4] == pytest.approx([0.5, 0.3, 0.1, 0.05])
     assert sum(shares) <= 1
+
+
+@pytest.mark.parametrize(("number", "questions"), [(MTP_WINS, 1), (NO_ROOM, 3)])
+async def test_each_question_has_its_part_of_what_a_look_may_use_also_once_others_are_answered(
+    number: int, questions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[tuple[Question, float]] = []
+
+    def look(question: Question, _measured: object, confidence: float) -> None:
+        looks.append((question, confidence))
+        if question is not looks[0][0]:
+            question.answer = False  # which leaves the first one open
+
+    monkeypatch.setattr(Question, "look", look)
+    await tuned(number)
+    assert len({question for question, _ in looks}) == questions
+    told = list(dict.fromkeys(confidence for _, confidence in looks))
+    assert told == pytest.approx([1 - 0.05 * share / questions for share in (0.5, 0.3, 0.1)])
+    assert len(looks) == questions + 2
 
 
 @pytest.mark.parametrize("budget_s", [20, 60, 130, 200, 260, 300])
@@ -154,6 +174,31 @@ class Hangs(SimulatedBench):
             await asyncio.Event().wait()
 
 
+class Disturbed(SimulatedBench):
+    """A bench on which, from a certain moment, another program asks all the time."""
+
+    others = False
+
+    async def run(self, prompt: Prompt, *, seed: int) -> Run:
+        return replace(await super().run(prompt, seed=seed), spoilt=ASKED if self.others else None)
+
+
+async def test_where_too_few_starts_can_be_compared_that_is_said_and_not_that_time_was_short() -> None:
+    machine = draw(MTP_WINS)
+    bench = Disturbed(machine, seed=2)
+
+    def listen(event: TuneEvent) -> None:
+        bench.others |= isinstance(event, TrialPlanned) and event.stage is Stage.VERIFY
+
+    verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, on_event=listen, seed=3)
+    assert (verdict.mtp, verdict.speedup) == ("undecided", None)
+    assert verdict.sentence == "Undecided: too few starts could be compared."
+    compared = sum(trial.stage in (Stage.VERIFY, Stage.CONFIRM) for trial in verdict.trials)
+    assert verdict.because == (
+        f"{compared} of {compared} starts to compare gave nothing. Too many of its runs were spoilt. {ASKED}"
+    )
+
+
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.tuning.plan_of_trials._LEAST_GRACE_S", 0.02)
@@ -180,9 +225,11 @@ async def test_a_first_trial_that_does_not_end_is_ended_with_the_budget_and_can_
 @pytest.mark.usefixtures("short_grace")
 async def test_a_later_trial_that_does_not_end_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = draw(MTP_WINS)
-    monkeypatch.setattr(Course, "left_s", property(lambda course: 0.01 if len(course.trials) < 2 else 0.0))
+    left_s = (60.0, 0.01, 0.0)  # the first has all the time that a busy computer takes
+    monkeypatch.setattr(Course, "left_s", property(lambda course: left_s[min(len(course.trials), 2)]))
     monkeypatch.setattr(Course, "affords", lambda course, _trials=1: len(course.trials) < 2)
-    verdict = await tune(Hangs(machine, "start", lambda at: draft_of(at) > 0), machine.space(), WORK, Goal(), 9, seed=3)
+    bench = Hangs(machine, "start", lambda at: draft_of(at) > 0)
+    verdict = await tune(bench, machine.space(), WORK, Goal(), 0.1, seed=3)
     assert [trial.fault for trial in verdict.trials] == [Fault.NONE, Fault.TIME]
     assert (verdict.mtp, verdict.speedup) == ("undecided", None)
 
