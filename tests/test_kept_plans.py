@@ -51,6 +51,14 @@ def test_what_the_user_set_is_the_plans_with_all_that_follows_from_it(path: Path
     assert not found.with_kept(plan)
 
 
+def test_threads_alone_are_the_users_own_though_no_plan_has_any(path: Path) -> None:
+    (plan, *_), (found,) = kept({"threads": 3}, path)
+    assert found.settings == {"threads": 3}
+    assert found.mine == plan
+    assert found.with_kept(found.mine)
+    assert not found.with_kept(plan)
+
+
 def test_what_does_not_fit_any_more_is_told_and_not_taken(path: Path) -> None:
     plans, (found,) = kept({"ctx": 262_144, "ubatch": 4_096, "draft": 3}, path, this(8.0))
     assert found.mine is None

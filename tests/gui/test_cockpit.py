@@ -277,6 +277,7 @@ def test_panes_are_hidden_widened_and_remembered(page: CockpitPage, qtbot: QtBot
     while again.build_on():
         pass
     again.setParent(demo)
+    assert again._note.text() == page._note.text() != ""  # though it was told before the page was there
     assert not again.panes.shows("plots")
     qtbot.mouseClick(shown(page, "Plots"), Qt.MouseButton.LeftButton)
     demo.resize(940, 560)

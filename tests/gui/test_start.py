@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.base.errors import LauncherError
-from launcher.engine.settings import remembered
+from launcher.engine.settings import remember, remembered
 from launcher.first_steps import Stage, Step
 from launcher.gui import theme
 from launcher.gui.labels import Label
@@ -224,6 +224,16 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     assert launch is not None
     assert (launch.context, launch.options.draft) == (2_048, 3)
     assert remembered(model) == {"ctx": 2_048, "draft": 3, "kv": "f16", "ubatch": 512, "slots": 1}
+    window.controller.stop()
+    qtbot.waitUntil(lambda: window.controller.launch is None, timeout=60_000)
+    remember(model, {"threads": 3})  # which no plan names
+    choose(looked, qtbot, "mine")
+    assert looked.card.whose.text() == "As you set it the last time: 3 threads. The plan: threads left to the engine."
+    qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
+    assert looked.card.whose.text().startswith("As the plan says: threads left to the engine.")
+    assert not looked._with_kept
+    qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
+    assert looked._with_kept
 
 
 def test_pause_keeps_what_arrived_and_resume_goes_on(

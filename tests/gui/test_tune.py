@@ -22,6 +22,7 @@ from launcher.gui.tune.verdict import VerdictCard
 from launcher.gui.tune.workloads import WORKLOADS
 from launcher.gui.widgets.number import UNKNOWN
 from launcher.gui.window import Window
+from launcher.tuning.history import history_file
 from tests.gui.walk import clipped, hidden_by_parents
 
 ROWS = (
@@ -130,6 +131,19 @@ def test_a_budget_is_chosen(page: TunePage, qtbot: QtBot) -> None:
     qtbot.keyClick(page.budget.slider, Qt.Key.Key_Right)
     assert page.budget.value == 15
     assert "15 minutes" in page.budget.slider.accessibleDescription()
+
+
+def test_a_history_that_cannot_be_read_is_not_called_empty(page: TunePage, qtbot: QtBot) -> None:
+    qtbot.waitUntil(lambda: "yet" in page.verdict.sentence.text(), timeout=60_000)
+    history_file().mkdir(parents=True)
+    page.history.look()
+    qtbot.waitUntil(page.history.isVisible, timeout=60_000)
+    assert page.history.note.text().startswith("Measurements cannot be read from")
+    assert not page.history.table.isVisible()
+    assert page.verdict.sentence.text() == "Nothing is measured at the moment."
+    history_file().rmdir()
+    page.history.look()
+    qtbot.waitUntil(lambda: not page.history.isVisible(), timeout=60_000)
 
 
 def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from launcher import settings
+from launcher.engine.last import keep_last
 from launcher.engine.state import State
 from launcher.gui import theme
 from launcher.gui.tune.here_card import Here, HereCard
@@ -53,6 +54,15 @@ def test_a_preset_that_holds_is_shown(card: HereCard) -> None:
     assert not card.changed.isVisible()
     assert not card.measure.isVisible()
     assert not card.advice.isVisible()
+
+
+def test_what_cannot_be_found_out_says_why(card: HereCard, qtbot: QtBot) -> None:
+    card.show_here(Here(judged(PRESET, NEWER)))
+    keep_last("qwen3.6-35b-a3b-mtp")  # which was here then
+    card.look()
+    said = "qwen3.6-35b-a3b-mtp is not on this machine yet. Download it first, on Models."
+    qtbot.waitUntil(lambda: card.preset.text() == said, timeout=60_000)
+    assert not card.measure.isVisible()
 
 
 @pytest.mark.parametrize(

@@ -127,16 +127,15 @@ class CockpitPage(QWidget):
     def _show_launch(self, launch: object) -> None:
         """Be ready for a question."""
         self.show_view(self._controller.view)
-        self._note.setText(say(self._controller.note))
-        self._show_words(self._controller.view)
         if launch is not None and self.isVisible() and not self.controls.isAncestorOf(self.focusWidget()):
             QTimer.singleShot(0, self.chat.prompt, self.chat.prompt.setFocus)
 
     def _show_words(self, view: View) -> None:
         """Show the line beside the title and the one above the memory, where there is room for them."""
         self.head.show_subtitle("" if self._wordless else view.settings)
-        has_note = self._controller.launch is not None and bool(self._controller.note)
-        self._note.setVisible(has_note and self.memory.bar.has_legend)
+        note = self._controller.note if self._controller.launch is not None else ""
+        self._note.setText(say(note))
+        self._note.setVisible(bool(note) and self.memory.bar.has_legend)
 
     def _make_head(self) -> PageHead:
         self.head = PageHead(tr("Cockpit"), beside=True)

@@ -78,7 +78,7 @@ class Found:
 
     def kept_for(self, plan: Plan) -> KeptPlan | None:
         """Return what the user set otherwise than a plan, or than what it was made of."""
-        return next((each for each in self.kept if plan in (each.planned, each.mine)), None)
+        return next((each for each in self.kept if plan is each.planned or plan is each.mine), None)
 
     def with_other(self, plan: Plan, other: Plan) -> Found:
         """Return it with another plan in the place of one."""

@@ -95,7 +95,7 @@ class StartPage(QWidget):
     def _with_kept(self) -> bool:
         """Whether what is chosen is a plan with the user's own settings."""
         kept = self.found.kept_for(self.plan) if self.found is not None and self.plan is not None else None
-        return kept is not None and self.plan == kept.mine
+        return kept is not None and self.plan is not None and kept.with_kept(self.plan)
 
     def _take_other(self) -> None:
         """Take the plan's own settings in place of the user's, or the user's again."""
@@ -105,7 +105,7 @@ class StartPage(QWidget):
             return
         other = kept.planned if self._with_kept else kept.mine
         self.found = found.with_other(plan, other)
-        row = self.found.plans.index(other)
+        row = next(at for at, each in enumerate(self.found.plans) if each is other)
         self.table.show_plans(self.found.plans, several=found.question.family is None, row=row)
         self._choose(other)
 

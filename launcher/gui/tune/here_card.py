@@ -11,7 +11,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QCheckBox
 
 from launcher.gui.labels import Label, set_tip
-from launcher.gui.sentences import say
+from launcher.gui.sentences import say, say_error
 from launcher.gui.tune.tuning import options_here
 from launcher.gui.widgets import Card
 from launcher.gui.widgets.blocks import make_button
@@ -19,6 +19,7 @@ from launcher.gui.words import tr
 from launcher.settings_declared import ADVICE
 
 if TYPE_CHECKING:
+    from launcher.base.errors import LauncherError
     from launcher.gui.controller import Controller
     from launcher.machine_presets import Found
     from launcher.session import Session
@@ -70,7 +71,12 @@ class HereCard(Card):
         async def work(_tell: object) -> Here:
             return await _found(session, model)
 
-        self._controller.bridge.run(work, done=self.show_here, failed=lambda _: None)
+        self._controller.bridge.run(work, done=self.show_here, failed=self._fail)
+
+    def _fail(self, error: LauncherError) -> None:
+        """Say why nothing is known."""
+        self.show_here(Here())
+        self.preset.setText(say_error(error))
 
     def show_here(self, here: Here) -> None:
         """Show what is known."""

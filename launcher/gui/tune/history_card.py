@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QFileDialog, QHeaderView, QStyle
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.sentences import say
+from launcher.gui.sentences import say, say_error
 from launcher.gui.widgets import Card
 from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.widgets.rows import Cell, Column, Rows
@@ -21,6 +21,7 @@ from launcher.gui.words import tr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from launcher.base.errors import LauncherError
     from launcher.gui.controller import Controller
     from launcher.tuning.history_records import Session, Summary
 
@@ -40,12 +41,12 @@ def _columns() -> list[Column[Summary]]:
 
 
 class HistoryCard(Card):
-    """Hidden while there is nothing to list."""
+    """Hidden while there is nothing to list, and nothing to say of why."""
 
     chosen = Signal(object)
     """Session: with all its runs"""
     listed = Signal(bool)
-    """Whether anything was measured before"""
+    """Whether anything was measured before, or may have been: what is kept cannot be read"""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Measured before"))
@@ -59,7 +60,8 @@ class HistoryCard(Card):
         self.table.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.table.clicked.connect(lambda index: self._choose(index.row()))
         self.table.activated.connect(lambda index: self._choose(index.row()))
-        self.note = Label(tr("A row shows its figures above. `mtp-launcher compare` puts two beside each other."))
+        self._usual = tr("A row shows its figures above. `mtp-launcher compare` puts two beside each other.")
+        self.note = Label(self._usual)
         self.note.setObjectName("secondary")
         self.note.setFont(theme.font(theme.CAPTION_PX))
         self.note.setWordWrap(True)
@@ -79,9 +81,7 @@ class HistoryCard(Card):
 
     def look(self) -> None:
         """List what there is now."""
-        self._controller.bridge.run(
-            lambda _tell: asyncio.to_thread(_listed), done=self._show, failed=lambda _: self._show(())
-        )
+        self._controller.bridge.run(lambda _tell: asyncio.to_thread(_listed), done=self._show, failed=self._fail)
 
     def export(self, session: str) -> None:
         """Let the user choose a file, and write a measurement there."""
@@ -93,12 +93,17 @@ class HistoryCard(Card):
                 path = path.with_suffix(kind[kind.rfind(".") : -1])
             self._controller.bridge.run(lambda _tell: asyncio.to_thread(_export, session, path))
 
-    def _show(self, rows: Sequence[Summary]) -> None:
+    def _show(self, rows: Sequence[Summary], problem: str = "") -> None:
         self._model.show(rows)
         height = self.table.row_height * (len(rows) + 1) + 2 * self.table.frameWidth()
         self.table.setFixedHeight(height)
-        self.setVisible(bool(rows))
-        self.listed.emit(bool(rows))
+        self.table.setVisible(bool(rows))
+        self.note.setText(problem or self._usual)
+        self.setVisible(bool(rows or problem))
+        self.listed.emit(bool(rows or problem))
+
+    def _fail(self, error: LauncherError) -> None:
+        self._show((), say_error(error))
 
     def _choose(self, row: int) -> None:
         if 0 <= row < len(self.rows):
