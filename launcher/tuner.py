@@ -71,9 +71,7 @@ def keep_winner(options: ServeOptions, settings: Settings) -> None:
     """Keep what a tune recommends for the model's next start; of the last tune as this machine's preset, too."""
     remember(options.model, remembered(options.model) | lasting(settings))
     tune = kept_tune(options.model)
-    if tune is None or tune.verdict is None or tune.options.model != options.model:
-        return
-    if tune.verdict["settings"] != dict(settings):
+    if tune is None or tune.verdict is None or tune.verdict["settings"] != dict(settings):
         return
     try:
         keep_tuned(tune.session, options.model)

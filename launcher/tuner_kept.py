@@ -1,6 +1,7 @@
 """The last tune of each model, kept after each trial: what it needs to be continued, and its end."""
 
 import hashlib
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -121,12 +122,11 @@ def _read(path: Path) -> KeptTune | None:
     )
 
 
-def forget_tune(model: Path | None = None) -> None:
-    """Let the last tune of a model's file, or the one that was worked at last, be none."""
-    last = kept_tune(model)
-    for path in state_dir().glob("tune*.json") if last is not None else ():
+def forget_tune(model: Path) -> None:
+    """Let the last tune of a model's file be none."""
+    for path in state_dir().glob("tune*.json"):
         found = _read(path)
-        if found is not None and last is not None and _same(found.options.model, last.options.model):
+        if found is not None and _same(found.options.model, model):
             path.unlink(missing_ok=True)
 
 
@@ -162,5 +162,5 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _path(model: Path) -> Path:
-    name = hashlib.sha256(str(model.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    name = hashlib.sha256(os.fsencode(model.resolve())).hexdigest()[:16]
     return state_dir() / f"tune-{name}.json"

@@ -175,9 +175,10 @@ async def test_a_plan_for_this_machine_takes_it_and_one_for_another_does_not(hom
     assert await with_presets(before, catalogue, other, Wish(model="own")) == before
 
 
+@pytest.mark.parametrize("named", ["as tuned", "by a link"])
 @pytest.mark.parametrize("same", [True, False])
 async def test_applying_a_tune_keeps_its_verdict_as_the_preset(
-    demo_model: Path, same: bool, monkeypatch: pytest.MonkeyPatch
+    demo_model: Path, same: bool, named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     environment = await here(demo_model)
     with History() as history:
@@ -186,9 +187,12 @@ async def test_applying_a_tune_keeps_its_verdict_as_the_preset(
     options = ServeOptions(demo_model, built_in=True)
     tune = SimpleNamespace(options=options, verdict=RESULT, session=id_)
     monkeypatch.setattr(tuner, "kept_tune", lambda _model: tune)
+    if named == "by a link":
+        (tmp_path / demo_model.name).symlink_to(demo_model)
+        options = replace(options, model=tmp_path / demo_model.name)
     await asyncio.to_thread(tuner.keep_winner, options, SETTINGS if same else {"draft": 2})
     assert [preset.settings for preset in presets()] == ([SETTINGS] if same else [])
-    assert remembered(demo_model)["draft"] == (1 if same else 2)
+    assert remembered(options.model)["draft"] == (1 if same else 2)
 
 
 def served(*arguments: str) -> dict[str, object]:

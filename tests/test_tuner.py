@@ -79,6 +79,17 @@ class Told:
         return [event for event in self.events if isinstance(event, kind)]
 
 
+async def paused(session: app.Session, options: ServeOptions, *, trials: int) -> Told:
+    """Begin a tune, and pause it after so many trials."""
+    told = Told(trials)
+    tuning = asyncio.create_task(tune_on(session, await prepared(options, budget_s=3_600.0), told))
+    await told.enough_of(tuning)
+    tuning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tuning
+    return told
+
+
 async def test_what_may_change_is_known_before_anything_is_started(options: ServeOptions) -> None:
     found = await prepare("demo", options, WORK, Goal(), 600.0)
     assert found.space.off()["draft"] == 0
@@ -145,12 +156,7 @@ async def test_what_ran_before_runs_again(options: ServeOptions, session: app.Se
 
 
 async def test_it_goes_on_where_it_was(options: ServeOptions, session: app.Session) -> None:
-    told = Told(trials=3)
-    tuning = asyncio.create_task(tune_on(session, await prepared(options, budget_s=3_600.0), told))
-    await told.enough_of(tuning)
-    tuning.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await tuning
+    told = await paused(session, options, trials=3)
     kept = kept_tune()
     assert kept is not None
     assert kept.verdict is None
@@ -211,12 +217,7 @@ async def test_what_cannot_be_measured_is_no_tune_to_go_on_with(options: ServeOp
 
 
 async def test_each_model_keeps_its_own_tune(options: ServeOptions, session: app.Session, tmp_path: Path) -> None:
-    told = Told(trials=1)
-    tuning = asyncio.create_task(tune_on(session, await prepared(options, budget_s=3_600.0), told))
-    await told.enough_of(tuning)
-    tuning.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await tuning
+    await paused(session, options, trials=1)
     first = kept_tune()
     assert first is not None
     other = replace(options, model=tmp_path / "other.gguf")
@@ -227,7 +228,7 @@ async def test_each_model_keeps_its_own_tune(options: ServeOptions, session: app
     assert mine.state == first.state
     forget_tune(other.model)
     assert [each.model for each in kept_tunes()] == ["demo"]
-    forget_tune()
+    forget_tune(options.model)
     assert not kept_tunes()
 
 
@@ -264,4 +265,4 @@ def test_a_damaged_tune_is_none(text: str) -> None:
     (state_dir() / "tune.json").write_text(text)
     assert kept_tune() is None
     assert (state_dir() / "tune.json.bad").exists()
-    forget_tune()
+    forget_tune(Path("some.gguf"))

@@ -193,7 +193,7 @@ def _standing(each: Standing, target: Target, *, first: bool) -> tuple[str, ...]
 def _against(each: Standing) -> str:
     ratio = each.ratio
     if ratio is None:
-        return "not known: too few rounds, 3 are the least (--runs)"
+        return "" if each.error else "not known: too few rounds, 3 are the least (--runs)"
     figures = f"{ratio.estimate:.2f} times as fast ({ratio.low:.2f} to {ratio.high:.2f})"
     return figures if ratio.low > 1 or ratio.high < 1 else f"not distinguishable: {figures}"
 

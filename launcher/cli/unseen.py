@@ -40,7 +40,7 @@ def started_from_a_menu(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def show(error: LauncherError) -> None:
-    """Show an error in the first dialog that there is; nothing waits for it."""
+    """Show an error in the first dialog that there is. On Windows it returns when that is closed, elsewhere at once."""
     text = f"{error.title}\n\n{error.hint}".rstrip()
     if sys.platform == "win32":
         import ctypes

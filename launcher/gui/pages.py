@@ -1,4 +1,4 @@
-"""The pages of the window: declared here, built when they are first shown."""
+"""The pages of the window: declared here; those of the rail are built before they are shown."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,9 +18,8 @@ class PageSpec:
     """A page: its name, the title in the rail, the key that shows it, and the class as "module:Class".
 
     The class is a QWidget that takes the controller, with optional methods `shown()`, `hidden()` and, where it takes
-    long to build, `build_on() -> bool`, which does the next step of that, if one is left. `ahead` is False for a page
-    that is only built when it is first shown. `needs` are modules that its `shown()` has imported on another thread,
-    which would hold up the page's own painting: 0.1 s for Tune's.
+    long to build, `build_on() -> bool`, which does the next step of that, if one is left. `needs` are modules that its
+    `shown()` has imported on another thread, which would hold up the page's own painting: 0.1 s for Tune's.
     """
 
     name: str
@@ -28,7 +27,6 @@ class PageSpec:
     key: str
     factory: str
     in_rail: bool = True
-    ahead: bool = True
     needs: tuple[str, ...] = ()
 
     def load(self) -> Iterator[str]:

@@ -129,14 +129,14 @@ class Window(QMainWindow):
             QTimer.singleShot(_AHEAD_MS, self, self.build_ahead)
 
     def _steps_ahead(self) -> Iterator[bool]:
-        """Name the GPUs, load the code of pages, build those that do not take long; each stops the window for 30 ms."""
+        """Name the GPUs, then load and build each page of the rail in steps; each stops the window for 30 ms."""
         self.controller.bridge.run(find_gpus, done=self.rail.show_gpus)
         yield True
         for name, spec in self._specs.items():
             if spec.in_rail and name not in self._pages:
                 for _ in spec.load():
                     yield True
-            while spec.in_rail and spec.ahead and self._build_on(name):
+            while spec.in_rail and self._build_on(name):
                 yield True
 
     @Slot(str)

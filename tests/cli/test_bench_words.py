@@ -1,0 +1,28 @@
+"""What `bench` says of servers beside each other."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launcher.cli.bench_words import print_standings
+from launcher.tuning.measure import Ended, Measured
+from launcher.tuning.statistics import rate_interval
+from launcher.tuning.versus import Standing
+from launcher.tuning.workloads import workload
+from tests.tuning.measured import ENVIRONMENT, run
+
+
+def test_of_a_server_that_failed_it_is_not_said_that_rounds_were_too_few(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = (run(50.0), run(51.0))
+    measured = Measured(runs, rate_interval([50.0, 51.0]), Ended.MOST)
+    found = [
+        Standing("http://first", measured, None, None),
+        Standing("http://few", measured, None, None),
+        Standing("http://lost", None, None, "It ended."),
+    ]
+    targets: list[Any] = [SimpleNamespace(url=each.name, environment=ENVIRONMENT) for each in found]
+    print_standings(found, targets, workload("code"))
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("  http")}
+    assert lines["http://few"].endswith("not known: too few rounds, 3 are the least (--runs)")
+    assert "too few rounds" not in lines["http://first"] + lines["http://lost"]
