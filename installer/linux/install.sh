@@ -87,12 +87,7 @@ check_home() {
     fi
 }
 
-is_ours() {
-    case $(readlink "$1") in
-    "$program"/*) return 0 ;;
-    *) return 1 ;;
-    esac
-}
+is_ours() { case $(readlink "$1") in "$program"/*) ;; *) return 1 ;; esac }
 
 check_room() {
     free=$({
@@ -172,8 +167,11 @@ unpack() {
 }
 
 find_python() {
-    python=$("$uv" python find --no-project --system --no-python-downloads "$pythons" 2>/dev/null) && return 0
     none="There is no Python from 3.11 to 3.14 here"
+    if python=$("$uv" python find --no-project --system --no-python-downloads "$pythons" 2>/dev/null); then
+        "$python" -I -c 'import asyncio, ctypes, lzma, sqlite3, ssl' 2>/dev/null && return 0
+        none="$python lacks modules of Python's own"
+    fi
     if [ -n "$offline" ]; then stopped "$none." "Install one: the package is called python3."; fi
     say "$none; fetching one for this program alone"
     if ! "$uv" python install --no-bin --quiet 3.13 ||

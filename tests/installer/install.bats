@@ -226,6 +226,13 @@ running() { # a copy of the program runs from here on, until the end of descript
     [ ! -e "$command" ]
 }
 
+@test "a Python that was built without some of its modules is told" {
+    instead python3 'exit 1'
+    install 1.0.0
+    refused "$BATS_TEST_TMPDIR/bin/python3 lacks modules of Python's own."
+    [[ "$output" == *"Install one: the package is called python3."* ]]
+}
+
 @test "what the user has told uv does not count" {
     mkdir "$BATS_TEST_TMPDIR/project"
     cd "$BATS_TEST_TMPDIR/project"
