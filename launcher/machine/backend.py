@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from launcher.base.words import part
 from launcher.machine.gpu import Gpu
 
 Backend = Literal["cuda-13", "cuda-12", "vulkan", "metal", "cpu"]
@@ -53,7 +54,7 @@ def choose_backend(gpus: Sequence[Gpu], system: str = platform.system()) -> Back
 def _for_nvidia(gpu: Gpu) -> BackendChoice:
     capability, driver = gpu.compute_capability, _major(gpu.driver)
     if capability is None or driver is None:
-        missing = "compute capability" if capability is None else "driver's version"
+        missing = part("compute capability") if capability is None else part("driver's version")
         why = gpu.absent.get("compute_capability" if capability is None else "driver", "")
         return BackendChoice("vulkan", gpu, f"The {gpu.name}'s {missing} is not known. {why}".rstrip())
     known = f"The {gpu.name} has compute capability {capability[0]}.{capability[1]} and driver {gpu.driver}"

@@ -1,5 +1,6 @@
 """From trials to rows, curves and the parts of a step."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from launcher.gui.tune.shown import (
 )
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.goal import Aim, Goal
+from launcher.tuning.other_requests import ASKED
 from launcher.tuning.records import Run, Settings
 from launcher.tuning.tuner_state import Fault, Stage, Trial
 from launcher.tuning.verdict import Forecast
@@ -160,6 +162,10 @@ def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
         assert sentence(same, "Code") == said[0]
         short = {**told, "speedup": None, "sentence": "Undecided: the time was too short."}
         assert not sentence(short, "Code").isascii()
+        failed = f"12 of 12 starts to compare gave nothing. Too many of its runs were spoilt. {ASKED}"
+        lost = {**short, "settings": OFF, "sentence": "Undecided: too few starts could be compared.", "because": failed}
+        card = verdict(tuned(lost), [])
+        assert not re.findall("[a-z]{3,}", card.sentence + card.detail)
         assert sentence({"mtp": "undecided", "sentence": "Undecided.", "speedup": None}, "Code") == "Undecided."
     finally:
         words.choose("en")

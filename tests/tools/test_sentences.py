@@ -78,6 +78,9 @@ def test_every_sentence_is_known_again_when_it_is_filled(language: str) -> None:
         ('raise E("No GPU " "was found.", f"See {path!r}.")', ["No GPU was found.", "See {path}."]),
         ('"""A docstring of many words."""\nx = "SELECT a FROM b WHERE c = 1."', []),
         ('Action(KIND, f"Set {n} layers" if n else "Set none")', ["Set {n} layers", "Set none"]),
+        ('x = f"It ended. {why}"', ["It ended."]),
+        ('x = f"Port {port} is {why}. {more} {hint}"', ["Port {port} is {why}."]),
+        ('x = f"It ended: {why}"', []),
         ('x = ["lower case words.", "Word.", "No end"]', []),
     ],
 )

@@ -22,6 +22,8 @@ _FAULTS = ROOT / "resources" / "engine-faults.toml"
 _DEMO = ROOT / "presets" / "demo.toml"
 """The demo is the program's own; what the catalogue says of other models is quoted from its sources."""
 _STATEMENTS = re.compile(r"(?:SELECT|INSERT|UPDATE|DELETE|CREATE|PRAGMA)\b")
+_FOLLOWED = re.compile(r"(?<=[.!?])(?: \{\w+\})+$")
+"""Values behind a sentence, which are sentences of their own."""
 _LABELLED = ("Action", "action")
 _PART = "part"
 
@@ -55,7 +57,7 @@ def _of_source(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.Call) and _name(node.func) in _LABELLED:
             yield from (text for each in node.args[1:2] for text in _texts(each))
         elif isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in inner:
-            yield from filter(_is_sentence, _texts(node))
+            yield from filter(_is_sentence, (_FOLLOWED.sub("", text) for text in _texts(node)))
 
 
 def _texts(node: ast.expr) -> list[str]:
