@@ -335,6 +335,7 @@ if missing:
 }
 
 uninstall() {
+    [ ! -w "$program" ] || alone
     for installed in "$program"/[0-9]*; do
         if in_use "$installed"; then
             fail "MTP Launcher is running." "Close its window, or run: mtp-launcher stop. Then run this again."

@@ -261,6 +261,8 @@ running() { # a copy of the program runs from here on, until the end of descript
     flock 8
     install 1.0.0
     refused "Another installation is under way"
+    run dash "$RELEASES/1.0.0/install.sh" --uninstall
+    refused "Another installation is under way"
 }
 
 @test "through a pipe, where a file has the shell's name" {
