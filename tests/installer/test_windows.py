@@ -88,7 +88,8 @@ def test_it_says_everything_in_both_languages() -> None:
     }
     names = {name for name, _ in said}
     assert set(said) == {(name, language) for name in names for language in ("EN", "ZH")}
-    used = set(re.findall(r"\$\((\w+)\)", (HERE / "setup.nsi").read_text("utf-8")))
+    scripts = "".join((HERE / name).read_text("utf-8") for name in ("setup.nsi", "uninstall.nsh"))
+    used = set(re.findall(r"\$\((\w+)\)", scripts))
     assert used == names
     for name in names:
         english, chinese = (re.findall(r"\$\{?\w+\}?", said[name, language]) for language in ("EN", "ZH"))
