@@ -92,7 +92,7 @@ class Benchmark:
             return "Its speed is not known."
         draft = self.settings.get("draft")
         mtp = "" if draft is None else f" with draft {draft}" if draft else " without MTP"
-        return f"{decode.mean:.1f} tokens/s for {self.workload.title.lower()}{mtp}."
+        return f"{decode.mean:.1f} tokens/s for {self.workload.name}{mtp}."
 
 
 @dataclass(frozen=True, slots=True)

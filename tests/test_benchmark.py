@@ -18,6 +18,7 @@ from launcher.session import Session
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import Prompt, Run
+from launcher.tuning.share import anonymous, as_json
 from launcher.tuning.workloads import Workload
 from tests.test_attach import KEY, MODELS, Answer, serving
 from tests.test_attach_bench import streaming
@@ -27,7 +28,7 @@ PROMPTS = (
     Prompt("two", (("user", "What happens to a draft that is wrong?"),), 70, {"temperature": 0.0}),
     Prompt("sized", (("user", "What came in?"),), 30, size=500),
 )
-WORK = Workload("test", "Test", 1, PROMPTS, "this test")
+WORK = Workload("boats", "Our trips", 1, PROMPTS, "this test")
 
 
 async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_model: Path) -> None:
@@ -61,6 +62,10 @@ async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_mod
     with History() as history:
         kept = history.load(made.kept or "")
     assert kept.runs == found.runs
+    assert f"tokens/s for {WORK.name} with draft 4." in str(kept.result["sentence"])
+    shared = anonymous(kept)
+    assert {run.prompt for run in shared.runs} == {"prompt 1", "prompt 2", "prompt 3"}
+    assert [word for word in ("boats", "trips") if word in as_json(shared)] == []
     assert kept.result["acceptance"] == found.acceptance.rate
 
 
