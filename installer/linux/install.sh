@@ -101,11 +101,11 @@ check_room() {
 # Whether a process runs from a version's folder.
 in_use() { grep -qsF -- "$1/" /proc/[0-9]*/cmdline; }
 
-# Two at once would be in each other's way.
+# Two at once would be in each other's way. 1 is flock's word for that; a home without locks has another.
 alone() {
     if command -v flock >/dev/null; then
         exec 9>"$program/lock"
-        flock -n 9 || fail "Another installation is under way." "Wait for its end."
+        flock -n 9 || [ $? -ne 1 ] || fail "Another installation is under way." "Wait for its end."
     fi
 }
 
@@ -347,6 +347,7 @@ uninstall() {
     if [ -L "$command" ] && is_ours "$command"; then rm -f "$command"; fi
     rm -f "$share/applications/mtp-launcher.desktop" "$share"/metainfo/io.github.mtp_launcher.launcher.metainfo.xml \
         "$share"/icons/hicolor/*/apps/mtp-launcher.png "$share"/icons/hicolor/scalable/apps/mtp-launcher.svg
+    exec 9>&- # on NFS a file that is open does not go
     [ ! -e "$program" ] || rm -rf "$program" || fail "$program could not be removed." "See above."
     [ ! -d "$share/applications" ] || refresh
     types=$share/applications/mimeinfo.cache
