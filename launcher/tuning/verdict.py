@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.records import Settings
+from launcher.tuning.report import words
 from launcher.tuning.space import Key, draft_of, key
 from launcher.tuning.statistics import Interval, mean_interval
 from launcher.tuning.tuner_state import Trial
@@ -178,8 +179,8 @@ def not_distinguishable(best: Settings, rivals: Sequence[int]) -> str:
 
 def recommended(gain: Compared, goal: Goal) -> str:
     """Return the sentence about other settings that were confirmed to be better than the baseline's."""
-    changed = [f"{name} {value}" for name, value in sorted(gain.candidate.items()) if gain.against.get(name) != value]
-    return f"With {', '.join(changed)} it is {_percent(gain.ratio, goal)} than the baseline."
+    changed = words({name: value for name, value in gain.candidate.items() if gain.against.get(name) != value})
+    return f"With {changed} it is {_percent(gain.ratio, goal)} than the baseline."
 
 
 def why(on: Sequence[Trial], off: Sequence[Trial], no_room: Settings) -> str:
@@ -195,8 +196,7 @@ def why(on: Sequence[Trial], off: Sequence[Trial], no_room: Settings) -> str:
             f"Each step of the engine writes {yields:.2f} tokens, without MTP 1, and takes {longer:.2f} times as long."
         )
     if no_room:
-        listed = ", ".join(f"{name} {value}" for name, value in sorted(no_room.items()))
-        said.append(f"MTP leaves no memory for {listed}.")
+        said.append(f"MTP leaves no memory for {words(no_room)}.")
     return " ".join(said)
 
 

@@ -67,8 +67,8 @@ async def test_memory_that_mtp_would_take_makes_no_mtp_faster() -> None:
     assert verdict.settings["n_cpu_moe"] == 20
     assert verdict.gain
     assert verdict.gain.ratio.low > 1
-    assert "MTP leaves no memory for n_cpu_moe 20" in verdict.because
-    assert "With kv q4_0, n_cpu_moe 20 it is" in verdict.sentence
+    assert "MTP leaves no memory for n-cpu-moe 20" in verdict.because
+    assert "With kv q4_0, n-cpu-moe 20 it is" in verdict.sentence
 
 
 async def test_where_nothing_matters_hardly_anything_is_claimed() -> None:
