@@ -82,7 +82,8 @@ def releases() -> str:
 async def check() -> Newest:
     """Ask for the newest release, and keep the answer.
 
-    Raises ReleasesUnknown, ManifestBroken, and Unreachable or Refused when the server does not tell.
+    Raises ReleasesUnknown, also where none lies there, ManifestBroken, and Unreachable or Refused when the server does
+    not tell.
     """
     folder = releases()
     try:
@@ -123,6 +124,11 @@ def _is_due(kept: _Kept | None) -> bool:
 def _ask(folder: str) -> Manifest:
     url = f"{folder}/{MANIFEST}"
     page = next(json_pages(url, limit_bytes=_MOST_BYTES))
+    if page.head.status in (404, 410):
+        raise ReleasesUnknown(
+            f"{host_of(url)} has no {MANIFEST}, so newer versions cannot be looked for.",
+            "Try again later; if it stays so, get the newest version by hand.",
+        )
     if page.data is None:
         raise refusal_of(url, page.head)
     try:

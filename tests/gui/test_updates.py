@@ -99,7 +99,7 @@ def test_what_goes_wrong_is_said_and_can_be_tried_again(
     assert card.get.isVisible()
     release.at("404")
     card.look.click()
-    reach(qtbot, card, "has no such file")
+    reach(qtbot, card, "has no manifest.json")
 
 
 def test_where_there_is_none_that_is_said(card: UpdatesCard, release: Release, qtbot: QtBot) -> None:
@@ -121,7 +121,7 @@ def test_a_version_that_was_taken_back_is_offered_no_more(
     assert shown(card)[1:] == ["Look for a newer version"]
     release.at("404")
     card.look.click()
-    reach(qtbot, card, "has no such file")
+    reach(qtbot, card, "has no manifest.json")
     assert shown(card)[1:] == ["Look for a newer version"]
 
 

@@ -73,7 +73,7 @@ def test_programs_come_over_https_or_from_this_computer(
             releases()
 
 
-@pytest.mark.parametrize(("faults", "error"), [("404", Refused), ("500", Refused), ("drops=10", Unreachable)])
+@pytest.mark.parametrize(("faults", "error"), [("404", ReleasesUnknown), ("500", Refused), ("drops=10", Unreachable)])
 async def test_a_server_that_does_not_tell_is_an_error(release: Release, faults: str, error: type[Exception]) -> None:
     release.at(faults)
     with pytest.raises(error):
