@@ -93,7 +93,7 @@ def command(*arguments: str) -> Command:
 def fake_engine() -> str:
     """Return the fake llama-server as a batch file."""
     path = Path(os.environ[HOME_VARIABLE]).parent / "fake-llama-server.bat"
-    path.write_text(f'@"{sys.executable}" "{FAKE}" %*\n', "mbcs")
+    path.write_text(f'@"{sys.executable}" "{FAKE}" %*\n', "oem")
     return str(path)
 
 
