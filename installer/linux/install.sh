@@ -379,7 +379,7 @@ main() {
         esac
         shift
     done
-    HOME=$(case ${HOME:-} in /*) cd "$HOME" && pwd ;; esac 2>/dev/null) || true # without slashes at its end
+    HOME=$(case ${HOME:-} in (/*) cd "$HOME" && pwd ;; esac 2>/dev/null) || true # without slashes at its end
     [ -n "$HOME" ] || fail "HOME names no folder." "Set it to your home folder."
     program=$HOME/.local/lib/mtp-launcher
     commands=${XDG_BIN_HOME:-$HOME/.local/bin}
