@@ -1,6 +1,7 @@
 """Tunes from the window, on the real engine: measured, kept, paused, continued, given up, taken over, left."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from launcher.gui import theme
 from launcher.gui.tune.page import TunePage
 from launcher.gui.tune.told import Wanted
 from launcher.gui.window import Window
-from launcher.tuner_kept import kept_tune
+from launcher.tuner_kept import keep, kept_tune
 from tests.cli.test_tune import WORKLOAD
 
 LONG_MS = 240_000
@@ -42,6 +43,14 @@ def page(window: Window, qtbot: QtBot) -> TunePage:
 
 def measured(page: TunePage, qtbot: QtBot, trials: int) -> None:
     qtbot.waitUntil(lambda: page.tuning.last is not None and len(page.tuning.last.trials) >= trials, timeout=LONG_MS)
+
+
+def begun_elsewhere(page: TunePage, qtbot: QtBot) -> None:
+    """Let a tune of another model be the newest, of which the page knows nothing."""
+    qtbot.waitUntil(page.export.isEnabled, timeout=60_000)  # it has looked what there is
+    kept = kept_tune()
+    assert kept is not None
+    keep(replace(kept, model="other", options=replace(kept.options, model=Path("other.gguf"))))
 
 
 def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
@@ -119,6 +128,7 @@ def test_what_is_undecided_gets_more_time(page: TunePage, work: Path, qtbot: QtB
     assert more.text() == "Measure for 10 minutes more"
     assert page.tuning.last is not None
     done = page.tuning.last.trials
+    begun_elsewhere(page, qtbot)
     more.click()
     measured(page, qtbot, len(done) + 1)
     assert page.tuning.last.trials[: len(done)] == done
@@ -168,6 +178,7 @@ def test_the_winner_is_kept(
     kept = kept_tune()
     assert kept is not None
     assert remembered(kept.options.model) == {}
+    begun_elsewhere(page, qtbot)
     with qtbot.waitSignal(page.tuning.applied, timeout=60_000) as told:
         page._keep()
     assert told.args == [None]

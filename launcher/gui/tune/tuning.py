@@ -91,11 +91,12 @@ class Tuning(QObject):
         self._forgets = False
         if wanted is not None:
             self._path = None
+        path = self._path
 
         async def work(session: Session, model: str, tell: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
             from launcher.tuner import tune_on
 
-            kept = await asyncio.to_thread(_kept) if wanted is None else None
+            kept = await asyncio.to_thread(_kept, path) if wanted is None else None
             if kept is not None:
                 kept = replace(kept, budget_s=kept.budget_s + 60 * more_minutes)
             prepared = await _prepare(session, model, wanted or Wanted(), kept)
@@ -125,11 +126,12 @@ class Tuning(QObject):
 
     def apply(self) -> None:
         """Serve what the last verdict recommends, and keep it for the model's next start."""
+        path = self._path
 
         async def work(session: Session, _model: str, _tell: object) -> None:
             from launcher.tuner import serve_winner
 
-            kept = await asyncio.to_thread(_kept)
+            kept = await asyncio.to_thread(_kept, path)
             if kept is not None and kept.verdict is not None:
                 await serve_winner(session, kept.model, kept.options, kept.verdict["settings"])
 
@@ -200,10 +202,11 @@ class Tuning(QObject):
             self.changed.emit(self._shown)
 
 
-def _kept() -> KeptTune | None:
+def _kept(model: Path | None = None) -> KeptTune | None:
+    """Return the last tune of a model's file: that of another may have been begun elsewhere since."""
     from launcher.tuner_kept import kept_tune
 
-    return kept_tune()
+    return kept_tune(model)
 
 
 async def options_here(session: Session | None, model: str) -> tuple[str, ServeOptions]:
