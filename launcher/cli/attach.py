@@ -39,10 +39,13 @@ async def run(options: argparse.Namespace) -> int:
     """Tell what the server offers, then what it does; exit code 1 when it stops answering."""
     from launcher.attach import address_of, attached
     from launcher.base.errors import BadOption
+    from launcher.tuner_kept import check_no_tune
 
     if not options.bench and (options.runs is not None or options.workload is not None):
         raise BadOption("--runs and --workload say what --bench measures.", "Add --bench.")
     address = address_of(options.url)
+    if options.bench and address.local:
+        await asyncio.to_thread(check_no_tune)
     key = await key_or_ours(options.url, options)
     async with attached(address, key) as server:
         if options.bench:
