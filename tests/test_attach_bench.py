@@ -13,6 +13,7 @@ from launcher.attach_bench import attached_bench, measure_attached, unknown
 from launcher.base.errors import Refused
 from launcher.engine.launch import ServeOptions
 from launcher.session import Session
+from launcher.tuner_kept import only_tune
 from launcher.tuning.measure import Measured
 from launcher.tuning.records import Run
 from launcher.tuning.workloads import workload
@@ -161,3 +162,11 @@ def test_options_that_mean_nothing_together(arguments: list[str], code: int) -> 
     told = subprocess.run([*COMMAND, "http://127.0.0.1:9", *arguments], capture_output=True, text=True, check=False)
     assert told.returncode == code
     assert "Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize(("host", "said"), [("127.0.0.1:9", "tuning on this computer"), ("nowhere.invalid", "invalid")])
+def test_nothing_on_this_computer_is_measured_beside_a_tune(host: str, said: str) -> None:
+    with only_tune():
+        told = subprocess.run([*COMMAND, f"http://{host}", "--bench"], capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert said in told.stderr
