@@ -105,12 +105,12 @@ def test_where_it_was_is_remembered(qtbot: QtBot, home: Path) -> None:
 def test_pages_are_built_when_they_are_first_shown_or_ahead(window: Window, qtbot: QtBot) -> None:
     assert set(window._pages) == {"cockpit"}
     window.build_ahead()
-    wanted = {spec.name for spec in RAIL if spec.ahead} | {"cockpit"}
+    wanted = {spec.name for spec in RAIL}
     qtbot.waitUntil(lambda: set(window._pages) == wanted and not next(window._ahead, False), timeout=60_000)
     assert window.page_name == "cockpit"
     assert "launcher.gui.settings.page" in sys.modules
-    window.show_page("settings")
-    assert set(window._pages) == wanted | {"settings"}
+    window.show_page("about")
+    assert set(window._pages) == wanted | {"about"}
 
 
 def test_a_second_start_waits_for_a_first_that_is_starting_but_not_for_one_that_hangs(qtbot: QtBot, home: Path) -> None:
