@@ -380,8 +380,11 @@ Function .onInstFailed
   RMDir /r "$INSTDIR\app.new"
   ${IfNot} ${FileExists} "$INSTDIR\app\*.*"
     Delete "$INSTDIR\${UNINSTALLER}"
-    DeleteRegKey HKCU "${UNINSTALL_KEY}"
-    DeleteRegKey HKCU "${OWN_KEY}"
+    ReadRegStr $0 HKCU "${OWN_KEY}" "Folder"
+    ${If} $0 == $INSTDIR ; else they are another copy's
+      DeleteRegKey HKCU "${UNINSTALL_KEY}"
+      DeleteRegKey HKCU "${OWN_KEY}"
+    ${EndIf}
   ${EndIf}
   RMDir "$INSTDIR"
 FunctionEnd
