@@ -435,7 +435,7 @@ def _registry() -> str:
         while not ended.is_set():
             rounds += 1
             registration.update(engine_pid=rounds)
-            lost += not registration.settle(2.0) or [each.engine_pid for each in running()] != [rounds]
+            lost += not registration.settle(30.0) or [each.engine_pid for each in running()] != [rounds]
 
     writer = threading.Thread(target=write)
     writer.start()
