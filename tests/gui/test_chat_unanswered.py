@@ -25,7 +25,7 @@ def test_a_question_of_which_nothing_came_is_kept_with_how_it_ended(
     assert (opened.messages[-1].ending, opened.messages[-1].footer) == (Ending.STOPPED, "Stopped by you.")
     pane.clear()
     pane.open(opened.id)
-    qtbot.waitUntil(lambda: len(pane.column.turns) == len(before) + 1, timeout=20_000)
+    qtbot.waitUntil(lambda: len(pane.column.turns) == len(before) + 1, timeout=60_000)
     said = [each.text() for each in pane.column.answers[-1].findChildren(Label)]
     assert "Stopped by you." in said
     assert len(pane.messages) == 2 * len(before)

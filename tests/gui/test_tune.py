@@ -307,7 +307,7 @@ def test_no_text_is_clipped_with_figures(percent: int, qtbot: QtBot, qapp: QAppl
 
         for show in (*(partial(page.verdict.show_verdict, told) for told in steps), lambda: fill(page)):
             show()
-            qtbot.waitUntil(whole, timeout=20_000)  # once what was found meanwhile has its room, too
+            qtbot.waitUntil(whole, timeout=60_000)  # once what was found meanwhile has its room, too
             assert page._inner.width() == page._area.viewport().width()
         with qtbot.waitSignal(window.gone, timeout=60_000):
             window.quit()
