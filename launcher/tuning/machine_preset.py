@@ -24,7 +24,7 @@ from launcher.tuning.history_environment import Environment, ModelFacts, model_f
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Settings, Value
 from launcher.tuning.report import started, words
-from launcher.tuning.report_compare import Start, speedup_of_starts
+from launcher.tuning.report_compare import FEWEST_STARTS, Start, speedup_of_starts
 from launcher.tuning.share import bytes_of, without_own, without_person
 from launcher.tuning.space import DRAFT, Key, draft_of, key
 from launcher.tuning.verdict import MARGIN
@@ -198,7 +198,7 @@ def confirmed_by(preset: MachinePreset, history: History, here: Environment) -> 
 
     They were made with the same hardware, driver, engine and model as `here`, of one workload, and have both the
     preset's settings and what it is better than: for MTP on, no MTP, which must be slower at 95 % confidence; for MTP
-    off, some draft length, which must not be faster by more than would matter.
+    off, some draft length, which must not be faster by more than would matter. Both take FEWEST_STARTS starts.
     """
     by_workload: dict[str, list[Session]] = {}
     for summary in history.find(model=preset.model.name):
@@ -224,10 +224,11 @@ def _confirm(preset: MachinePreset, sessions: Sequence[Session]) -> bool:
         return False
     if draft_of(preset.settings):
         others = [start for its, starts in by_settings.items() if not draft_of(dict(its)) for start in starts]
-        return bool(others) and speedup_of_starts(others, mine, together=together).ratio.low > 1
+        return bool(others) and speedup_of_starts(others, mine, together=together, by_start=True).ratio.low > 1
     drafted = [starts for its, starts in by_settings.items() if draft_of(dict(its))]
     ratios = [speedup_of_starts(mine, starts, together=together).ratio for starts in drafted]
-    return bool(ratios) and all(ratio.high < 1 + MARGIN for ratio in ratios)
+    enough = len(mine) >= FEWEST_STARTS and any(len(starts) >= FEWEST_STARTS for starts in drafted)
+    return enough and all(ratio.high < 1 + MARGIN for ratio in ratios)
 
 
 def _agrees(settings: Settings, wanted: Settings) -> bool:

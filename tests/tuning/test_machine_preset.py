@@ -1,5 +1,6 @@
 """Machine presets: what is kept of a verdict, what is exported and taken in, and what confirms one."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,13 +52,18 @@ def kept(**changes: object) -> MachinePreset:
     return keep_tuned(measured(VERDICT | changes), Path("/models/some.gguf"))
 
 
-def benched(runs: Sequence[tuple[Settings, Sequence[float]]], environment: Environment = ENVIRONMENT) -> list[str]:
-    """Benches in the history, one for each of the settings."""
+OTHER = replace(ENVIRONMENT, gpus=(GpuFacts("Tesla T4", "nvidia"),))
+
+
+def benched(
+    runs: Sequence[tuple[Settings, Sequence[float]]], environment: Environment = ENVIRONMENT, *, times: int = 3
+) -> list[str]:
+    """Benches in the history, three for each of the settings, which differ by 3 %."""
     ids = []
     with History() as history:
-        for settings, rates in runs:
+        for at, (settings, rates) in itertools.product(range(times), runs):
             ids.append(history.add_session("bench", environment, settings, workload="code"))
-            history.add_runs(ids[-1], [run(rate, settings) for rate in rates])
+            history.add_runs(ids[-1], [run(rate * (1.0, 1.03, 0.98)[at], settings) for rate in rates])
     return ids
 
 
@@ -169,12 +175,22 @@ def test_runs_of_this_machine_confirm_mtp_on(home: Path) -> None:
         assert set(confirmed_by(preset, history, ENVIRONMENT)) == {*on, *off}
 
 
+def test_single_starts_confirm_nothing(home: Path) -> None:
+    on = kept()
+    benched([(ON, (70.0, 71.0, 70.5)), (OFF, (50.0, 51.0, 50.5))], times=2)
+    with History() as history:
+        assert confirmed_by(on, history, ENVIRONMENT) == ()
+    off = kept(mtp="off", draft=0, settings={"draft": 0, "kv": "q8_0"})
+    benched([(ON, (40.0, 41.0, 40.5)), (OFF, (50.0, 51.0, 50.5))], OTHER, times=2)
+    with History() as history:
+        assert confirmed_by(off, history, OTHER) == ()
+
+
 @pytest.mark.parametrize(
     ("faster", "settings"),
     [
         ((50.5, 51.5, 50.0), ON),  # no faster
         ((45.0, 46.0, 45.5), ON),  # slower
-        ((70.0,), ON),  # one run says nothing
         ((70.0, 71.0, 70.5), {"draft": 3, "kv": "q8_0"}),  # another draft length
         ((70.0, 71.0, 70.5), {"draft": 2, "kv": "f16"}),  # another setting
     ],
@@ -188,11 +204,10 @@ def test_what_does_not_confirm_it(home: Path, faster: Sequence[float], settings:
 
 def test_runs_elsewhere_confirm_nothing(home: Path) -> None:
     preset = kept()
-    other = replace(ENVIRONMENT, gpus=(GpuFacts("Tesla T4", "nvidia"),))
-    benched([(OFF, (50.0, 51.0, 50.5)), (ON, (70.0, 71.0, 70.5))], other)
+    benched([(OFF, (50.0, 51.0, 50.5)), (ON, (70.0, 71.0, 70.5))], OTHER)
     with History() as history:
         assert confirmed_by(preset, history, ENVIRONMENT) == ()
-        assert confirmed_by(preset, history, other)
+        assert confirmed_by(preset, history, OTHER)
 
 
 def test_mtp_off_is_confirmed_by_drafts_that_are_no_faster(home: Path) -> None:
