@@ -91,9 +91,9 @@ def test_two_interrupts_at_any_moment_of_a_start_end_it_without_a_traceback(stat
         time.sleep(pause_s)  # in which the first one has begun to end it
         process.send_signal(signal.SIGINT)
         told = process.stderr.read()
-        assert process.wait(3) in (0, 130)  # 0 when the first one was enough
+        assert process.wait(20) in (0, 130)  # 0 when the first one was enough
     assert "Traceback" not in told
-    assert gone_within(2, *filter(None, started))
+    assert gone_within(20, *filter(None, started))
     assert servers() == []
 
 
@@ -110,6 +110,6 @@ def test_a_second_interrupt_does_not_wait_and_the_engine_ends_all_the_same(fake_
             pass
         assert listed["state"] == "stopping"
         process.send_signal(signal.SIGINT)
-        assert process.wait(3) == 130
-        assert gone_within(2, engine)
+        assert process.wait(20) == 130
+        assert gone_within(20, engine)
     assert servers() == []
