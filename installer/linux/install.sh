@@ -307,10 +307,14 @@ autostarts() {
         "$configuration/autostart/mtp-launcher.desktop" || true
 }
 
+# What sed takes as it stands, on both sides of its s.
+literally() { printf %s "$1" | sed 's/[][\\.*^$&|]/\\&/g'; }
+
 # They name the folder of the version that wrote them.
 autostart() {
-    autostarts | while read -r file; do
-        sed "s|$program/[^/]*/tools/|$fresh/tools/|g" "$file" >"$work/autostart"
+    before="$(literally "$program")/[^/]*/tools/" now="$(literally "$fresh")/tools/"
+    autostarts | while IFS= read -r file; do
+        sed "s|$before|$now|g" "$file" >"$work/autostart"
         cp "$work/autostart" "$file"
     done
 }

@@ -54,6 +54,18 @@ running() { # a copy of the program runs from here on, until the end of descript
     grep -qxF "ExecStart=$(echo "$program"/1.1.0-*)/tools/mtp-launcher/bin/mtp-launcher serve --last" "$unit"
 }
 
+@test "where it starts at login, a home may have any name" {
+    HOME="$BATS_TEST_TMPDIR/a [b] & c|d"
+    unit=$HOME/.config/autostart/mtp-launcher.desktop
+    mkdir -p "${unit%/*}"
+    install 1.0.0
+    echo "Exec=\"$(echo "$HOME"/.local/*/*/1.0.0-*)/tools/mtp-launcher/bin/mtp-launcher\"" >"$unit"
+    install 1.1.0
+    grep -qF "$HOME/" "$unit"
+    grep -qF "/1.1.0-" "$unit"
+    ! grep -qF "/1.0.0-" "$unit"
+}
+
 @test "a copy that runs keeps its files through an upgrade" {
     install 1.0.0
     running
