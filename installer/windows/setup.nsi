@@ -329,7 +329,9 @@ Section
   ${If} ${Errors}
     ${Fail} 5 "$(NOT_WRITABLE)"
   ${EndIf}
+  ReadRegStr $0 HKCU "${OWN_KEY}" "Folder"
   ${IfNot} ${FileExists} "$INSTDIR\app\*.*"
+  ${AndIfNot} ${FileExists} "$0\app\mtp-launcher.cmd" ; a copy elsewhere keeps its entry until this one is whole
     Call Register ; what breaks off now can be taken away in Apps & Features, too
   ${EndIf}
   DetailPrint "$(UNPACKING)"
