@@ -1,5 +1,7 @@
 """Where the program's own files live, and the data that ships with it."""
 
+import errno
+import math
 import os
 import platform
 from pathlib import Path
@@ -15,6 +17,8 @@ MODELS_VARIABLE = "MTP_LAUNCHER_MODELS"
 """Set to a folder, it holds the models that are downloaded."""
 
 _APP = "mtp-launcher"
+_LITTLE_BYTES = 64e6
+"""The program's own files, without models, take less than that."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -55,7 +59,7 @@ def check_writable() -> None:
 
     from launcher.base.files import make_folder
 
-    for folder in (config_dir(), data_dir(), state_dir(), cache_dir()):
+    for folder in _folders():
         try:
             make_folder(folder)
             with tempfile.TemporaryFile(dir=folder):
@@ -86,7 +90,27 @@ def refusal(error: OSError) -> LauncherError:
         return HomeUnusable(refused, _remedy(), folder=path)
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return LauncherError(refused, "Check the path.")
+    if not path and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        folder, free = min(((each, _free(each)) for each in _folders()), key=lambda pair: pair[1])
+        if free < _LITTLE_BYTES:
+            title = f"The disk of {folder} is full: it has {free / 1e6:.1f} MB left."
+            return HomeUnusable(title, f"Make room there, or use another disk. {_remedy()}", folder=str(folder))
     return LauncherError(refused, "Check disk space and permissions.")
+
+
+def _folders() -> tuple[Path, ...]:
+    return config_dir(), data_dir(), state_dir(), cache_dir()
+
+
+def _free(folder: Path) -> float:
+    """Return the free bytes of a folder's disk, also where the folder is yet to be made; infinite where unknown."""
+    import shutil  # 4 ms, which most commands never need
+
+    there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    try:
+        return shutil.disk_usage(there).free
+    except OSError:
+        return math.inf
 
 
 def _related(path: Path, folder: Path) -> bool:

@@ -139,3 +139,14 @@ def test_a_refusal_within_our_folders_names_the_variable(monkeypatch: pytest.Mon
     assert (elsewhere.code, elsewhere.hint) == ("error", "Check disk space and permissions.")
     assert refusal(OSError("no number")).title == "The system refused: no number."
     assert refusal(OSError(28, "No space left on device", 7)).title == "The system refused: No space left on device."
+
+
+def test_a_full_disk_is_named_where_the_system_names_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "yet to be made"))
+    full = shutil.disk_usage(tmp_path)._replace(free=16_384)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: {tmp_path: full}[path])
+    told = refusal(OSError(28, "No space left on device"))
+    assert told.code == "home_unusable"
+    assert told.title == f"The disk of {config_dir()} is full: it has 0.0 MB left."
+    assert told.hint.startswith("Make room there, or use another disk. Set MTP_LAUNCHER_HOME")
+    assert "Make room" not in refusal(OSError(5, "Input/output error")).hint
