@@ -19,14 +19,13 @@ from launcher.machine.engine_view import disagreements, is_gpu
 from launcher.machine.gpu import Activity
 from launcher.machine.gpus import inspect_gpus
 from launcher.machine.host import read_host
-from launcher.machine.libraries import Library, install_line, missing_libraries
+from launcher.machine.libraries import Library, install_line, missing_libraries, window_purposes
 from launcher.machine.machine import Machine, read_machine
 from launcher.machine.reading import Reading
 from launcher.machine.wsl import WslSettings, read_settings
 from launcher.machine.wsl_suggestion import Suggestion, WslOnly, suggest
 from launcher.machine_presets import Found, outdated
 
-_PURPOSES = ("engine", "window", "xcb", "wayland")
 _FIRST_GOOD = 10749
 """The oldest build that this program was made with."""
 _ASLEEP = "A GPU sleeps, and listing its devices would wake it."
@@ -100,7 +99,7 @@ async def diagnose(*, models: Path | None = None, wake: bool = False) -> Diagnos
     if devices:
         machine = read_machine(devices, wake=wake)
     inspected = inspect_gpus(machine.gpus, wake=wake)
-    missing = tuple(library for purpose in _PURPOSES for library in missing_libraries(purpose))
+    missing = tuple(library for purpose in ("engine", *window_purposes()) for library in missing_libraries(purpose))
     findings = [
         *_demo_findings(engines[0]),
         *map(_preset_finding, await outdated(machine)),

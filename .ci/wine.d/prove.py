@@ -427,15 +427,19 @@ def _utf8() -> str:
 @proof("readers and writers of the registry do not disturb each other")
 def _registry() -> str:
     _, registration = register(None, model="none", engine="none", draft=0)
-    lost = missing = rounds = 0
+    missing = rounds = 0
+    lost = []
     ended = threading.Event()
 
     def write() -> None:
-        nonlocal lost, rounds
+        nonlocal rounds
         while not ended.is_set():
             rounds += 1
             registration.update(engine_pid=rounds)
-            lost += not registration.settle(30.0) or [each.engine_pid for each in running()] != [rounds]
+            settled = registration.settle(30.0)
+            listed = [each.engine_pid for each in running()]
+            if not settled or listed != [rounds]:
+                lost.append((rounds, settled, listed))
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -448,8 +452,8 @@ def _registry() -> str:
         ended.set()
         writer.join()
         registration.remove()
+    assert not missing, f"a running server was not listed {missing} times; {lost} of {rounds} updates were lost"
     assert not lost, f"{lost} of {rounds} updates were lost"
-    assert not missing, f"a running server was not listed {missing} times"
     return f"{rounds} updates"
 
 

@@ -1,16 +1,7 @@
 #!/bin/sh
 # Installs MTP Launcher for one user, without root, on any Linux with glibc 2.34 or later; POSIX sh.
-#
-#   sh install.sh                  installs this release, or brings an older one up to it
-#   sh install.sh --offline DIR    the same from a folder of files, without a network
-#   sh install.sh --uninstall      removes the program; models, settings and history stay
-#
-# The program comes to ~/.local/lib/mtp-launcher, the command to ~/.local/bin, the menu entry and icon to
-# ~/.local/share. A version is made ready beside the one in use and put in its place in one step, so an attempt that
-# fails changes nothing; run it again. All that is fetched is checked by SHA-256.
-#
-# Variables: MTP_LAUNCHER_RELEASES, the folder of the release; UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL, the
-# package index; HTTPS_PROXY, ALL_PROXY and NO_PROXY as always.
+# A version is made ready beside the one in use and put in its place in one step, so an attempt that fails changes
+# nothing. All that is fetched is checked by SHA-256.
 set -eu
 
 # Written by installer/linux/build-install.
@@ -21,13 +12,31 @@ lock_sha256=
 releases=
 default_index=
 
-lock=mtp_launcher-$version-requirements.txt
+lock=mtp_launcher-${version:-X}-requirements.txt
 uv_version=0.13.9
 uv_wheel=uv-$uv_version-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl
 uv_sha256=d7f459fe4fd247d830351c75686d3996ace3c6f3f728eb0e85a30b7ada0cef19
 pythons='>=3.11,<3.15'
 room_mib=900 # 500 stay
-network="Is there a network? A proxy is named by HTTPS_PROXY."
+
+usage() {
+    cat <<END
+sh install.sh                  installs this release, or brings an older one up to it
+sh install.sh --offline DIR    the same from a folder of files, without a network
+sh install.sh --uninstall      removes the program; models, settings and history stay
+
+The program comes to ~/.local/lib/mtp-launcher, the command to ~/.local/bin, the menu entry and icon to ~/.local/share.
+
+Variables: MTP_LAUNCHER_RELEASES, the folder of the release, where it is not the one that install.sh lies in;
+UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL, the package index; HTTPS_PROXY, ALL_PROXY and NO_PROXY as always.
+
+DIR holds install.sh, the wheel mtp_launcher-*.whl and $lock of one release, and the wheels of
+uv and of all that is required. This fills it in the release's folder, on Linux with a network and the same Python:
+    python3 -m pip download --no-deps --only-binary :all: -d DIR uv==$uv_version
+    python3 -m pip download --no-deps --only-binary :all: -d DIR -r $lock
+    cp install.sh mtp_launcher-*.whl $lock DIR
+END
+}
 
 say() { printf '%s\n' "$*"; }
 
@@ -101,6 +110,15 @@ check_room() {
 # Whether a process runs from a version's folder.
 in_use() { grep -qsF -- "$1/" /proc/[0-9]*/cmdline; }
 
+# The same, after some 5 s in which it may end, as the server does after mtp-launcher stop.
+stays_in_use() {
+    for _ in 1 2 3 4 5; do
+        in_use "$1" || return 1
+        sleep 1
+    done
+    in_use "$1"
+}
+
 # Two at once would be in each other's way. 1 is flock's word for that; a home without locks has another.
 alone() {
     if command -v flock >/dev/null; then
@@ -112,25 +130,33 @@ alone() {
 # matches FILE SHA256
 matches() { [ "$(sha256sum "$1" | cut -c 1-64)" = "$2" ]; }
 
-# fetch URL FILE
+# Whether a file is this release's install.sh.
+is_this() { grep -qsxF "wheel_sha256=$wheel_sha256" "$1" && grep -qsxF "lock_sha256=$lock_sha256" "$1"; }
+
+# fetch URL FILE: gives back 60, as curl does, where the server's certificate is not trusted
 fetch() {
     if command -v curl >/dev/null; then
         curl --fail --location --silent --show-error --retry 2 --connect-timeout 30 --output "$2" "$1"
-    elif command -v wget >/dev/null; then
+    else # which does not know the names in capitals
         https_proxy=${https_proxy:-${HTTPS_PROXY:-${ALL_PROXY:-}}} no_proxy=${no_proxy:-${NO_PROXY:-}} \
-            wget -q -T 30 -O "$2" "$1" # which does not know the names in capitals
-    else
-        fail "There is neither curl nor wget." "Install one of them."
+            wget -nv -T 30 -O "$2" "$1" || case $? in (5) return 60 ;; (*) return 1 ;; esac
     fi
 }
 
-# get NAME SHA256 URL: leaves $work/NAME, from the folder of --offline where there is one, and checked
+# not_fetched WHAT STATUS: stops after fetch
+not_fetched() {
+    [ "$2" != 60 ] || stopped "$1 The server's certificate is not one that this computer trusts." \
+        "Install ca-certificates. A proxy's own: ask who runs it, and name them by SSL_CERT_FILE."
+    stopped "$1" "Is there a network? A proxy is named by HTTPS_PROXY."
+}
+
+# get NAME SHA256 FOLDER [URL]: leaves $work/NAME, from a folder where one is named, and checked
 get() {
-    if [ -n "$offline" ]; then
-        [ -f "$offline/$1" ] || stopped "$offline holds no $1." "It belongs to this release ($version)."
-        cp "$offline/$1" "$work/$1" || stopped "$1 could not be copied."
+    if [ -n "$3" ]; then
+        [ -f "$3/$1" ] || stopped "$3 holds no $1." "It belongs to this release ($version); --help says what to do."
+        cp "$3/$1" "$work/$1" || stopped "$1 could not be copied."
     else
-        fetch "$3" "$work/$1" || stopped "$1 could not be fetched." "$network"
+        fetch "$4" "$work/$1" || not_fetched "$1 could not be fetched." $?
     fi
     matches "$work/$1" "$2" || stopped "$1 is not what this release is made of: its SHA-256 is another one." \
         "Was the download cut short, or changed on its way?"
@@ -139,7 +165,7 @@ get() {
 # Prints the address of uv's wheel, as the package index tells it.
 uv_address() {
     page=$index/uv/
-    fetch "$page" "$work/uv.html" || return 1
+    fetch "$page" "$work/uv.html" || return
     address=$(sed -n "s/.*[\"']\([^\"']*$uv_wheel\)[\"'#].*/\1/p" "$work/uv.html" | head -n 1)
     case $address in
     http://* | https://*) say "$address" ;;
@@ -154,15 +180,15 @@ unpack() {
     member=uv-$uv_version.data/scripts/uv
     if command -v unzip >/dev/null; then
         unzip -qoj "$1" "$member" -d "$work"
-    elif command -v python3 >/dev/null; then
-        python3 -c 'import sys, zipfile; sys.stdout.buffer.write(zipfile.ZipFile(sys.argv[1]).read(sys.argv[2]))' \
+    elif python3 -I -c 'import zipfile, zlib' 2>/dev/null; then # which python3-minimal lacks
+        python3 -I -c 'import sys, zipfile; sys.stdout.buffer.write(zipfile.ZipFile(sys.argv[1]).read(sys.argv[2]))' \
             "$1" "$member" >"$work/uv"
     elif command -v bsdtar >/dev/null; then
         bsdtar -xOf "$1" "$member" >"$work/uv"
     elif command -v busybox >/dev/null; then
         busybox unzip -p "$1" "$member" >"$work/uv"
     else
-        stopped "There is nothing to unpack a zip file with." "Install unzip."
+        stopped "There is nothing to unpack a zip file with." "Install unzip, or the package python3."
     fi && chmod 755 "$work/uv"
 }
 
@@ -234,8 +260,8 @@ install() {
         make_ready
     fi
     mkdir -p "$work"
-    entries
     keep_installer
+    entries
     ln -sfn "$fresh/bin/mtp-launcher" "$work/command"
     mv -f "$work/command" "$command"
     autostart
@@ -248,24 +274,28 @@ install() {
 }
 
 make_ready() {
-    if in_use "$fresh"; then
+    if stays_in_use "$fresh"; then
         fail "MTP Launcher $version is broken, and runs." "Close it, and run this again."
     fi
-    if [ -z "$offline$releases" ]; then
-        fail "This build does not say where its releases are." \
-            "Set MTP_LAUNCHER_RELEASES to their address, or use --offline DIR."
+    from=$offline
+    if [ -z "$offline" ]; then
+        command -v curl >/dev/null || command -v wget >/dev/null ||
+            fail "There is neither curl nor wget." "Install one of them."
+        here=$(cd "$(dirname "$0")" && pwd)
+        if [ -z "$releases" ] && is_this "$0" && [ -f "$here/$wheel" ] && [ -f "$here/$lock" ]; then from=$here; fi
+        [ -n "$from$releases" ] || fail "This build does not say where its releases are." \
+            "Start it beside $wheel and $lock, set MTP_LAUNCHER_RELEASES to their address, or see --help for --offline."
     fi
     rm -rf "$fresh" "$work"
     mkdir -p "$fresh" "$work"
     say "Installing MTP Launcher $version from ${offline:-the network (about 130 MB)}"
-    get "$wheel" "$wheel_sha256" "$releases/$wheel"
-    get "$lock" "$lock_sha256" "$releases/$lock"
-    if [ -n "$offline" ]; then
-        get "$uv_wheel" "$uv_sha256" ""
-    else
-        address=$(uv_address) || stopped "$index does not tell where uv $uv_version is." "$network"
-        get "$uv_wheel" "$uv_sha256" "$address"
+    get "$wheel" "$wheel_sha256" "$from" "$releases/$wheel"
+    get "$lock" "$lock_sha256" "$from" "$releases/$lock"
+    address=''
+    if [ -z "$offline" ]; then
+        address=$(uv_address) || not_fetched "$index does not tell where uv $uv_version is." $?
     fi
+    get "$uv_wheel" "$uv_sha256" "$offline" "$address"
     unpack "$work/$uv_wheel" || stopped "uv could not be unpacked."
     uv=$work/uv
     "$uv" --version >/dev/null || stopped "uv, which installs it, does not start here." \
@@ -291,13 +321,17 @@ make_ready() {
 
 # For --uninstall, and for newer versions, which know by it how this one came.
 keep_installer() {
-    if grep -qsF "lock_sha256=$lock_sha256" "$0"; then # else it came through a pipe, and $0 is the shell
+    if is_this "$0"; then # else it came through a pipe, and $0 is the shell
         cp "$0" "$work/install.sh"
+    elif is_this "$program/install.sh"; then
+        return
     elif [ -n "$offline" ]; then
-        cp "$offline/install.sh" "$work/install.sh"
+        cp "$offline/install.sh" "$work/install.sh" || stopped "$offline holds no install.sh to keep." "Put it there."
     else
-        fetch "$releases/install.sh" "$work/install.sh"
+        fetch "$releases/install.sh" "$work/install.sh" || not_fetched "install.sh could not be fetched." $?
     fi
+    is_this "$work/install.sh" || stopped "${offline:-$releases}/install.sh is not the one that runs here." \
+        "It belongs to another release."
     mv -f "$work/install.sh" "$program/install.sh"
 }
 
@@ -326,12 +360,8 @@ hints() {
     *) say "Your PATH does not name $commands. Until it does (log in anew, or add it), type the whole path." ;;
     esac
     "$fresh/tools/mtp-launcher/bin/python" -I -c '
-from launcher.machine.libraries import install_line, missing_libraries
-missing = tuple(each for purpose in ("engine", "window", "xcb") for each in missing_libraries(purpose))
-if missing:
-    print("The window needs libraries that are not here:", ", ".join(dict.fromkeys(each.soname for each in missing)))
-    print("Install them:", install_line(missing))
-' 2>/dev/null || true
+from launcher.machine.libraries import told
+print(told(), end="")' 2>/dev/null || true
     case $(cat /proc/sys/kernel/osrelease 2>/dev/null) in
     *[Mm]icrosoft* | *WSL*)
         say "In WSL, the Windows Start menu shows only what is installed for all users, as the .deb is." ;;
@@ -339,9 +369,11 @@ if missing:
 }
 
 uninstall() {
+    told="MTP Launcher is removed."
+    [ -e "$program" ] || is_ours "$command" || told="Nothing was installed here by install.sh for $(id -un)."
     [ ! -w "$program" ] || alone
     for installed in "$program"/[0-9]*; do
-        if in_use "$installed"; then
+        if stays_in_use "$installed"; then
             fail "MTP Launcher is running." "Close its window, or run: mtp-launcher stop. Then run this again."
         fi
     done
@@ -360,7 +392,7 @@ uninstall() {
         "$share/metainfo" "$share/applications" "$share" "$commands" "$HOME/.local/lib" "$HOME/.local"; do
         rmdir "$folder" 2>/dev/null || true # only what is empty goes
     done
-    say "MTP Launcher is removed."
+    say "$told"
     for folder in "$share" "$configuration" "${XDG_STATE_HOME:-$HOME/.local/state}" \
         "${XDG_CACHE_HOME:-$HOME/.cache}"; do
         if [ -d "$folder/mtp-launcher" ]; then say "Yours, and left: $folder/mtp-launcher"; fi
@@ -372,13 +404,13 @@ main() {
     while [ $# -gt 0 ]; do
         case $1 in
         --offline)
-            if [ ! -d "${2:-}" ]; then fail "--offline names no folder." "sh install.sh --offline DIR"; fi
+            if [ ! -d "${2:-}" ]; then fail "--offline names no folder." "What it has to hold: sh install.sh --help"; fi
             offline=$(cd "$2" && pwd)
             shift ;;
         --uninstall) what=uninstall ;;
         -h | --help)
-            sed -n '2,14s/^# \{0,1\}//p' "$0"
-            exit 0 ;;
+            usage
+            exit ;;
         *) fail "$1 is not understood." "sh install.sh [--offline DIR | --uninstall]" ;;
         esac
         shift

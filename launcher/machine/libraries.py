@@ -1,6 +1,7 @@
 """System libraries that the engine and the window need, looked for before anything is loaded."""
 
 import ctypes
+import os
 import re
 import shlex
 import sys
@@ -36,6 +37,26 @@ def missing_libraries(purpose: str) -> tuple[Library, ...]:
     if sys.platform != "linux":
         return ()
     return tuple(library for library in known_libraries() if library.purpose == purpose and _refusal(library.soname))
+
+
+def window_purposes() -> tuple[str, str]:
+    """Return what a window needs libraries for here: Wayland's display where there is no other, else X's."""
+    wayland = bool(os.environ.get("WAYLAND_DISPLAY")) and not os.environ.get("DISPLAY")
+    return "window", "wayland" if wayland else "xcb"
+
+
+def told() -> str:
+    """Return lines for who has just installed the program: what its parts lack here, and what installs that."""
+    purposes = {"engine": ("engine",), "window": window_purposes()}
+    lacks = {part: [each for name in names for each in missing_libraries(name)] for part, names in purposes.items()}
+    lines = [
+        f"The {part} needs libraries that are not here: {', '.join(each.soname for each in missing)}\n"
+        for part, missing in lacks.items()
+        if missing
+    ]
+    if lines:
+        lines.append(f"Install them: {install_line((*lacks['engine'], *lacks['window']))}\n")
+    return "".join(lines)
 
 
 def missing_below(plugin: Path) -> Library | None:
