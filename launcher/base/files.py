@@ -18,8 +18,8 @@ Parsed = TypeVar("Parsed")
 _DRAFT = ".draft"
 _ABANDONED_S = 3600.0
 """How old a draft is that nobody writes any more: the program was killed over it."""
-_READERS_S = 1.0
-"""How long a reader may keep a file of ours from being replaced (Windows)."""
+_HELD_S = 1.0
+"""How long a file of ours may be held by who reads or replaces it (Windows)."""
 _log = logging.getLogger(__name__)
 _told: set[Path] = set()
 """What could not be mended and was said: once is enough."""
@@ -52,16 +52,20 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 
 def replace(draft: Path, path: Path) -> None:
     """Rename `draft` to `path`, over what is there. Raises OSError."""
-    deadline_s = time.monotonic() + _READERS_S
-    while sys.platform == "win32":  # an open file cannot be replaced there: wait for its reader to finish
+    _unless_held(lambda: draft.replace(path))
+
+
+def _unless_held(work: Callable[[], Parsed]) -> Parsed:
+    """Do what Windows refuses for a moment: a file that is open there cannot be replaced, nor opened meanwhile."""
+    deadline_s = time.monotonic() + _HELD_S
+    while sys.platform == "win32":
         try:
-            draft.replace(path)
-            return
+            return work()
         except PermissionError:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(0.005)
-    draft.replace(path)
+    return work()
 
 
 def open_private(path: Path, flags: int) -> int:
@@ -159,7 +163,7 @@ def private_folder(path: Path) -> Path:
 
 def read_private(path: Path) -> bytes:
     """Read a file that is its owner's alone; one that others can read is mended, with a warning. Raises OSError."""
-    data = path.read_bytes()  # first: a folder in its place keeps its rights
+    data = _unless_held(path.read_bytes)  # first: a folder in its place keeps its rights
     if sys.platform != "win32":
         _narrow(path, path.stat().st_mode, 0o600, "read")
     return data

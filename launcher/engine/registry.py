@@ -184,15 +184,15 @@ def _running() -> tuple[Entry, ...]:
     for path in sorted(runtime_dir().glob("server-*.json")):
         try:
             entry = Entry.model_validate_json(read_private(path))
-        except OSError:
-            entry = None
+        except OSError:  # gone, or held by its writer for a moment: not known to be anybody's leavings
+            continue
         except ValidationError:
             set_aside(path, "The note on a running server")
             continue
-        if entry is not None and entry.launcher.running():
+        if entry.launcher.running():
             entries.append(entry)
         else:
-            if entry is not None and entry.engine_pid and entry.engine_created_s:
+            if entry.engine_pid and entry.engine_created_s:
                 end_left_over(ProcessId(entry.engine_pid, entry.engine_created_s), entry.port, entry.command_hash)
             path.unlink(missing_ok=True)
     return tuple(entries)

@@ -192,3 +192,11 @@ def test_an_entry_with_a_recycled_pid_is_taken_out() -> None:
     path.write_text(json.dumps(entry | {"created_s": entry["created_s"] - 1_000}))
     assert registry.running() == ()
     assert claim(None) == endpoint
+
+
+def test_an_entry_that_cannot_be_read_is_left_alone() -> None:
+    _, registration = registry.register(None, model="a", engine="b", draft=1)
+    (runtime_dir() / "server-1.json").mkdir()
+    assert len(registry.running()) == 1
+    assert (runtime_dir() / "server-1.json").is_dir()
+    registration.remove()
