@@ -30,11 +30,11 @@ The program comes to ~/.local/lib/mtp-launcher, the command to ~/.local/bin, the
 Variables: MTP_LAUNCHER_RELEASES, the folder of the release, where it is not the one that install.sh lies in;
 UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL, the package index; HTTPS_PROXY, ALL_PROXY and NO_PROXY as always.
 
-DIR holds install.sh, the wheel mtp_launcher-*.whl and $lock of one release, and the wheels of
-uv and of all that is required. This fills it in the release's folder, on Linux with a network and the same Python:
+DIR holds install.sh, mtp_launcher-*.whl and mtp_launcher-*-requirements.txt of one release, and the wheels of uv and
+of all that is required. This fills it in the release's folder, on Linux with a network and the same Python:
     python3 -m pip download --no-deps --only-binary :all: -d DIR uv==$uv_version
     python3 -m pip download --no-deps --only-binary :all: -d DIR -r $lock
-    cp install.sh mtp_launcher-*.whl $lock DIR
+    cp install.sh mtp_launcher-* DIR
 END
 }
 
@@ -139,7 +139,7 @@ fetch() {
         curl --fail --location --silent --show-error --retry 2 --connect-timeout 30 --output "$2" "$1"
     else # which does not know the names in capitals
         https_proxy=${https_proxy:-${HTTPS_PROXY:-${ALL_PROXY:-}}} no_proxy=${no_proxy:-${NO_PROXY:-}} \
-            wget -nv -T 30 -O "$2" "$1" || case $? in (5) return 60 ;; (*) return 1 ;; esac
+            wget -q -T 30 -O "$2" "$1" || case $? in (5) return 60 ;; (*) return 1 ;; esac
     fi
 }
 

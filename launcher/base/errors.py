@@ -118,6 +118,12 @@ class CpuUnsupported(LauncherError):
     code = "cpu_unsupported"
 
 
+class HostUnreadable(LauncherError):
+    """The system does not tell what it has to tell of this computer."""
+
+    code = "host_unreadable"
+
+
 class LibraryMissing(LauncherError):
     """A system library is missing."""
 

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from launcher import __version__
@@ -164,8 +165,28 @@ def _explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:
         unnamed = error.filename is None and not isinstance(error, TimeoutError)  # which is a lock's
         if isinstance(error, BrokenPipeError) or (unnamed and options.verb in _ANSWERING):
             raise  # it is the output that cannot be written
-        print_error(refusal(error), as_json=options.json)
+        print_error(_without_proc() or refusal(error), as_json=options.json)
+    except Exception:
+        if (why := _without_proc()) is None:
+            raise
+        print_error(why, as_json=options.json)
     return 1
+
+
+def _without_proc() -> "LauncherError | None":
+    """Return what to say where Linux's /proc is not mounted, without which psutil fails in many ways."""
+    if sys.platform != "linux":
+        return None
+    import psutil
+
+    from launcher.base.errors import HostUnreadable
+
+    if Path(psutil.PROCFS_PATH, "self").exists():
+        return None
+    return HostUnreadable(
+        "/proc is not mounted here, and without it Linux tells nothing of memory and processes.",
+        "Mount it as root, `mount -t proc proc /proc`, and run this again.",
+    )
 
 
 def _show_unseen(error: "LauncherError") -> None:

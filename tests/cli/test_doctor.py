@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from launcher.engine.known_bad import build_number
 from tests import forked
+from tests.cli import in_process
 from tests.conftest import FAKES
 
 COMMAND = [sys.executable, "-m", "launcher", "doctor"]
@@ -190,6 +192,35 @@ def test_the_models_folder_is_the_one_that_was_named(tmp_path: Path) -> None:
     assert told["disks"]["models"]["folder"] == str(tmp_path / "models")
     assert told["disks"]["models"]["free_bytes"] > 0
     assert f"models: {tmp_path / 'models'}" in run("--models", str(tmp_path / "models"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no library of the system's is looked for")
+@pytest.mark.parametrize(
+    ("displays", "named"),
+    [
+        ({"DISPLAY": ":9"}, "libxcb-cursor.so.0"),
+        ({"DISPLAY": ":9", "WAYLAND_DISPLAY": "wayland-9"}, "libxcb-cursor.so.0"),
+        ({"WAYLAND_DISPLAY": "wayland-9"}, "libwayland-cursor.so.0"),
+        ({}, "libxcb-cursor.so.0"),
+    ],
+)
+def test_the_libraries_of_the_display_that_would_be_used_are_named(
+    tmp_path: Path, displays: dict[str, str], named: str
+) -> None:
+    for soname in ("libxcb-cursor.so.0", "libwayland-cursor.so.0"):
+        (tmp_path / soname).touch()  # which the linker does not take
+    told = report(**{"LD_LIBRARY_PATH": str(tmp_path), "DISPLAY": "", "WAYLAND_DISPLAY": ""} | displays)
+    assert [each["soname"] for each in told["missing_libraries"] if "-cursor" in each["soname"]] == [named]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+@pytest.mark.parametrize("verb", [["doctor"], ["demo", "--headless"]])
+def test_without_proc_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]) -> None:
+    with monkeypatch.context() as here:
+        here.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+        told = in_process.run(*verb)
+    assert told.returncode == 1
+    assert told.stderr.startswith("Error: /proc is not mounted here")
 
 
 @pytest.mark.parametrize(

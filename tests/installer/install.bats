@@ -12,6 +12,11 @@ running() { # a copy of the program runs from here on, until the end of descript
     until [ -s "$BATS_TEST_TMPDIR/up" ]; do sleep 0.02; done
 }
 
+ends_soon() { # the copy that runs, after a second
+    sleep 1 >&7 3>&- &
+    exec 7>&-
+}
+
 @test "it installs the command, a menu entry and icons" {
     install 1.0.0
     [ "$status" -eq 0 ]
@@ -94,6 +99,7 @@ running() { # a copy of the program runs from here on, until the end of descript
     touch "$HOME/.local/share/icons/mine/index.theme" "$HOME/.local/share/applications/mine.desktop"
     run dash "$RELEASES/1.0.0/install.sh" --uninstall
     [ "$status" -eq 0 ]
+    [ "$output" = "Nothing was installed here by install.sh for $(id -un)." ]
     [ ! -e "$HOME/.local/share/icons/hicolor" ]
 }
 
@@ -120,12 +126,28 @@ running() { # a copy of the program runs from here on, until the end of descript
 @test "a running copy is not uninstalled" {
     install 1.0.0
     running
+    instead sleep 'echo "$1" >>"$FAKE_LOG"'
     run dash "$program/install.sh" --uninstall
     refused "MTP Launcher is running"
     exec 7>&-
     wait "$copy" || true
     run dash "$program/install.sh" --uninstall
     [ "$status" -eq 0 ]
+}
+
+@test "a copy that is about to end is waited for" {
+    install 1.0.0
+    running
+    rm "$program"/1.0.0-*/complete
+    ends_soon
+    install 1.0.0
+    [ "$status" -eq 0 ]
+    rm "$BATS_TEST_TMPDIR/held" "$BATS_TEST_TMPDIR/up"
+    running
+    ends_soon
+    run dash "$program/install.sh" --uninstall
+    [ "$status" -eq 0 ]
+    [ ! -e "$program" ]
 }
 
 @test "old glibc, musl, another processor and another system are told" {
@@ -288,6 +310,37 @@ running() { # a copy of the program runs from here on, until the end of descript
     cmp "$program/install.sh" "$RELEASES/1.0.0/install.sh"
 }
 
+@test "through a pipe and from a folder, what is kept is the folder's, and nothing is fetched" {
+    for each in curl wget; do
+        instead "$each" 'echo "$0" >>"$FAKE_LOG.fetched"; exit 7'
+    done
+    folder=$BATS_TEST_TMPDIR/folder
+    cp -r "$RELEASES/1.0.0" "$folder"
+    cp "$RELEASES/1.1.0/install.sh" "$folder/"
+    run dash -s -- --offline "$folder" <"$RELEASES/1.0.0/install.sh"
+    refused "$folder/install.sh is not the one that runs here."
+    rm "$folder/install.sh"
+    run dash -s -- --offline "$folder" <"$RELEASES/1.0.0/install.sh"
+    refused "$folder holds no install.sh"
+    cp "$RELEASES/1.0.0/install.sh" "$folder/"
+    run dash -s -- --offline "$folder" <"$RELEASES/1.0.0/install.sh"
+    [ "$status" -eq 0 ]
+    cmp "$program/install.sh" "$RELEASES/1.0.0/install.sh"
+    rm "$folder/install.sh"
+    run dash -s -- --offline "$folder" <"$RELEASES/1.0.0/install.sh" # it is there already
+    [ "$status" -eq 0 ]
+    [ ! -e "$FAKE_LOG.fetched" ]
+}
+
+@test "a Python that cannot unpack is not asked to" {
+    few
+    instead python3 'echo "No module named shutil" >&2; exit 1'
+    run env PATH="$BATS_TEST_TMPDIR/bin:$BATS_TEST_TMPDIR/few" \
+        "$(command -v dash)" "$RELEASES/1.0.0/install.sh" --offline "$RELEASES/1.0.0"
+    refused "Install unzip, or the package python3."
+    [[ "$output" != *"shutil"* ]]
+}
+
 @test "the copy in a checkout says so" {
     run dash "$ROOT/installer/linux/install.sh"
     refused "lies in a checkout"
@@ -307,6 +360,11 @@ running() { # a copy of the program runs from here on, until the end of descript
     run dash "$RELEASES/1.0.0/install.sh" --help
     [ "$status" -eq 0 ]
     [[ "$output" == *"--uninstall"* ]]
+    [[ "$output" == *"pip download "*" -d DIR -r mtp_launcher-1.0.0-requirements.txt"* ]]
+    told=$output
+    run dash -s -- --help <"$RELEASES/1.0.0/install.sh"
+    [ "$status" -eq 0 ]
+    [ "$output" = "$told" ]
     run dash "$RELEASES/1.0.0/install.sh" --frobnicate
     refused "--frobnicate is not understood"
     run dash "$RELEASES/1.0.0/install.sh" --offline /nowhere

@@ -27,6 +27,48 @@ serve() { # FOLDER, at $address
     cmp "$program/install.sh" "$release/install.sh"
 }
 
+@test "beside its own files only the rest is fetched" {
+    mkdir "$BATS_TEST_TMPDIR/index"
+    cp -r "$RELEASES"/1.0.0/simple "$RELEASES"/1.0.0/uv-*.whl "$BATS_TEST_TMPDIR/index/"
+    serve "$BATS_TEST_TMPDIR/index"
+    folder=$BATS_TEST_TMPDIR/folder
+    mkdir "$folder"
+    cp "$RELEASES"/1.0.0/mtp_launcher-* "$RELEASES/1.0.0/install.sh" "$folder/"
+    cd "$folder"
+    PIP_INDEX_URL=$address/simple run dash install.sh
+    [ "$status" -eq 0 ]
+    [ "$("$command" --version)" = "mtp-launcher 1.0.0" ]
+    dash "$program/install.sh" --uninstall
+    echo "changed" >>"$folder/mtp_launcher-1.0.0-py3-none-any.whl"
+    PIP_INDEX_URL=$address/simple run dash install.sh
+    refused "SHA-256 is another one"
+}
+
+@test "a certificate that is not trusted is named, by curl and by wget" {
+    python3 -c '
+import http.server, ssl, sys
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1])
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print("port", server.server_port, flush=True)
+server.serve_forever()
+' "$ROOT/tests/base/data/loopback.pem" >"$BATS_TEST_TMPDIR/port" 2>/dev/null 3>&- &
+    server=$!
+    until [ -s "$BATS_TEST_TMPDIR/port" ]; do sleep 0.02; done
+    address=https://127.0.0.1:$(cut -d ' ' -f 2 "$BATS_TEST_TMPDIR/port")
+    UV_DEFAULT_INDEX=$address run dash "$RELEASES/1.0.0/install.sh"
+    refused "The server's certificate is not one that this computer trusts."
+    [[ "$output" == *"SSL_CERT_FILE"* ]]
+    MTP_LAUNCHER_RELEASES=$address run dash "$RELEASES/1.0.0/install.sh"
+    refused "The server's certificate is not one that this computer trusts."
+    few
+    instead wget 'exit 5' # as wget does then
+    MTP_LAUNCHER_RELEASES=$address run env PATH="$BATS_TEST_TMPDIR/bin:$BATS_TEST_TMPDIR/few" \
+        "$(command -v dash)" "$RELEASES/1.0.0/install.sh"
+    refused "The server's certificate is not one that this computer trusts."
+}
+
 @test "an index that names its files by their names alone" {
     release=$RELEASES/1.0.0
     mkdir -p "$BATS_TEST_TMPDIR/net/simple/uv"
@@ -39,10 +81,7 @@ serve() { # FOLDER, at $address
 }
 
 @test "without curl, wget is told of the proxy" {
-    mkdir "$BATS_TEST_TMPDIR/few"
-    for each in uname getconf head sha256sum cut id stat mkdir readlink df du awk grep sed rm cat flock; do
-        ln -s "$(command -v "$each")" "$BATS_TEST_TMPDIR/few/"
-    done
+    few
     instead wget 'echo "proxy $https_proxy, not for $no_proxy"; exit 4'
     run env PATH="$BATS_TEST_TMPDIR/bin:$BATS_TEST_TMPDIR/few" HTTPS_PROXY=http://proxy.invalid:3128 NO_PROXY=here \
         MTP_LAUNCHER_RELEASES=https://releases.invalid "$(command -v dash)" "$RELEASES/1.0.0/install.sh"
@@ -62,6 +101,7 @@ serve() { # FOLDER, at $address
 @test "no network is told" {
     MTP_LAUNCHER_RELEASES=http://127.0.0.1:1 run dash "$RELEASES/1.0.0/install.sh"
     refused "Is there a network?"
-    run dash "$RELEASES/1.0.0/install.sh"
+    cp "$RELEASES/1.0.0/install.sh" "$BATS_TEST_TMPDIR/"
+    run dash "$BATS_TEST_TMPDIR/install.sh"
     refused "does not say where its releases are"
 }

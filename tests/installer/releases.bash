@@ -47,6 +47,13 @@ instead() {
     chmod 755 "$BATS_TEST_TMPDIR/bin/$1"
 }
 
+few() { # a folder of what install.sh cannot do without, for PATH
+    mkdir "$BATS_TEST_TMPDIR/few"
+    for each in uname getconf head sha256sum cut dirname id stat mkdir readlink df du awk grep sed rm cat cp flock sleep; do
+        ln -s "$(command -v "$each")" "$BATS_TEST_TMPDIR/few/"
+    done
+}
+
 install() { run dash "$RELEASES/$1/install.sh" --offline "$RELEASES/$1"; }
 
 refused() { # STATUS is 1, and the sentence is told
