@@ -88,6 +88,15 @@ def test_install_sh_is_stamped_and_told_by_what_the_program_has() -> None:
     assert run("sed", "-n", where[1], ROOT / where[2]) == f"{RELEASES}\n"
 
 
+def test_the_manual_fills_a_folder_as_install_sh_says() -> None:
+    script = LINUX / "install.sh"
+    lock = "mtp_launcher-X-requirements.txt"
+    told = [line.replace(lock, lock.replace("X", "*")) for line in run("sh", script, "--help").splitlines()]
+    lines = [line for line in told if line.startswith("    ")]
+    assert len(lines) == 3
+    assert "\n".join(lines) in (ROOT / "docs" / "platforms.md").read_text("utf-8")
+
+
 def test_what_install_sh_asks_the_program_is_answered() -> None:
     code = re.search(r"bin/python\" -I -c '\n(.*?)'", (LINUX / "install.sh").read_text("utf-8"), re.DOTALL)
     assert code
