@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 from PySide6.QtCore import QEvent, QObject, QTimer
-from PySide6.QtWidgets import QApplication, QLabel
+from PySide6.QtWidgets import QApplication
 
 from benchmarks.window_child import Stalls
 from benchmarks.workplace import ROOT, end_with_parent
@@ -44,9 +44,7 @@ class Crashes(QObject):
         self._window = window
         self._times = times
         self._killed_s: float | None = None
-        label = window.findChild(QLabel, "problem")
-        assert label is not None
-        label.installEventFilter(self)
+        window.page("cockpit").notices.problem.text.installEventFilter(self)
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(_PAUSE_MS)
@@ -59,7 +57,7 @@ class Crashes(QObject):
             self._killed_s = None
             if len(self.seconds) == self._times:
                 print(json.dumps({"seconds": self.seconds}), flush=True)
-                QTimer.singleShot(0, self._window.close)
+                QTimer.singleShot(0, self._window.quit)
             else:
                 QTimer.singleShot(_PAUSE_MS, self._again)
         return False
@@ -157,7 +155,7 @@ def main() -> None:
         else:
             _serve(window, _fake(_FULL_LOG))
         assert not crashes.seconds
-    QTimer.singleShot(_GIVE_UP_MS, window.close)
+    QTimer.singleShot(_GIVE_UP_MS, window.quit)
     application.exec()
 
 
