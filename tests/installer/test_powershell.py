@@ -85,9 +85,12 @@ def of_ps1(name: str) -> str:
 
 
 def test_it_takes_what_install_sh_takes() -> None:
-    for name in ("uv_version", "pythons", "network", "room_mib"):
+    for name in ("uv_version", "pythons", "room_mib"):
         assert of_ps1(name) == of_sh(name), name
-    assert of_ps1("lock") == of_sh("lock") == "mtp_launcher-$version-requirements.txt"
+    assert f'"{of_ps1("network")}"' in SH.read_text("utf-8")
+    assert (
+        of_ps1("lock") == of_sh("lock").replace("{version:-X}", "version") == "mtp_launcher-$version-requirements.txt"
+    )
     assert of_ps1("run_value") == RUN_VALUE
     assert of_ps1("run_key") == f"HKCU:\\{RUN_KEY}"
     assert VARIABLE in INSTALL.read_text("ascii")
@@ -105,9 +108,9 @@ def test_it_hides_from_uv_what_install_sh_hides() -> None:
         assert f" {name}=" in SH.read_text("utf-8")
 
 
-@pytest.mark.parametrize("script", [SH, INSTALL], ids=lambda path: path.name)
-def test_what_its_head_promises_is_in_its_body(script: Path) -> None:
-    head, _, body = script.read_text("utf-8").partition("# Written by ")
+@pytest.mark.parametrize(("script", "end"), [(SH, "\nEND\n"), (INSTALL, "# Written by ")], ids=["sh", "ps1"])
+def test_what_its_help_promises_is_in_its_body(script: Path, end: str) -> None:
+    head, _, body = script.read_text("utf-8").partition(end)
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         assert name in head
         assert name in body
