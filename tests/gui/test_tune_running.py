@@ -82,7 +82,9 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     rows = page.table.rows
     with qtbot.waitSignal(page.history.chosen, timeout=60_000):
         page.history._choose(0)
-    assert [(row.setting, row.rate) for row in page.table.rows] == [(row.setting, row.rate) for row in rows]
+    assert [row.setting for row in page.table.rows] == [row.setting for row in rows]
+    # The history takes two starts in a row with the same settings for one, which weighs their replies otherwise.
+    assert [row.rate for row in page.table.rows] == pytest.approx([row.rate for row in rows], rel=0.2)
 
 
 def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:

@@ -60,7 +60,7 @@ def forecasts_of(verdict: Mapping[str, Any]) -> tuple[Forecast, ...]:
 
 
 def trials_of(runs: Sequence[Run]) -> tuple[Trial, ...]:
-    """Return the trials that runs of the history came from: a tune never makes two with the same settings in a row."""
+    """Return the trials that runs of the history came from; two in a row with the same settings are taken for one."""
     groups: list[list[Run]] = []
     for run in runs:
         if not groups or key(groups[-1][0].settings) != key(run.settings):
