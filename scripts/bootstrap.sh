@@ -29,6 +29,8 @@ missing_packages() {
         command -v shellcheck >/dev/null || printf 'shellcheck '
         command -v desktop-file-validate >/dev/null || printf 'desktop-file-utils '
         command -v appstreamcli >/dev/null || printf 'appstream '
+        command -v git >/dev/null || printf 'git '
+        command -v unzip >/dev/null || printf 'unzip '
         command -v cc >/dev/null || printf 'gcc libc6-dev ' # a stand-in for NVIDIA's library is compiled
     done
 }
