@@ -1,1 +1,1 @@
-"""Errors, paths, files, processes and HTTP: what every other room uses and nothing of ours."""
+"""Errors, paths, files, processes and HTTP. Imported by every other room; imports none of them."""

@@ -1,4 +1,4 @@
-"""What can be done about a fault, as data: errors and findings carry it, faces offer it."""
+"""Suggested fixes as data. Errors and findings carry them; the command line and the window offer them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ Value = str | int
 
 
 class ActionKind(StrEnum):
-    """What is to be done: some change settings, others are the program's or the user's to do."""
+    """The kinds of fix. Some change server settings; the others are carried out by the program or by the user."""
 
     SMALLER_CONTEXT = "smaller_context"
     LARGER_CONTEXT = "larger_context"
@@ -41,9 +41,10 @@ class ActionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One next step: what a button says, and the values it needs.
+    """A suggested fix: its kind, the label of its button and the values it needs.
 
-    A `context` is in tokens, `n_cpu_moe` in layers, `ubatch` in tokens; a `link` is an address to open.
+    In `parameters`, `context` and `ubatch` are in tokens, `n_cpu_moe` is a number of layers, and `link` is a URL to
+    open.
     """
 
     kind: ActionKind
@@ -51,5 +52,5 @@ class Action:
     parameters: Mapping[str, Value] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
-        """Return it for programs."""
+        """Return the fix as a JSON object."""
         return {"kind": self.kind.value, "label": self.label, "parameters": dict(self.parameters)}

@@ -1,44 +1,60 @@
-"""A file that is written in the background, so that no slow disk holds up whoever says what shall be in it."""
+"""A file written by a background thread, so that a slow disk never blocks the caller."""
 
+import logging
 import threading
 from pathlib import Path
 
 from launcher.base.files import write_atomically
 
-_AGAIN_S = 1.0
-"""Between two tries to write what cannot be written."""
-_REMOVED_S = 5.0
+_RETRY_S = 1.0
+"""Seconds between two attempts to write a file that cannot be written."""
+_REMOVE_TIMEOUT_S = 5.0
+_log = logging.getLogger(__name__)
 
 
 class BackgroundFile:
-    """One small file. The newest content is written, whole, and is tried again until that succeeds.
+    """A small file of which the newest content is written atomically, with retries until a write succeeds.
 
-    A thread does it while there is something to do; the program's end does not wait for it.
+    A daemon thread runs while something is pending; the program does not wait for it at exit. A write error is logged
+    once until a write succeeds again. `what` begins that sentence, such as "The note on this server".
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, what: str) -> None:
+        self._path, self._what = path, what
+        self._told = False
         self._wanted: bytes | None = None
         self._pending = self._removed = False
         self._changed = threading.Condition()
         self._writer: threading.Thread | None = None
 
     def write(self, data: bytes) -> None:
-        """Have `data` written, in place of what is not written yet. After `remove` it does nothing."""
+        """Schedule `data` to be written in place of any pending content. Does nothing after `remove`."""
         with self._changed:
             if not self._removed:
                 self._want(data)
 
     def remove(self) -> None:
-        """Have the file removed, for good; return once it is gone, or cannot be removed within 5 s, which goes on."""
+        """Remove the file for good. Returns once it is gone, or after 5 s; the attempts then continue in the
+        background.
+        """
         with self._changed:
-            if not self._removed:  # a second time it could be somebody else's
+            if not self._removed:  # a second removal could hit a file that another process has made meanwhile
                 self._removed = True
                 self._want(None)
-        self.settle(_REMOVED_S)
+        self.wait_written(_REMOVE_TIMEOUT_S)
 
-    def settle(self, limit_s: float) -> bool:
-        """Wait for up to `limit_s` seconds until the file is as was asked; return whether it is."""
+    def was_deleted(self) -> bool:
+        """Return True if the file was deleted from outside: it should exist and no write is pending."""
+        with self._changed:
+            if self._removed or self._writer is not None:
+                return False
+        try:
+            return not self._path.exists()
+        except OSError:
+            return False
+
+    def wait_written(self, limit_s: float) -> bool:
+        """Wait up to `limit_s` seconds for pending work. Returns True if the last request was carried out."""
         with self._changed:
             return self._changed.wait_for(lambda: self._writer is None, limit_s)
 
@@ -63,8 +79,12 @@ class BackgroundFile:
                     self._path.unlink(missing_ok=True)
                 else:
                     write_atomically(self._path, data)
-            except OSError:
+                self._told = False
+            except OSError as error:
+                if not self._told and data is not None:
+                    self._told = True
+                    _log.warning("%s cannot be written (%s): %s.", self._what, self._path, error.strerror or error)
                 with self._changed:
                     if not self._pending:
                         self._pending = True
-                        self._changed.wait(_AGAIN_S)
+                        self._changed.wait(_RETRY_S)

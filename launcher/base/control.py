@@ -1,11 +1,11 @@
-"""The private line between two programs of one user on one computer: a Unix socket, or a named pipe on Windows.
+"""Local IPC between two processes of one user: a Unix socket, or a named pipe on Windows.
 
-One request a connection: a line of JSON with the token and what to do; the answer is lines of JSON, as many as there
-are, then `{"end": true}` or `{"error": {...}}`. Nothing is unpickled and nothing is executed that comes over it.
+One request per connection: a line of JSON with the token and the verb. The reply is any number of JSON lines, then
+`{"end": true}` or `{"error": {...}}`. Nothing received is unpickled or executed.
 
-Who may connect: on Linux the socket's folder is 0700, the socket 0600, and the kernel must say that the other side is
-the same user; on Windows the pipe's name is random and Windows gives others no right to write to it. Besides, whoever
-asks must know the token, which only files of this user hold.
+Access control: on Linux the socket's folder has mode 0700 and the socket 0600, and the kernel must confirm that the
+peer is the same user (SO_PEERCRED). On Windows the pipe's name is random, and Windows denies other users write access.
+In addition the client must send the token, which is stored only in files of this user.
 """
 
 import asyncio
@@ -22,62 +22,69 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from launcher.base.errors import ControlRefused, LauncherError, Unreachable
-from launcher.base.files import private_folder
+from launcher.base.files import make_private_folder
+from launcher.base.messages import add_message_data, message, restore_messages
 
 Handler = Callable[[str, Mapping[str, Any]], AsyncIterator[Any]]
-"""Answers a request, by its verb and its other fields, with JSON values. LauncherErrors are told to who asked."""
+"""Answers a request, given its verb and its other fields, with JSON values. LauncherErrors are sent to the client."""
 
 _LINE_BYTES = 2**20
-_CONNECTIONS = 16
+_MAX_SILENT_CONNECTIONS = 32
+"""The most connections that have not sent a request yet. One more replaces the oldest of them."""
+_MAX_RUNNING_REQUESTS = 64
 _REQUEST_S = 5.0
 _CONNECT_S = 5.0
 _PIPE = "\\\\.\\pipe\\"
 _log = logging.getLogger(__name__)
 _connection: ContextVar[asyncio.Task[None] | None] = ContextVar("connection", default=None)
-"""The connection that the work at hand is done for; tasks that it starts inherit it."""
+"""The connection that the current task serves; tasks that it starts inherit it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Where a program listens, and the token that it wants to hear."""
+class ControlAddress:
+    """The address of a control server and the token that it requires."""
 
     place: str
     token: str = field(repr=False)
 
 
 class ControlServer:
-    """Listens on a private line until it is closed. Belongs to one asyncio loop."""
+    """A server on a local socket or pipe, until it is closed. Belongs to one asyncio loop."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._token = secrets.token_urlsafe(32)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._silent: dict[asyncio.Task[None], None] = {}
+        """The tasks whose request has not arrived yet, oldest first."""
         self._close: Callable[[], None] = lambda: None
 
-    async def listen(self, folder: Path, name: str) -> Address:
-        """Begin to listen, on Linux at `folder`/`name`. Raises OSError."""
+    async def listen(self, folder: Path, name: str) -> ControlAddress:
+        """Start to listen, on Linux at `folder`/`name`, and stop listening at the previous address. Raises OSError."""
+        with suppress(OSError):
+            self._close()
         if sys.platform == "win32":
             place = f"{_PIPE}mtp-launcher-{secrets.token_hex(16)}"
             loop = asyncio.get_running_loop()
             assert isinstance(loop, asyncio.ProactorEventLoop)  # noqa: S101 -- the default there
             (pipe,) = await loop.start_serving_pipe(self._protocol, place)
             self._close = pipe.close
-            return Address(place, self._token)
+            return ControlAddress(place, self._token)
         path = folder / name
-        server = await asyncio.start_unix_server(self._connected, sock=_bound(path), limit=_LINE_BYTES)
+        server = await asyncio.start_unix_server(self._connected, sock=_bind_socket(path), limit=_LINE_BYTES)
 
         def close() -> None:
             server.close()
             path.unlink(missing_ok=True)
 
         self._close = close
-        return Address(str(path), self._token)
+        return ControlAddress(str(path), self._token)
 
     async def close(self) -> None:
-        """Listen no more, and end what is being answered, but for the answer that this call is part of."""
+        """Stop listening and cancel all running requests, except the one that this call is part of."""
         with suppress(OSError):
             self._close()
         own = _connection.get()
@@ -91,35 +98,45 @@ class ControlServer:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=_LINE_BYTES), self._connected)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 -- a coroutine runs in one
-        if len(self._tasks) >= _CONNECTIONS or not _same_user(writer):
+        task = _current_task()
+        if not _same_user(writer):
             writer.close()
             return
+        # A real client sends its request at once, so the oldest silent one is dropped.
+        if len(self._silent) >= _MAX_SILENT_CONNECTIONS:
+            next(iter(self._silent)).cancel()
         self._tasks.add(task)
+        self._silent[task] = None
         _connection.set(task)
         try:
             await self._answer(reader, writer)
         except (ConnectionError, asyncio.CancelledError):
-            pass  # nobody listens any more, or we are closing: this task is nobody else's
+            pass  # the client has left, or we are closing; nobody else awaits this task
         finally:
             self._tasks.discard(task)
+            self._silent.pop(task, None)
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_REQUEST_S):
                 request = json.loads(await reader.readline())
+            if len(self._tasks) - len(self._silent) >= _MAX_RUNNING_REQUESTS:
+                return
+            self._silent.pop(_current_task(), None)
             verb, token = request.pop("do"), request.pop("token")
             if not isinstance(verb, str) or not hmac.compare_digest(str(token).encode(), self._token.encode()):
-                raise ControlRefused("The token is wrong.", "Use the program as the user who started the server.")
+                raise ControlRefused(
+                    message("The token is wrong."), message("Use the program as the user who started the server.")
+                )
         except ControlRefused as error:
-            await _send(writer, {"error": _told(error)})
+            await _send_line(writer, {"error": _error_to_json(error)})
             return
         except (TimeoutError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return  # no program of ours
+            return  # not a client of this program
         answering = asyncio.create_task(self._stream(verb, request, writer))
-        leaving = asyncio.ensure_future(reader.read(1))  # it has nothing more to say: this ends when it leaves
+        # A client sends nothing more, so this read returns when it disconnects.
+        leaving = asyncio.ensure_future(reader.read(1))
         try:
             await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -133,41 +150,47 @@ class ControlServer:
     async def _stream(self, verb: str, request: Mapping[str, Any], writer: asyncio.StreamWriter) -> None:
         try:
             async for value in self._handler(verb, request):
-                await _send(writer, value)
+                await _send_line(writer, value)
         except LauncherError as error:
-            await _send(writer, {"error": _told(error)})
+            await _send_line(writer, {"error": _error_to_json(error)})
         except (ConnectionError, asyncio.CancelledError):
             raise
-        except Exception as error:  # noqa: BLE001 -- it is told to who asked, and the server goes on
+        except Exception as error:  # noqa: BLE001 -- the client gets the error, and the server goes on
             _log.exception("A request over the control line failed: %s", verb)
-            await _send(writer, {"error": {"code": "error", "message": f"{type(error).__name__}: {error}"}})
+            await _send_line(writer, {"error": {"code": "error", "message": f"{type(error).__name__}: {error}"}})
         else:
-            await _send(writer, {"end": True})
+            await _send_line(writer, {"end": True})
 
 
-async def ask(address: Address, verb: str, **fields: object) -> AsyncIterator[Any]:
-    """Send a request and yield the values of its answer.
+def _current_task() -> asyncio.Task[None]:
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 -- a coroutine runs in one
+    return task
 
-    Raises the LauncherError that the other side tells (its code is kept), or Unreachable when nobody answers there, or
-    it breaks off.
+
+async def send_request(address: ControlAddress, verb: str, **fields: object) -> AsyncIterator[Any]:
+    """Send a request and yield the values of its reply.
+
+    Raises the LauncherError that the server sent, with its code, or Unreachable if nobody answers or the connection
+    breaks off.
     """
-    gone = Unreachable("The program that runs the server does not answer.", "Is it still running?")
+    gone = Unreachable(message("The program that runs the server does not answer."), message("Is it still running?"))
     try:
         async with asyncio.timeout(_CONNECT_S):
             reader, writer = await _connect(address.place)
     except (OSError, TimeoutError) as error:
         raise gone from error
     try:
-        await _send(writer, {**fields, "do": verb, "token": address.token})
+        await _send_line(writer, {**fields, "do": verb, "token": address.token})
         while line := await reader.readline():
             value = json.loads(line)
             if isinstance(value, dict) and value.get("end") is True:
                 return
             if isinstance(value, dict) and isinstance(value.get("error"), dict):
-                raise _error(value["error"])
+                raise _error_from_json(value["error"])
             yield value
         raise gone
-    except (ConnectionError, ValueError) as error:
+    except (ConnectionError, ValueError, RecursionError) as error:
         raise gone from error
     finally:
         writer.close()
@@ -182,20 +205,22 @@ async def _connect(place: str) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
         reader = asyncio.StreamReader(limit=_LINE_BYTES)
         transport, protocol = await loop.create_pipe_connection(lambda: asyncio.StreamReaderProtocol(reader), place)
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-    with _short(Path(place)) as short:
+    with _short_socket_path(Path(place)) as short:
         return await asyncio.open_unix_connection(short, limit=_LINE_BYTES)
 
 
-async def _send(writer: asyncio.StreamWriter, value: object) -> None:
+async def _send_line(writer: asyncio.StreamWriter, value: object) -> None:
     writer.write(json.dumps(value, default=str).encode() + b"\n")
     await writer.drain()
 
 
-def _told(error: LauncherError) -> dict[str, object]:
-    return {"code": error.code, "message": error.title, "hint": error.hint, "facts": dict(error.facts)}
+def _error_to_json(error: LauncherError) -> dict[str, object]:
+    told = {"code": error.code, "message": error.title, "hint": error.hint, "facts": dict(error.facts)}
+    return cast("dict[str, object]", add_message_data(told))
 
 
-def _error(told: Mapping[str, Any]) -> LauncherError:
+def _error_from_json(told: dict[str, Any]) -> LauncherError:
+    told = restore_messages(told)
     facts = told.get("facts")
     error = LauncherError(
         str(told.get("message")), str(told.get("hint") or ""), **(facts if isinstance(facts, dict) else {})
@@ -204,15 +229,15 @@ def _error(told: Mapping[str, Any]) -> LauncherError:
     return error
 
 
-def _bound(path: Path) -> socket.socket:
-    """Return a socket that is bound to `path`, for its owner only."""
+def _bind_socket(path: Path) -> socket.socket:
+    """Return a socket bound to `path` that only its owner may connect to."""
     if sys.platform == "win32":
         raise OSError("There are named pipes in their place.")
-    private_folder(path.parent)
+    make_private_folder(path.parent)
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX)
     try:
-        with _short(path) as short:
+        with _short_socket_path(path) as short:
             bound.bind(short)
         path.chmod(0o600)
     except BaseException:
@@ -222,8 +247,9 @@ def _bound(path: Path) -> socket.socket:
 
 
 @contextmanager
-def _short(path: Path) -> Iterator[str]:
-    """Yield a path to a socket that is short enough for its address (108 bytes, unix(7)), by way of its open folder."""
+def _short_socket_path(path: Path) -> Iterator[str]:
+    """Yield a short path to a socket, through its folder's file descriptor: a socket address holds 108 bytes
+    (unix(7))."""
     if len(os.fsencode(path)) < 100 or not Path("/proc/self/fd").is_dir():
         yield str(path)
         return
@@ -235,7 +261,7 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def _same_user(writer: asyncio.StreamWriter) -> bool:
-    """Whether the kernel says that the other side is this user; on Windows the pipe's own rights say so."""
+    """Return True if the kernel confirms that the peer is this user. On Windows the pipe's permissions ensure that."""
     if sys.platform != "linux":
         return True
     peer: socket.socket = writer.get_extra_info("socket")

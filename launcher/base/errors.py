@@ -1,19 +1,21 @@
-"""Errors a user can act on. Foreign exceptions become one of these at a room's edge."""
+"""Errors that a user can act on. Each room turns exceptions of other libraries into one of these."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from launcher.base.messages import Message, join_messages, message
+
 if TYPE_CHECKING:
     from launcher.base.action import Action
 
 
 class LauncherError(Exception):
-    """Something a user can meet: what happened and why, then what to do.
+    """An error for users: what happened and why, then what to do.
 
-    `title` is one sentence, `hint` the next step, `facts` the figures behind them (for --json and logs).
-    `code` is stable: scripts may rely on it. `actions` are next steps for the program to offer, best first.
+    `title` is one sentence, `hint` the next step, `facts` the values behind them (for --json and logs). `code` is
+    stable: scripts may rely on it. `actions` are suggested fixes, best first.
     """
 
     code = "error"
@@ -25,23 +27,28 @@ class LauncherError(Exception):
         self.facts: Mapping[str, object] = facts
         self.actions: tuple[Action, ...] = ()
 
-    def propose(self, actions: Iterable[Action]) -> None:
-        """Let it carry `actions`, also among the facts, which other processes see."""
+    def attach_actions(self, actions: Iterable[Action]) -> None:
+        """Attach suggested fixes, also to the facts, so that other processes get them."""
         self.actions = tuple(actions)
         self.facts = {**self.facts, "actions": [action.as_json() for action in self.actions]}
 
+    @property
+    def message(self) -> Message:
+        """Title and hint in one message."""
+        return join_messages(self.title, self.hint)
+
     def __str__(self) -> str:
-        return f"{self.title} {self.hint}".rstrip()
+        return self.message
 
 
 class BadOption(LauncherError):
-    """An option's value cannot be used."""
+    """The value of an option is invalid."""
 
     code = "bad_option"
 
 
 class HomeUnusable(LauncherError):
-    """A folder for what the program writes cannot be used."""
+    """A folder that the program writes to cannot be used."""
 
     code = "home_unusable"
 
@@ -53,31 +60,31 @@ class FolderNotOurs(HomeUnusable):
 
 
 class ModelMissing(LauncherError):
-    """There is no such model file, or it cannot be read."""
+    """The model file does not exist or cannot be read."""
 
     code = "model_missing"
 
 
 class ModelUnknown(LauncherError):
-    """The catalogue has no model, or the model no file, of that name."""
+    """The catalogue has no such model, or the model has no such file."""
 
     code = "model_unknown"
 
 
 class ModelBroken(LauncherError):
-    """The file is not a GGUF, is cut short, or its header makes no sense."""
+    """The file is not a GGUF, is truncated, or has an invalid header."""
 
     code = "model_broken"
 
 
 class ModelReplaced(LauncherError):
-    """A file on the hub is another one than the catalogue's, or than the one that is here."""
+    """The file on the hub differs from the catalogue's entry or from the local file."""
 
     code = "model_replaced"
 
 
 class ModelUnexpected(LauncherError):
-    """A file was received as the server has it, but it is not the model that it should be."""
+    """The file arrived intact, but it is not the expected model."""
 
     code = "model_unexpected"
 
@@ -95,31 +102,31 @@ class ModelInUse(LauncherError):
 
 
 class ModelHasNoHead(LauncherError):
-    """MTP was asked of a file that has no MTP head."""
+    """MTP was requested for a file without an MTP head."""
 
     code = "model_has_no_mtp_head"
 
 
 class GeometryUnknown(LauncherError):
-    """A model's header does not tell what its memory follows from."""
+    """A model's header lacks values that the memory estimate needs."""
 
     code = "geometry_unknown"
 
 
 class GpuAsleep(LauncherError):
-    """The GPU sleeps, and was not woken to be asked."""
+    """The GPU is in a sleep state and was not woken to read it."""
 
     code = "gpu_asleep"
 
 
 class CpuUnsupported(LauncherError):
-    """The processor lacks an instruction set that the engine needs."""
+    """The CPU lacks an instruction set that the engine needs."""
 
     code = "cpu_unsupported"
 
 
 class HostUnreadable(LauncherError):
-    """The system does not tell what it has to tell of this computer."""
+    """The system does not report required facts about this computer."""
 
     code = "host_unreadable"
 
@@ -131,19 +138,19 @@ class LibraryMissing(LauncherError):
 
 
 class EngineMissing(LauncherError):
-    """There is no such engine, or it cannot be started."""
+    """The engine does not exist or cannot be started."""
 
     code = "engine_missing"
 
 
 class EngineUnsuitable(LauncherError):
-    """The engine runs, but cannot do what was asked (a flag it does not have, say)."""
+    """The engine runs but cannot do what was requested, for example because it lacks a flag."""
 
     code = "engine_unsuitable"
 
 
 class EngineBusy(LauncherError):
-    """The engine, or the store of engines, is being used by another program."""
+    """Another process uses the engine or the engine store."""
 
     code = "engine_busy"
 
@@ -155,32 +162,37 @@ class PortBusy(LauncherError):
 
 
 class GpuUnseen(LauncherError):
-    """The engine does not see the GPU that it was chosen for."""
+    """The engine does not detect the GPU that it was chosen for."""
 
     code = "gpu_unseen"
 
 
 class EngineFailed(LauncherError):
-    """The engine ended or went silent before or while it served."""
+    """The engine exited or stopped responding, before or while it served."""
 
     code = "engine_failed"
 
 
 class EngineHung(EngineFailed):
-    """The engine runs, but does nothing any more."""
+    """The engine process runs but makes no progress."""
 
     code = "engine_hung"
 
 
 class CrashLoop(EngineFailed):
-    """The engine crashed again and again, so it is not started any more. `reason` is the last crash."""
+    """The engine crashed repeatedly, so it is not restarted. `reason` is the last crash."""
 
     code = "crash_loop"
 
     def __init__(self, crashes: int, seconds: float, reason: LauncherError) -> None:
         super().__init__(
-            f"The engine crashed {crashes} times within {max(1, round(seconds))} s, so it is not started again. "
-            f"The last time: {reason.title}",
+            message(
+                "The engine crashed {crashes} times within {seconds} s, so it is not started again. The last time:"
+                " {reason}",
+                crashes=crashes,
+                seconds=max(1, round(seconds)),
+                reason=reason.title,
+            ),
             reason.hint,
             **(dict(reason.facts) | {"crashes": crashes, "reason": reason.code}),
         )
@@ -189,13 +201,16 @@ class CrashLoop(EngineFailed):
 
 
 class SettingsFailed(LauncherError):
-    """A server did not start with new settings, so it runs with the old ones again. `reason` is why."""
+    """A server did not start with new settings and runs with the old ones again. `reason` is the cause."""
 
     code = "settings_failed"
 
     def __init__(self, reason: LauncherError) -> None:
         super().__init__(
-            f"The server did not start with the new settings, so it runs with the old ones again. {reason.title}",
+            join_messages(
+                message("The server did not start with the new settings, so it runs with the old ones again."),
+                reason.title,
+            ),
             reason.hint,
             **(dict(reason.facts) | {"reason": reason.code}),
         )
@@ -204,19 +219,19 @@ class SettingsFailed(LauncherError):
 
 
 class TwinImpossible(LauncherError):
-    """No sparse file can be made to ask the engine with."""
+    """The sparse file for asking the engine about memory cannot be created."""
 
     code = "twin_impossible"
 
 
 class DraftsInert(LauncherError):
-    """The engine runs, but drafts nothing although MTP was asked for."""
+    """The engine runs but drafts nothing, although MTP was requested."""
 
     code = "drafts_inert"
 
 
 class ActionImpossible(LauncherError):
-    """What was proposed cannot be done by changing settings."""
+    """A suggested fix cannot be applied by changing settings."""
 
     code = "action_impossible"
 
@@ -228,142 +243,145 @@ class Superseded(LauncherError):
 
 
 class ServerNotFound(LauncherError):
-    """No running server is meant."""
+    """No running server matches."""
 
     code = "server_not_found"
 
 
 class SeveralServers(LauncherError):
-    """More than one running server could be meant."""
+    """More than one running server matches."""
 
     code = "several_servers"
 
 
 class Unreachable(LauncherError):
-    """A server did not answer, or broke off."""
+    """A server did not answer, or the connection broke off."""
 
     code = "unreachable"
 
 
 class Untrusted(Unreachable):
-    """A server cannot show that it is the one that was meant: waiting does not help."""
+    """A server cannot prove its identity; retrying does not help."""
 
     code = "untrusted"
 
 
 class NotOurEngine(Untrusted):
-    """Another program listens where the engine of a registered server should."""
+    """Another program listens on the port of a registered server."""
 
     code = "not_our_engine"
 
 
 class ControlRefused(LauncherError):
-    """A program of another user, or one without the token, asked a running server's program for something."""
+    """A control request came from another user or without the right token."""
 
     code = "control_refused"
 
 
 class Refused(LauncherError):
-    """A server answered with an error."""
+    """A server answered with an error. `wait_s` is the requested pause in seconds, None if it names none."""
 
     code = "refused"
 
-    def __init__(self, title: str, hint: str = "", *, status: int | None = None, **facts: object) -> None:
+    def __init__(
+        self, title: str, hint: str = "", *, status: int | None = None, wait_s: float | None = None, **facts: object
+    ) -> None:
         super().__init__(title, hint, status=status, **facts)
         self.status = status
+        self.wait_s = wait_s
 
 
 class RateLimited(Refused):
-    """A server takes no more requests from this address for some time."""
+    """A server rejects requests from this address for some time."""
 
     code = "rate_limited"
 
 
 class Offline(LauncherError):
-    """The network is needed, but the user has said not to use it."""
+    """The network is needed, but the user has switched it off."""
 
     code = "offline"
 
 
 class DownloadBroken(LauncherError):
-    """What arrived is not the file that was promised. It is kept aside as .bad and never used."""
+    """The downloaded data does not match the expected file. It is kept as .bad and never used."""
 
     code = "download_broken"
 
 
 class DiskFull(LauncherError):
-    """There is no room for a file. What has arrived of it is kept."""
+    """The disk has no room for a file. The part that has arrived is kept."""
 
     code = "disk_full"
 
 
 class DownloadBusy(LauncherError):
-    """Another process downloads the same file to the same place."""
+    """Another process downloads the same file to the same path."""
 
     code = "download_busy"
 
 
 class FileInTheWay(LauncherError):
-    """Another file, which is not ours to overwrite, has the name that a file should get."""
+    """The target name is taken by a file that does not belong to this program."""
 
     code = "file_in_the_way"
 
 
 class JobUnknown(LauncherError):
-    """The queue has no such job."""
+    """The download queue has no such job."""
 
     code = "job_unknown"
 
 
 class WrittenByNewer(LauncherError):
-    """A file of ours was written by a newer version of the program."""
+    """A file of this program was written by a newer version."""
 
     code = "written_by_newer"
 
 
 class TargetUnusable(LauncherError):
-    """Nothing can be written where a file should go."""
+    """The target path cannot be written."""
 
     code = "target_unusable"
 
 
 class ConversationsUnusable(LauncherError):
-    """The file of conversations cannot be read or written."""
+    """The conversation database cannot be read or written."""
 
     code = "conversations_unusable"
 
 
 class ConversationMissing(LauncherError):
-    """There is no such conversation, or several begin like that."""
+    """No conversation matches the ID prefix, or several do."""
 
     code = "conversation_missing"
 
 
 class HistoryUnusable(LauncherError):
-    """The history of measurements cannot be read or written."""
+    """The measurement history cannot be read or written."""
 
     code = "history_unusable"
 
 
 class ResultMissing(LauncherError):
-    """There is no such measurement, or several begin like that."""
+    """No measurement matches the ID prefix, or several do."""
 
     code = "result_missing"
 
 
 class ResultUnreadable(LauncherError):
-    """A file is no measurement, or no preset, of this program."""
+    """A file is not a measurement or preset of this program."""
 
     code = "result_unreadable"
 
 
 class TuneMismatch(LauncherError):
-    """A tune cannot be continued from a state, because that is of another tune or cannot be read."""
+    """A tune cannot be resumed: the saved state is of another tune or unreadable."""
 
     code = "tune_mismatch"
 
 
 class NothingMeasured(LauncherError):
-    """Nothing could be measured of what was asked for."""
+    """None of the requested measurements succeeded."""
 
     code = "nothing_measured"

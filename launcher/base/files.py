@@ -1,8 +1,10 @@
-"""Files written whole or not at all."""
+"""Atomic writes, private files and folders, bounded reads."""
 
+import errno
 import glob
 import logging
 import os
+import stat
 import sys
 import tempfile
 import time
@@ -12,23 +14,27 @@ from pathlib import Path
 from typing import TypeVar
 
 from launcher.base.errors import FolderNotOurs
+from launcher.base.messages import message
 
 Parsed = TypeVar("Parsed")
 
+MAX_FILE_BYTES = 64 * 2**20
+"""Upper limit for files that this program keeps, in bytes."""
 _DRAFT = ".draft"
 _ABANDONED_S = 3600.0
-"""How old a draft is that nobody writes any more: the program was killed over it."""
-_HELD_S = 1.0
-"""How long a file of ours may be held by who reads or replaces it (Windows)."""
+"""Age in seconds at which a draft counts as left over from a killed process."""
+_OPEN_RETRY_S = 1.0
+"""Seconds to retry while another process holds a file open (Windows)."""
 _log = logging.getLogger(__name__)
-_told: set[Path] = set()
-"""What could not be mended and was said: once is enough."""
+_warned_paths: set[Path] = set()
+"""Paths whose permissions could not be fixed and were warned about, so that each warning appears once."""
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Write `data` beside `path`, flush it to disk and rename it over `path`; readers see the old or the new.
+    """Write `data` to a draft beside `path`, flush it to disk and rename it over `path`. Readers see the old or the new
+    file.
 
-    Raises OSError, and then leaves `path` as it was and nothing beside it. Being killed leaves the draft, which a later
+    Raises OSError, and then leaves `path` unchanged and no draft. A killed process leaves its draft, which a later
     write deletes.
     """
     make_folder(path.parent)
@@ -44,20 +50,23 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.chmod(mode)
-        replace(draft, path)
+        replace_file(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
 
 
-def replace(draft: Path, path: Path) -> None:
-    """Rename `draft` to `path`, over what is there. Raises OSError."""
-    _unless_held(lambda: draft.replace(path))
+def replace_file(draft: Path, path: Path) -> None:
+    """Rename `draft` to `path`, replacing an existing file. Raises OSError."""
+    retry_while_open(lambda: draft.replace(path))
 
 
-def _unless_held(work: Callable[[], Parsed]) -> Parsed:
-    """Do what Windows refuses for a moment: a file that is open there cannot be replaced, nor opened meanwhile."""
-    deadline_s = time.monotonic() + _HELD_S
+def retry_while_open(work: Callable[[], Parsed]) -> Parsed:
+    """Call `work`, and retry it on Windows while another process has the file open, for up to 1 s.
+
+    Windows refuses to replace a file that is open, and to open one that is being replaced.
+    """
+    deadline_s = time.monotonic() + _OPEN_RETRY_S
     while sys.platform == "win32":
         try:
             return work()
@@ -68,114 +77,78 @@ def _unless_held(work: Callable[[], Parsed]) -> Parsed:
     return work()
 
 
-def open_private(path: Path, flags: int) -> int:
-    """Open a file that only its owner may read, also where it is new, and return its descriptor. Raises OSError."""
+def open_private_file(path: Path, flags: int) -> int:
+    """Open a file with mode 0600, new or not, and return its descriptor. Raises OSError."""
     descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o600)
     if sys.platform != "win32":
         os.fchmod(descriptor, 0o600)
     return descriptor
 
 
-def write_twice(path: Path, data: bytes) -> None:
-    """Write a file as `write_atomically` does, and then a copy beside it, from which `read_or_copy` restores it.
-
-    Raises OSError when the file cannot be written.
-    """
-    write_atomically(path, data)
-    with suppress(OSError):  # the file itself is whole
-        write_atomically(_copy_of(path), data)
-
-
-def read_or_copy(path: Path, parse: Callable[[bytes], Parsed], what: str) -> Parsed | None:
-    """Return what `parse` makes of a file, or of its copy where the file is damaged; None when neither can be used.
-
-    A damaged file, at which `parse` raises ValueError, is set aside: see `set_aside`, also for `what`; its copy takes
-    its place. Raises OSError when there is no file, or it cannot be read.
-    """
-    data = read_private(path)
-    try:
-        return parse(data)
-    except ValueError:
-        pass
-    try:
-        copied = read_private(_copy_of(path))
-        found = parse(copied)
-    except (OSError, ValueError):
-        set_aside(path, what)
-        return None
-    set_aside(path, what, "its copy takes its place")
-    with suppress(OSError):
-        write_atomically(path, copied)
-    return found
-
-
-def _copy_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.copy")
-
-
-def set_aside(path: Path, what: str, then: str = "it is begun anew") -> Path | None:
-    """Keep a file that cannot be understood under another name, .bad, and say so in a warning.
-
-    `what` begins the sentence, such as "The list of settings", and `then` says what comes in its place. Returns the new
-    path, None when it cannot be renamed.
-    """
-    number, bad = 1, path.with_name(f"{path.name}.bad")
-    while bad.exists():
-        number += 1
-        bad = path.with_name(f"{path.name}.bad{number}")
-    try:
-        replace(path, bad)
-    except OSError as error:
-        _log.warning("%s (%s) is damaged, and cannot be set aside: %s.", what, path, error.strerror or error)
-        return None
-    _log.warning("%s was damaged: %s, and the damaged file is kept as %s.", what, then, bad)
-    return bad
-
-
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, for their owner only, whatever the umask is. Raises OSError.
+    """Create a folder and its missing parents with mode 0700, regardless of the umask. Raises OSError.
 
-    `Path.mkdir(mode, parents=True)` gives that mode to the last of them alone.
+    `Path.mkdir(mode, parents=True)` applies the mode to the last folder only.
     """
     for folder in reversed((path, *path.parents)):
         if not folder.is_dir():
             folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def private_folder(path: Path) -> Path:
-    """Make a folder that only its owner may enter, or make one that is there so, with a warning; return it.
+def make_private_folder(path: Path) -> Path:
+    """Create a folder with mode 0700, or restrict an existing one with a warning, and return it.
 
-    Raises FolderNotOurs when it belongs to another user, who could put files of theirs into it, and OSError.
+    Raises FolderNotOurs if it belongs to another user, who could place files in it, and OSError.
     """
     make_folder(path)
-    if sys.platform == "win32":  # the user's profile is the user's own
+    if sys.platform == "win32":  # the user's profile is private already
         return path
     found = path.stat()
     if found.st_uid != os.geteuid() and os.geteuid() != 0:
         raise FolderNotOurs(
-            f"The folder {path} belongs to another user, who could read the keys in it, or exchange them.",
-            "Name a folder of your own by MTP_LAUNCHER_HOME.",
+            message(
+                "The folder {path} belongs to another user, who could read the keys in it, or exchange them.", path=path
+            ),
+            message("Name a folder of your own by MTP_LAUNCHER_HOME."),
             folder=str(path),
         )
-    _narrow(path, found.st_mode, 0o700, "enter")
+    _restrict_permissions(path, found.st_mode, 0o700, "enter")
     return path
 
 
-def read_private(path: Path) -> bytes:
-    """Read a file that is its owner's alone; one that others can read is mended, with a warning. Raises OSError."""
-    data = _unless_held(path.read_bytes)  # first: a folder in its place keeps its rights
-    if sys.platform != "win32":
-        _narrow(path, path.stat().st_mode, 0o600, "read")
+def read_file(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Return a file's content. Raises OSError, also for a folder or a pipe, and ValueError beyond `most_bytes`."""
+
+    def read() -> bytes:
+        flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+        if path.is_dir():  # Windows reports "access denied" for a folder
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):  # reading a pipe could block for ever
+                raise OSError(errno.EINVAL, "it is a pipe", str(path))
+            return file.read(most_bytes + 1)
+
+    data = retry_while_open(read)
+    if len(data) > most_bytes:
+        raise ValueError(f"it is larger than {most_bytes:,} bytes")
     return data
 
 
-def _narrow(path: Path, mode: int, wanted: int, verb: str) -> None:
-    if not mode & 0o077 or path in _told:
+def read_private_file(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Read a private file. If others can read it, restrict it and log a warning. See `read_file`."""
+    data = read_file(path, most_bytes)  # before the permissions are changed: a folder in its place keeps them
+    if sys.platform != "win32":
+        _restrict_permissions(path, path.stat().st_mode, 0o600, "read")
+    return data
+
+
+def _restrict_permissions(path: Path, mode: int, wanted: int, verb: str) -> None:
+    if not mode & 0o077 or path in _warned_paths:
         return
     with suppress(OSError):
         path.chmod(wanted)
-    if path.stat().st_mode & 0o077:  # a file system without owners, as a Windows drive in WSL, or one to read only
-        _told.add(path)
+    if path.stat().st_mode & 0o077:  # a file system without owners, such as a Windows drive in WSL, or a read-only one
+        _warned_paths.add(path)
         _log.warning("Other users can %s %s, and its file system does not keep them out.", verb, path)
     else:
         _log.warning("Other users could %s %s. Now they cannot.", verb, path)

@@ -1,7 +1,9 @@
-"""HTTP, met in the modules http*.py and nowhere else, so that the library behind it can be exchanged."""
+"""HTTP clients for llama-server and for the web. Only the modules http*.py use httpx, so it can be replaced."""
 
 import asyncio
+import email.utils
 import json
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -11,24 +13,107 @@ from weakref import WeakSet
 import httpx
 
 from launcher import __version__
-from launcher.base.errors import Refused, Unreachable
-from launcher.base.events import read_events
-from launcher.base.net import host_of, origin, redirected, tls_context, unreachable, unusable
-from launcher.base.refusal import refusal_in
-from launcher.base.words import part
+from launcher.base.errors import RateLimited, Refused, Unreachable
+from launcher.base.messages import message
+from launcher.base.net import (
+    connection_error,
+    host_name,
+    make_tls_context,
+    redirect_target,
+    setup_error,
+    strip_secrets,
+    url_origin,
+)
+from launcher.base.text import one_line
+
+# Server-sent events, the subset that llama-server sends. See
+# https://html.spec.whatwg.org/multipage/server-sent-events.html; event names, IDs, retry times and lines that end in CR
+# alone are not supported. The server may be hostile, so sizes are limited.
+
+
+async def read_events(parts: AsyncIterator[bytes], most: int, where: str) -> AsyncIterator[str]:
+    """Yield the data of each event. Raises Refused, naming `where`, for an event of more than `most` bytes."""
+    line = bytearray()
+    data: list[bytes] = []
+    n_bytes = 0
+    async for part in parts:
+        *whole, rest = part.split(b"\n")
+        for piece in whole:
+            line += piece
+            n_bytes += len(piece) + 1
+            if n_bytes > most:
+                raise _event_too_long(most, where)
+            text = bytes(line).removesuffix(b"\r")
+            line.clear()
+            if text.startswith(b"data:"):
+                data.append(text[5:].removeprefix(b" "))
+            elif not text:
+                if data:
+                    yield b"\n".join(data).decode("utf-8", "replace")
+                data, n_bytes = [], 0
+        line += rest
+        n_bytes += len(rest)
+        if n_bytes > most:
+            raise _event_too_long(most, where)
+
+
+def _event_too_long(most: int, where: str) -> Refused:
+    return Refused(
+        message("{where} sends more than {most:,} bytes at once, as no llama-server does.", where=where, most=most),
+        message("Is it a llama-server?"),
+    )
+
+
+# Errors of llama-server.
+
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+def llama_server_error(data: object, status: int | None, where: str, location: str | None = None) -> Refused:
+    """Return the error for llama-server's `{"error": {"code", "message", "type"}}`, with a next step.
+
+    `location` is the target of a redirect; redirects are not followed.
+    """
+    if location and status in _REDIRECTS:
+        target = one_line(strip_secrets(redirect_target(where, location)), 200)
+        title = message(
+            "{where} leads to {target}, and no redirect is followed.", where=host_name(where), target=target
+        )
+        return Refused(title, message("Use that address, if you trust it."), status=status)
+    error = data.get("error") if isinstance(data, dict) else None
+    error = error if isinstance(error, dict) else {"message": error}
+    said = one_line(str(error.get("message") or f"HTTP status {status}"))
+    hints = {
+        401: message(
+            "The API key is wrong: `mtp-launcher status --json` shows the right one.",
+            window="The API key is wrong; Settings shows the right one.",
+        ),
+        503: message("It is still loading its model: try again in a moment."),
+    }
+    hint = hints.get(status or 0, "")
+    if error.get("type") == "exceed_context_size_error":
+        hint = message(
+            "Shorten the prompt, or start the server with a larger --ctx.",
+            window="Shorten the prompt, or give the model a larger context in the cockpit.",
+        )
+    return Refused(
+        message("The server refused the request: {said}.", said=said.rstrip(".")), hint, status=status, where=where
+    )
+
 
 _CONNECT_S, _REMOTE_CONNECT_S, _ANSWER_S, _PINGS_S = 2.0, 10.0, 10.0, 75.0
 _MOST_BYTES, _MOST_EVENT_BYTES, _MOST_ERROR_BYTES = 2**23, 2**22, 2**16
-"""Of an answer, an event and an error. A llama-server's largest are its metrics and slots, some 100 KB."""
-_CUT = ("peer closed connection", "Server disconnected")  # h11's and httpcore's words for an end by the other side
+"""Limits for a body, an event and an error body. llama-server's largest bodies are metrics and slots, some 100 KB."""
+# Messages of h11 and httpcore for a connection closed by the server.
+_CUT = ("peer closed connection", "Server disconnected")
 
 
 class LoopbackClient:
-    """JSON and event streams with a server on this computer, never through a proxy.
+    """A client for JSON and event streams of a server on this computer, never through a proxy.
 
-    With `remote` the server may be elsewhere: its certificate is checked and the environment's proxy is used. No
-    redirect is followed. Raises Unreachable when the server does not answer, is too slow or breaks off, Refused when it
-    answers with an error or with more than a server of models has to say.
+    With `remote` the server may be on another computer: its certificate is verified and the environment's proxy is
+    used. Redirects are not followed. Raises Unreachable if the server does not answer, is too slow or breaks off,
+    Refused if it answers with an error or with more data than a llama-server sends.
     """
 
     def __init__(self, url: str, *, api_key: str | None = None, remote: bool = False) -> None:
@@ -36,14 +121,14 @@ class LoopbackClient:
         self._remote = remote
         self._key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._connect_s = _REMOTE_CONNECT_S if remote else _CONNECT_S
-        # On loopback, where plain HTTP is spoken, loading certificates would take 20 ms for nothing.
-        self._verify = tls_context() if remote else False
+        # TLS is not used on loopback, and loading certificates would take 20 ms.
+        self._verify = make_tls_context() if remote else False
         self._clients: WeakSet[httpx.AsyncClient] = WeakSet()
         try:
-            httpx.Request("GET", url)  # which a host's name that is none would not survive
+            httpx.Request("GET", url)  # raises for an invalid host name
             self._client = self._opened()
         except (ImportError, ValueError, httpx.InvalidURL) as error:
-            raise unusable(error, url) from error
+            raise setup_error(error, url) from error
 
     async def __aenter__(self) -> Self:
         return self
@@ -52,7 +137,7 @@ class LoopbackClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection, streams included."""
+        """Close every connection, including open streams."""
         for client in list(self._clients):
             await client.aclose()
 
@@ -67,207 +152,265 @@ class LoopbackClient:
         self._clients.add(client)
         return client
 
-    async def status(self, path: str, *, timeout_s: float) -> int | None:
-        """Return the HTTP status of a GET without the key, or None when nothing answers within `timeout_s`."""
+    async def get_status(self, path: str, *, timeout_s: float) -> int | None:
+        """Return the HTTP status of a GET without the API key, or None if nothing answers within `timeout_s`
+        seconds."""
         try:
             async with asyncio.timeout(timeout_s), self._client.stream("GET", path) as response:
-                await _content(response, _MOST_ERROR_BYTES, self.url)  # so that the connection can be used again
+                # Read to the end, so that the connection can be reused.
+                await _read_body(response, _MOST_ERROR_BYTES, self.url)
                 return response.status_code
         except (httpx.HTTPError, TimeoutError, Refused):
             return None
 
-    async def text(self, path: str, body: Mapping[str, Any] | None = None) -> str:
-        """GET a body as text, or POST `body` as JSON for it."""
+    async def get_text(self, path: str, body: Mapping[str, Any] | None = None) -> str:
+        """Return the body of a GET as text, or of a POST if there is a JSON `body`."""
         asked = self._client.stream("POST" if body else "GET", path, json=body, headers=self._key)
         with self._translated():
             async with asyncio.timeout(_ANSWER_S), asked as response:
                 await self._check(response)
-                return (await _content(response, _MOST_BYTES, self.url)).decode("utf-8", "replace")
+                return (await _read_body(response, _MOST_BYTES, self.url)).decode("utf-8", "replace")
 
-    async def json(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 -- the caller checks
-        """GET parsed JSON, or POST `body` for it."""
-        return _parsed(await self.text(path, body), self.url + path)
+    async def get_json(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 -- the caller checks
+        """Return the parsed JSON of a GET, or of a POST if there is a JSON `body`."""
+        return _parse_json(await self.get_text(path, body), self.url + path)
 
     @asynccontextmanager
-    async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[AsyncIterator[Any]]:
-        """POST `body` and yield the parsed JSON of each server-sent event, up to `[DONE]`.
+    async def stream_events(self, path: str, body: dict[str, Any]) -> AsyncIterator[AsyncIterator[Any]]:
+        """POST `body` and yield the parsed JSON of each server-sent event until `[DONE]`.
 
-        Leaving the block closes the connection, which makes llama-server cancel the request.
-        The server sends a ping every 30 s; two missed pings count as a hang. Its headers may take as long in all.
+        Leaving the block closes the connection, which makes llama-server cancel the request. The server sends a ping
+        every 30 s; after 75 s of silence (two missed pings) it counts as hung. The response headers may take as long.
         """
         timeout = httpx.Timeout(_ANSWER_S, connect=self._connect_s, read=_PINGS_S)
         headers = {**self._key, "Accept": "text/event-stream", "Cache-Control": "no-store"}
-        async with self._opened() as client, AsyncExitStack() as stack:  # a pool keeps cancelled ones in httpcore
+        # A client of its own, because httpcore keeps cancelled streams in a shared pool.
+        async with self._opened() as client, AsyncExitStack() as stack:
             with self._translated():
                 async with asyncio.timeout(_PINGS_S):
                     asked = client.stream("POST", path, json=body, headers=headers, timeout=timeout)
                     response = await stack.enter_async_context(asked)
                     await self._check(response)
             if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
-                raise Refused(f"{self.url}{path} sent something that is no stream.", "Is it a llama-server?")
+                raise Refused(
+                    message("{url}{path} sent something that is no stream.", url=self.url, path=path),
+                    message("Is it a llama-server?"),
+                )
             yield self._parsed_events(response)
 
     async def _parsed_events(self, response: httpx.Response) -> AsyncIterator[Any]:
-        with self._translated(part("in the middle of the reply")):
+        with self._translated(message("in the middle of the reply")):
             async for event in read_events(response.aiter_raw(), _MOST_EVENT_BYTES, self.url):
                 if event == "[DONE]":
                     return
-                data = _parsed(event, self.url)
+                data = _parse_json(event, self.url)
                 if isinstance(data, dict) and "error" in data:
-                    raise refusal_in(data, None, self.url)
+                    raise llama_server_error(data, None, self.url)
                 yield data
 
     async def _check(self, response: httpx.Response) -> None:
-        """Raise the error that a response tells."""
+        """Raise the error of an unsuccessful response."""
         if response.is_success:
             return
         try:
-            data = json.loads(await _content(response, _MOST_ERROR_BYTES, self.url))
+            data = json.loads(await _read_body(response, _MOST_ERROR_BYTES, self.url))
         except (ValueError, RecursionError, Refused):
             data = None
-        raise refusal_in(data, response.status_code, str(response.url), response.headers.get("Location"))
+        raise llama_server_error(data, response.status_code, str(response.url), response.headers.get("Location"))
 
     @contextmanager
-    def _translated(self, when: str = part("before its answer was whole")) -> Iterator[None]:
+    def _translated(self, when: str = message("before its answer was whole")) -> Iterator[None]:
         try:
             yield
         except httpx.ConnectError as error:
             if self._remote:
-                raise unreachable(self.url, error, connecting=True) from error
-            raise Unreachable(f"Nothing answers at {self.url}.", "Is the server still running?") from error
+                raise connection_error(self.url, error, connecting=True) from error
+            raise Unreachable(
+                message("Nothing answers at {url}.", url=self.url), message("Is the server still running?")
+            ) from error
         except (httpx.TimeoutException, TimeoutError) as error:
-            raise Unreachable(f"{self.url} did not answer in time.", "See its log.") from error
+            raise Unreachable(
+                message("{url} did not answer in time.", url=self.url), message("See its log.")
+            ) from error
         except httpx.HTTPError as error:
             cut = isinstance(error, httpx.NetworkError) or str(error).startswith(_CUT)
-            why = when if cut else part("because what came is no HTTP")
-            raise Unreachable(f"The connection to {self.url} broke off {why}.", "See the server's log.") from error
+            why = when if cut else message("because what came is no HTTP")
+            raise Unreachable(
+                message("The connection to {url} broke off {why}.", url=self.url, why=why),
+                message("See the server's log."),
+            ) from error
 
 
-async def _content(response: httpx.Response, most: int, where: str) -> bytes:
-    """Read a body of up to `most` bytes. What is packed stays so: it could hold far more."""
+async def _read_body(response: httpx.Response, most: int, where: str) -> bytes:
+    """Return a body of up to `most` bytes. Compressed data is not unpacked: it could be far larger."""
     body = bytearray()
     async for piece in response.aiter_raw():
         body += piece
         if len(body) > most:
-            raise Refused(f"{where} sends more than {most:,} bytes, as no llama-server does.", "Is it a llama-server?")
+            raise Refused(
+                message("{where} sends more than {most:,} bytes, as no llama-server does.", where=where, most=most),
+                message("Is it a llama-server?"),
+            )
     return bytes(body)
 
 
-def _parsed(text: str | bytes | bytearray, where: str, hint: str = "Is it a llama-server?") -> Any:  # noqa: ANN401 -- the caller checks the shape
+def _parse_json(text: str | bytes | bytearray, where: str, hint: str = message("Is it a llama-server?")) -> Any:  # noqa: ANN401 -- the caller checks the shape
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"{where} sent something that is not JSON.", hint) from error
+        raise Refused(message("{where} sent something that is not JSON.", where=where), hint) from error
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """What a server says of an address, without its content. Header names are in lower case."""
+class ResponseHead:
+    """The status and headers of a response, without its content. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
 
 
-def head(url: str, *, token: str | None = None) -> Head:
-    """Ask with HEAD, through the environment's proxies. No redirect is followed: the first answer has what it says.
+def send_head_request(url: str, *, token: str | None = None) -> ResponseHead:
+    """Send a HEAD request through the environment's proxies and return the first answer; redirects are not followed.
 
-    Any status is an answer. Raises Unreachable when there is none.
+    Any status is returned. Raises Unreachable if there is no answer.
     """
-    with remote_client() as client, reaching(url):
-        response = client.head(url, headers=bearer(token))
-        return Head(response.status_code, {name.lower(): value for name, value in response.headers.items()})
+    with make_remote_client() as client, translated_errors(url):
+        response = client.head(url, headers=bearer_header(token))
+        return ResponseHead(response.status_code, {name.lower(): value for name, value in response.headers.items()})
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """One page of a JSON interface: the server's answer, and its content, None unless the answer is a success."""
+class JsonPage:
+    """One page of a JSON API: the response head and the parsed content, None unless the status is a success."""
 
-    head: Head
+    head: ResponseHead
     data: Any
 
 
-def json_pages(
+def fetch_json_pages(
     url: str, *, token: str | None = None, headers: Mapping[str, str] | None = None, limit_bytes: int = 2**25
-) -> Iterator[Page]:
-    """GET JSON, through the environment's proxies, and the pages that follow it by `Link: rel="next"` (RFC 8288).
+) -> Iterator[JsonPage]:
+    """GET JSON through the environment's proxies, and the following pages by `Link: rel="next"` (RFC 8288).
 
-    `headers` are sent with each request. Redirects are followed, and the token goes to no other server than that of
-    `url`. Any status is an answer, an error the last one. Raises Unreachable when there is none or it breaks off,
-    Refused when it is not JSON, or when all pages together are longer than `limit_bytes`.
+    `headers` are sent with each request. Redirects are followed, and the token goes only to the server of `url`. Any
+    status is yielded; an error ends the iteration. Raises Unreachable if there is no answer or it breaks off, Refused
+    if it is not JSON or if all pages together exceed `limit_bytes`.
     """
     following, left = url, limit_bytes
-    with remote_client() as client, reaching(url):
+    with make_remote_client() as client, translated_errors(url):
         while following:
-            sent = {**(headers or {}), **bearer(token if origin(url) == origin(following) else None)}
+            sent = {**(headers or {}), **bearer_header(token if url_origin(url) == url_origin(following) else None)}
             with client.stream("GET", following, headers=sent, follow_redirects=True) as response:
                 if following.startswith("https:") and response.url.scheme != "https":
-                    raise Refused(f"{host_of(following)} leads to an address without encryption.", "Try again later.")
-                told = Head(response.status_code, {name.lower(): value for name, value in response.headers.items()})
+                    raise Refused(
+                        message("{following} leads to an address without encryption.", following=host_name(following)),
+                        message("Try again later."),
+                    )
+                told = ResponseHead(
+                    response.status_code, {name.lower(): value for name, value in response.headers.items()}
+                )
                 if not response.is_success:
-                    yield Page(told, None)
+                    yield JsonPage(told, None)
                     return
                 body = bytearray()
                 for piece in response.iter_bytes():
                     body += piece
                     if len(body) > left:
                         raise Refused(
-                            f"{host_of(url)} sends more than {limit_bytes:,} bytes of JSON.", "Try again later."
+                            message(
+                                "{url} sends more than {limit_bytes:,} bytes of JSON.",
+                                url=host_name(url),
+                                limit_bytes=limit_bytes,
+                            ),
+                            message("Try again later."),
                         )
                 left -= len(body)
                 further = response.links.get("next", {}).get("url")
                 following = str(response.url.join(further)) if further else ""
-            yield Page(told, _parsed(body, host_of(url), "Is its address right?"))
+            yield JsonPage(told, _parse_json(body, host_name(url), message("Is its address right?")))
 
 
-def refusal_of(url: str, answer: Head) -> Refused:
-    """Return the error for a status that is none of success, as far as the status alone tells what is wrong."""
+def error_for_status(url: str, answer: ResponseHead) -> Refused:
+    """Return the error for an unsuccessful status, as specific as the status alone allows."""
     status = answer.status
     wait = answer.headers.get("retry-after", "")
     what, hint = {
-        401: (part("wants to know who asks"), "Set the token that it gave you."),
-        403: (part("does not let you have this file"), "Ask its owner for access, or set a token that has it."),
-        404: (part("has no such file"), "Check the name."),
-        410: (part("has this file no longer"), "Check the name."),
-        429: (part("has had too many requests"), f"Try again in {wait} s." if wait.isdecimal() else "Try again later."),
-    }.get(status, (part(f"answers with HTTP status {status}"), "Try again later." if status >= 500 else ""))
-    return Refused(f"{host_of(url)} {what}.", hint, status=status)
+        401: (message("wants to know who asks"), message("Set the token that it gave you.")),
+        403: (
+            message("does not let you have this file"),
+            message("Ask its owner for access, or set a token that has it."),
+        ),
+        404: (message("has no such file"), message("Check the name.")),
+        410: (message("has this file no longer"), message("Check the name.")),
+        429: (
+            message("has had too many requests"),
+            message("Try again in {wait} s.", wait=wait) if wait.isdecimal() else message("Try again later."),
+        ),
+    }.get(
+        status,
+        (
+            message("answers with HTTP status {status}", status=status),
+            message("Try again later.") if status >= 500 else "",
+        ),
+    )
+    kind = RateLimited if status == 429 else Refused
+    return kind(
+        message("{url} {what}.", url=host_name(url), what=what), hint, status=status, wait_s=parse_retry_after(wait)
+    )
 
 
-def remote_client() -> httpx.Client:
-    """Return a client for other computers, through the environment's proxies; it follows no redirect into the clear."""
+def parse_retry_after(text: str) -> float | None:
+    """Return the seconds of a Retry-After header, given in seconds or as a date; None if it is neither.
+
+    RFC 9110, 10.2.3.
+    """
+    if text.strip().isdecimal():
+        return float(text)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def make_remote_client() -> httpx.Client:
+    """Return a client for other computers that uses the environment's proxies and refuses redirects away from https."""
     headers = {"User-Agent": f"mtp-launcher/{__version__}", "Accept-Encoding": "identity"}
     try:
         return httpx.Client(
             timeout=httpx.Timeout(30.0, connect=10.0),
             headers=headers,
-            verify=tls_context(),
+            verify=make_tls_context(),
             event_hooks={"response": [_check_redirect]},
         )
-    except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:  # socks without its library, a bad scheme
-        raise unusable(error) from error
+    # SOCKS without its library, or an unknown scheme.
+    except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+        raise setup_error(error) from error
 
 
-def bearer(token: str | None) -> dict[str, str]:
-    """Return the headers that carry a token."""
+def bearer_header(token: str | None) -> dict[str, str]:
+    """Return the Authorization header for a token, or no header."""
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _check_redirect(answer: httpx.Response) -> None:
     if answer.has_redirect_location:
-        redirected(str(answer.url), answer.headers["Location"])
+        redirect_target(str(answer.url), answer.headers["Location"])
 
 
 @contextmanager
-def reaching(url: str) -> Iterator[None]:
-    """Turn what goes wrong on the way to another computer into Unreachable, by its cause."""
+def translated_errors(url: str) -> Iterator[None]:
+    """Turn errors of a request to another computer into Unreachable, with their cause."""
     try:
         yield
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise Unreachable(f"There is no web server at such an address: {error}.", "It begins with https://.") from error
+        raise Unreachable(
+            message("There is no web server at such an address: {error}.", error=error),
+            message("It begins with https://."),
+        ) from error
     except httpx.HTTPError as error:
-        with suppress(RuntimeError):  # there is none when it failed before it was made
-            url = str(error.request.url)  # where a redirect led
+        with suppress(RuntimeError):  # httpx raises it if the error has no request yet
+            url = str(error.request.url)  # after a redirect, the address that failed
         timed_out = isinstance(error, httpx.TimeoutException)
-        raise unreachable(
+        raise connection_error(
             url, TimeoutError() if timed_out else error, connecting=isinstance(error, httpx.ConnectError)
         ) from error

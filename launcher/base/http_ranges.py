@@ -1,4 +1,4 @@
-"""The beginning of a remote file, read like a file of this computer, in ranges."""
+"""Reading the beginning of a remote file through HTTP range requests, with a file-like interface."""
 
 import re
 import time
@@ -8,23 +8,23 @@ from typing import Self
 import httpx
 
 from launcher.base.errors import Refused, Unreachable
-from launcher.base.http import Head, bearer, reaching, refusal_of, remote_client
-from launcher.base.net import host_of, origin
-from launcher.base.words import part
+from launcher.base.http import ResponseHead, bearer_header, error_for_status, make_remote_client, translated_errors
+from launcher.base.messages import message
+from launcher.base.net import host_name, url_origin
 
 _FIRST_RANGE, _LARGEST_RANGE = 2**18, 2**22
 _CONTENT_RANGE = re.compile(r"bytes (?:(?P<first>\d{1,19})-(?P<last>\d{1,19})|\*)/(?P<size>\d{1,19})")
 
 
 class RangeReader:
-    """The beginning of a remote file, fetched as far as it is read, in ranges that grow from 256 KiB to 4 MiB.
+    """The beginning of a remote file, fetched as it is read, in ranges that grow from 256 KiB to 4 MiB.
 
-    Reads, seeks and tells like a file. All that was fetched is kept, and nothing beyond `limit_bytes` is fetched: there
-    the file seems to end. A server that ignores ranges is read as one stream, which `close` breaks off. The token goes
-    to the server of `url` and to no other that it redirects to; proxies are the environment's.
+    Supports read, seek and tell. Everything fetched is kept, and nothing beyond `limit_bytes` is fetched: the file
+    appears to end there. A server that ignores ranges is read as one stream, which `close` ends. The token is sent only
+    to the server of `url`, not to redirect targets; proxies are the environment's.
 
-    Raises Unreachable when the server does not answer, breaks off, or takes longer than `timeout_s` in all. Raises
-    Refused when it answers with an error, with something other than was asked for, or with another file than before.
+    Raises Unreachable if the server does not answer, breaks off, or takes longer than `timeout_s` seconds in all.
+    Raises Refused if it answers with an error, with other data than was requested, or if the file changed meanwhile.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class RangeReader:
         self._known: tuple[int, str] | None = None  # the file's size and ETag
         self._response: httpx.Response | None = None
         self._body: Iterator[bytes] = iter(())
-        self._body_end = 0  # where in the file the response ends
-        self._client = remote_client()
+        self._body_end = 0  # offset in the file at which the response ends
+        self._client = make_remote_client()
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +56,7 @@ class RangeReader:
 
     @property
     def size(self) -> int:
-        """The file's size in bytes. The first range is fetched when nothing was read yet."""
+        """The file's size in bytes. Fetches the first range if nothing was read yet."""
         if self._known is None:
             self._fetch(1)
         return self._known[0] if self._known else 0
@@ -66,12 +66,12 @@ class RangeReader:
         return self._position
 
     def seek(self, position: int, /) -> int:
-        """Go to a position from the beginning. What lies before it is fetched with what is read behind it."""
+        """Set the position from the beginning. Bytes that are skipped are fetched with the next read."""
         self._position = max(position, 0)
         return self._position
 
     def read(self, count: int, /) -> bytes:
-        """Return the next `count` bytes, fewer at the end."""
+        """Return the next `count` bytes, fewer at the end of the file."""
         end = min(self._position + count, self._limit)
         self._fetch(end)
         data = bytes(self._data[self._position : end])
@@ -79,59 +79,64 @@ class RangeReader:
         return data
 
     def _fetch(self, end: int) -> None:
-        """Fetch on until there are `end` bytes, or the whole file."""
-        with reaching(self._url):
+        """Fetch until `end` bytes are there, or the whole file."""
+        with translated_errors(self._url):
             while len(self._data) < end and (self._known is None or len(self._data) < self._known[0]):
                 if time.monotonic() > self._deadline_s:
-                    raise Unreachable(f"{host_of(self._url)} sends too slowly.", "Try again later.")
+                    raise Unreachable(
+                        message("{url} sends too slowly.", url=host_name(self._url)), message("Try again later.")
+                    )
                 if self._response is None:
                     self._ask(max(end, len(self._data) + self._ahead))
                     self._ahead = min(2 * self._ahead, _LARGEST_RANGE)
                 piece = next(self._body, b"")
                 self._data += piece
                 if len(self._data) > self._body_end:
-                    raise self._odd(part("sent more than it was asked for"))
+                    raise self._odd(message("sent more than it was asked for"))
                 if not piece and len(self._data) < self._body_end:
-                    raise Unreachable(f"{host_of(self._url)} broke off in the middle of the file.", "Try again.")
+                    raise Unreachable(
+                        message("{url} broke off in the middle of the file.", url=host_name(self._url)),
+                        message("Try again."),
+                    )
                 if len(self._data) == self._body_end:
                     self._hang_up()
 
     def _ask(self, end: int) -> None:
-        """Ask for what follows the data that are there, up to `end`."""
+        """Request the range from the end of the fetched data up to `end`."""
         begin = len(self._data)
-        headers = {"Range": f"bytes={begin}-{min(end, self._limit) - 1}", **bearer(self._token)}
-        if self._known and self._known[1].startswith('"'):  # a weak ETag is no condition for a range
+        headers = {"Range": f"bytes={begin}-{min(end, self._limit) - 1}", **bearer_header(self._token)}
+        if self._known and self._known[1].startswith('"'):  # a weak ETag is not allowed in If-Range
             headers["If-Range"] = self._known[1]
         request = self._client.build_request("GET", self._url, headers=headers)
         self._response = response = self._client.send(request, stream=True, follow_redirects=True)
-        if origin(str(request.url)) != origin(str(response.url)):
+        if url_origin(str(request.url)) != url_origin(str(response.url)):
             self._token = None
-        self._url = str(response.url)  # the next range goes straight there
+        self._url = str(response.url)  # the next range goes directly to the redirect target
         size, self._body_end = self._extent(response, begin)
         known = size, response.headers.get("ETag", "")
         if (begin and response.status_code == httpx.codes.OK) or self._known not in (None, known):
-            raise self._odd(part("changed the file while it was read"))
+            raise self._odd(message("changed the file while it was read"))
         self._known = known
         self._body = response.iter_raw()
 
     def _extent(self, response: httpx.Response, begin: int) -> tuple[int, int]:
-        """Return the file's size, and where in it the response ends."""
+        """Return the file's size and the offset at which the response ends."""
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise self._odd(part("sent the file compressed"))
+            raise self._odd(message("sent the file compressed"))
         told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         match response.status_code:
             case httpx.codes.PARTIAL_CONTENT:
                 if not told or not told["first"] or not begin == int(told["first"]) <= int(told["last"]):
-                    raise self._odd(part("sent another part of the file than it was asked for"))
+                    raise self._odd(message("sent another part of the file than it was asked for"))
                 return int(told["size"]), int(told["last"]) + 1
             case httpx.codes.OK:
                 length = response.headers.get("Content-Length", "")
                 if not length.isdecimal():
-                    raise self._odd(part("does not say how large the file is"))
+                    raise self._odd(message("does not say how large the file is"))
                 return int(length), int(length)
             case httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE if told and told["size"] == "0":
                 return 0, 0
-        raise refusal_of(self._url, Head(response.status_code, response.headers))
+        raise error_for_status(self._url, ResponseHead(response.status_code, response.headers))
 
     def _hang_up(self) -> None:
         if self._response is not None:
@@ -139,4 +144,7 @@ class RangeReader:
             self._response = None
 
     def _odd(self, what: str) -> Refused:
-        return Refused(f"{host_of(self._url)} {what}.", "Try again; if that does not help, get it from another server.")
+        return Refused(
+            message("{url} {what}.", url=host_name(self._url), what=what),
+            message("Try again; if that does not help, get it from another server."),
+        )

@@ -1,7 +1,7 @@
-"""A part of a remote file, read by a thread of its own at full speed, and ended at any moment by another thread.
+"""Reading a range of a remote file in its own thread at full speed; another thread can abort it at any time.
 
-It stands on http.client because that reads a body straight from the socket in pieces of any size; httpx passes every
-64 KiB through a parser in Python, which takes longer than the hash.
+Uses http.client, which reads a body straight from the socket in pieces of any size. httpx passes every 64 KiB through a
+parser in Python, which takes longer than hashing.
 """
 
 import base64
@@ -15,8 +15,9 @@ from urllib.parse import quote, unquote, urlsplit
 
 from launcher import __version__
 from launcher.base.errors import BadOption, Refused, Unreachable
-from launcher.base.http import Head
-from launcher.base.net import host_of, origin, proxy_for, redirected, tls_context, unreachable
+from launcher.base.http import ResponseHead
+from launcher.base.messages import message
+from launcher.base.net import connection_error, find_proxy, host_name, make_tls_context, redirect_target, url_origin
 
 _CONNECT_S = 10.0
 _REDIRECTS = 10
@@ -28,12 +29,12 @@ _ADDRESS_CHARACTERS = "%/:?#[]@!$&'()*+,;=~"
 class RangeStream:
     """One GET of a range of a file. `open` and `readinto` block; `abort` may be called from any thread and wakes them.
 
-    Proxies are the environment's, and certificates the system's. The token goes to the server of `url` and to no other
-    that it redirects to. Redirects away from https are refused.
+    Uses the environment's proxies and the system's certificates. The token is sent only to the server of `url`, not to
+    redirect targets. Redirects away from https are refused.
 
-    Raises Unreachable when the server does not answer or breaks off, or is silent for `silence_s` seconds, Untrusted
-    for its certificate, Refused when it redirects in circles or answers in an encoding that nobody asked for, BadOption
-    for what is no web address or a proxy of a kind that cannot be used. Any status is an answer.
+    Raises Unreachable if the server does not answer, breaks off, or is silent for `silence_s` seconds, Untrusted for
+    its certificate, Refused if it redirects in a circle or answers in an encoding that was not requested, BadOption for
+    an invalid URL or an unsupported kind of proxy. Any status is returned.
     """
 
     def __init__(self, url: str, *, token: str | None = None, silence_s: float = 30.0) -> None:
@@ -44,15 +45,15 @@ class RangeStream:
         self._socket: socket.socket | None = None
         self._answer: http.client.HTTPResponse | None = None
         self._left: int | None = None
-        self._primed = False  # once read: what came with the headers is out of the buffer, larger reads bypass it
+        self._primed = False  # True after the first read: that emptied the header buffer, so larger reads bypass it
         self._aborted = False
-        self.host = host_of(url)
-        """The server that answered, which may be another than was asked."""
+        self.host = host_name(url)
+        """The host that answered, which after a redirect is not the host of the URL."""
 
-    def open(self, begin: int | None, end: int | None = None, *, if_range: str | None = None) -> Head:
-        """Ask for the bytes from `begin` up to `end` (exclusive; None is the file's end), if it is still `if_range`.
+    def open(self, begin: int | None, end: int | None = None, *, if_range: str | None = None) -> ResponseHead:
+        """Request the bytes from `begin` to `end` (exclusive; None: the file's end) if the ETag is still `if_range`.
 
-        Without `begin` the whole file is asked for, as by a client that knows no ranges.
+        Without `begin` the whole file is requested, as by a client without range support.
         """
         headers = dict(_HEADERS)
         if begin is not None:
@@ -66,17 +67,22 @@ class RangeStream:
             if location is None or answer.status not in (301, 302, 303, 307, 308):
                 return self._begin(answer)
             self.close()
-            url = redirected(url, location)
-        raise Refused(f"{host_of(self._url)} sends us in a circle.", "Try again later, or use another server.")
+            url = redirect_target(url, location)
+        raise Refused(
+            message("{url} sends us in a circle.", url=host_name(self._url)),
+            message("Try again later, or use another server."),
+        )
 
     def readinto(self, view: memoryview) -> int:
-        """Read at least a byte into `view`, and what else is there at once; return how many, 0 at the answer's end."""
+        """Read at least one byte into `view`, and more if it has arrived. Returns the count, 0 at the end of the
+        answer.
+        """
         n_bytes = self._read_once(view)
         while 0 < n_bytes < min(len(view), _PIECE) and self._more_at_once():
             try:
                 further = self._read_once(view[n_bytes:])
             except Unreachable:
-                break  # what arrived before counts; the next call meets the same
+                break  # return the bytes that arrived; the next call meets the same error
             if not further:
                 break
             n_bytes += further
@@ -97,40 +103,45 @@ class RangeStream:
             self._primed = True
         except TimeoutError as error:
             raise Unreachable(
-                f"{self.host} has sent nothing for {self._silence_s:g} s.", "Is this computer still online?"
+                message("{host} has sent nothing for {silence_s:g} s.", host=self.host, silence_s=self._silence_s),
+                message("Is this computer still online?"),
             ) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise unreachable(f"https://{self.host}", error) from error
+            raise connection_error(f"https://{self.host}", error) from error
         if self._left is not None:
             self._left -= n_bytes
         return n_bytes
 
     def _more_at_once(self) -> bool:
-        """Return whether more has arrived: TLS gives out 16 KiB at a time, too little to write each by itself."""
+        """Return True if more data has arrived. TLS delivers 16 KiB at a time, too little for a write each."""
         sock = self._socket
         return sock is not None and sock.fileno() >= 0 and bool(wait([sock], 0))
 
     def abort(self) -> None:
-        """Break the connection off; whoever reads wakes up."""
+        """Shut the connection down; a blocked reader wakes up."""
         self._aborted = True
         sock = self._socket
         if sock is not None:
-            with suppress(OSError):  # SSLSocket.shutdown would go on in plain text: what is encrypted came as data
+            # SSLSocket.shutdown would drop TLS, and a blocked reader would get encrypted bytes as data.
+            with suppress(OSError):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection, from the thread that reads."""
+        """Close the connection, from the reading thread."""
         for each in (self._answer, self._connection):
             if each is not None:
                 each.close()
         self._answer = self._connection = self._socket = None
 
     def _get(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-        self.host = host_of(url)
+        self.host = host_name(url)
         try:
             connection, target, extra = self._connection_to(url)
         except (ValueError, http.client.InvalidURL) as error:
-            raise BadOption(f"{self.host} is no web address: {error}.", "It begins with https://.") from error
+            raise BadOption(
+                message("{host} is no web address: {error}.", host=self.host, error=error),
+                message("It begins with https://."),
+            ) from error
         self._connection = connection
         connecting = True
         try:
@@ -138,17 +149,17 @@ class RangeStream:
             self._socket = connection.sock
             connecting = False
             if self._aborted:
-                raise Unreachable("The transfer was ended.")
+                raise Unreachable(message("The transfer was ended."))
             connection.sock.settimeout(self._silence_s)
             connection.request("GET", target, headers={**headers, **extra})
             self._answer = connection.getresponse()
         except (OSError, ValueError, http.client.HTTPException) as error:
             self.close()
-            raise unreachable(url, error, connecting=connecting) from error
+            raise connection_error(url, error, connecting=connecting) from error
         return self._answer
 
     def _connection_to(self, url: str) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
-        """Return a connection that is not made yet, what to ask it for, and headers for this server alone."""
+        """Return a connection that is not open yet, the request target, and headers for this server only."""
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
         if parts.scheme not in ("http", "https") or not host:
@@ -156,40 +167,44 @@ class RangeStream:
         path = quote(parts.path or "/", safe=_ADDRESS_CHARACTERS)
         target = f"{path}?{quote(parts.query, safe=_ADDRESS_CHARACTERS)}" if parts.query else path
         extra = {}
-        if self._token and origin(url) == origin(self._url):
+        if self._token and url_origin(url) == url_origin(self._url):
             extra["Authorization"] = f"Bearer {self._token}"
         elif parts.username:
-            extra["Authorization"] = _basic(parts.username, parts.password)
-        proxy = proxy_for(url)
+            extra["Authorization"] = _basic_auth(parts.username, parts.password)
+        proxy = find_proxy(url)
         if proxy:
             way = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
             if way.scheme != "http" or not way.hostname:
                 raise BadOption(
-                    f"The proxy {host_of(proxy)} speaks {way.scheme}, which cannot be used.",
-                    "Set HTTPS_PROXY to one that begins with http://.",
+                    message(
+                        "The proxy {proxy} speaks {scheme}, which cannot be used.",
+                        proxy=host_name(proxy),
+                        scheme=way.scheme,
+                    ),
+                    message("Set HTTPS_PROXY to one that begins with http://."),
                 )
-            to_proxy = {"Proxy-Authorization": _basic(way.username, way.password)} if way.username else {}
+            to_proxy = {"Proxy-Authorization": _basic_auth(way.username, way.password)} if way.username else {}
             if parts.scheme == "http":
                 plain = http.client.HTTPConnection(way.hostname, way.port or 80, timeout=_CONNECT_S)
                 netloc = parts.netloc.rpartition("@")[2]
                 return plain, f"http://{netloc}{target}", extra | to_proxy
             tunnel = http.client.HTTPSConnection(
-                way.hostname, way.port or 80, timeout=_CONNECT_S, context=tls_context()
+                way.hostname, way.port or 80, timeout=_CONNECT_S, context=make_tls_context()
             )
             tunnel.set_tunnel(host, port or 443, to_proxy)
             return tunnel, target, extra
         if parts.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=_CONNECT_S), target, extra
-        return http.client.HTTPSConnection(host, port, timeout=_CONNECT_S, context=tls_context()), target, extra
+        return http.client.HTTPSConnection(host, port, timeout=_CONNECT_S, context=make_tls_context()), target, extra
 
-    def _begin(self, answer: http.client.HTTPResponse) -> Head:
+    def _begin(self, answer: http.client.HTTPResponse) -> ResponseHead:
         headers = {name.lower(): value for name, value in answer.headers.items()}
         if headers.get("content-encoding", "identity") != "identity":
-            raise Refused(f"{self.host} sent the file compressed.", "Use another server.")
+            raise Refused(message("{host} sent the file compressed.", host=self.host), message("Use another server."))
         length = headers.get("content-length", "")
         self._left = int(length) if length.isdecimal() and len(length) < 20 and not answer.chunked else None
-        return Head(answer.status, headers)
+        return ResponseHead(answer.status, headers)
 
 
-def _basic(user: str, password: str | None) -> str:
+def _basic_auth(user: str, password: str | None) -> str:
     return "Basic " + base64.b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode("ascii")

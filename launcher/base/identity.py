@@ -1,4 +1,4 @@
-"""A process named so that a recycled pid is not mistaken for it."""
+"""Process identity that does not confuse a process with a later one that has the same pid."""
 
 import os
 import sys
@@ -7,49 +7,50 @@ from typing import NamedTuple
 
 import psutil
 
-_HELD = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-_SAME_START_S = 0.015
-"""Linux tells the start in ticks of 10 ms (proc_pid_stat(5)); Windows finer."""
+_SUSPENDED_STATES = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+_START_TOLERANCE_S = 0.015
+"""Tolerance in seconds: Linux reports the start in ticks of 10 ms (proc_pid_stat(5)), Windows more finely."""
 
 
 class ProcessId(NamedTuple):
-    """A pid together with the time at which the process was created.
+    """A pid together with the creation time of the process.
 
-    `created_s` is seconds since the boot on Linux, which stay the same when the clock is set; elsewhere, where the
-    system keeps the time of creation itself, seconds since the epoch. It is only ever compared.
+    On Linux `created_s` is seconds since boot, which do not change when the clock is set; elsewhere the system stores
+    the creation time itself, in seconds since the epoch. It is only compared, never shown.
     """
 
     pid: int
     created_s: float
 
     @classmethod
-    def of(cls, pid: int) -> "ProcessId | None":
+    def from_pid(cls, pid: int) -> "ProcessId | None":
         """Return the identity of the running process `pid`, or None if there is none."""
         try:
-            return cls(pid, _created_s(psutil.Process(pid)))
+            return cls(pid, _creation_time_s(psutil.Process(pid)))
         except (psutil.Error, OSError):
             return None
 
-    def running(self) -> bool:
-        """Return whether this very process still runs. A zombie does not."""
+    def is_running(self) -> bool:
+        """Return True if this same process still runs. A zombie does not count."""
         try:
             process = psutil.Process(self.pid)
             return (
-                abs(_created_s(process) - self.created_s) < _SAME_START_S and process.status() != psutil.STATUS_ZOMBIE
+                abs(_creation_time_s(process) - self.created_s) < _START_TOLERANCE_S
+                and process.status() != psutil.STATUS_ZOMBIE
             )
         except (psutil.Error, OSError):
             return False
 
-    def held(self) -> bool:
-        """Return whether this very process runs but is held: by Ctrl-Z, SIGSTOP or a debugger."""
+    def is_suspended(self) -> bool:
+        """Return True if this same process is suspended: by Ctrl-Z, SIGSTOP or a debugger."""
         try:
-            return self.running() and psutil.Process(self.pid).status() in _HELD
+            return self.is_running() and psutil.Process(self.pid).status() in _SUSPENDED_STATES
         except psutil.Error:
             return False
 
 
-def _created_s(process: psutil.Process) -> float:
-    """Return when a process was created; psutil's own time on Linux moves with the clock."""
+def _creation_time_s(process: psutil.Process) -> float:
+    """Return the creation time of a process. psutil's value on Linux moves with the clock, so /proc is read there."""
     if sys.platform != "linux":
         return process.create_time()
     after_name = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()

@@ -1,18 +1,18 @@
-"""What the C library's heap keeps of the memory that was given back to it."""
+"""Heap settings of the C library against fragmentation."""
 
 import sys
 
 _M_MMAP_THRESHOLD = -3
 _LARGE_BYTES = 2**17
-"""glibc's own first value, see mallopt(3)."""
+"""glibc's initial value, see mallopt(3)."""
 
 
-def keep_large_blocks_apart() -> bool:
-    """Let blocks of 128 KiB and more be mapped one by one from now on; return whether the C library has that.
+def fix_mmap_threshold() -> bool:
+    """Fix glibc's mmap threshold at 128 KiB; return True if the C library supports that.
 
-    glibc begins so, but with the first large block that is freed it moves the limit up, to 32 MiB at most, and carves
-    such blocks out of the heap from then on. asyncio reads into 256 KiB and cuts them to what came, some 50 times a
-    second while an engine works, so the heap must keep holes of that size between what lives longer, and it grows.
+    glibc starts there, but raises the threshold, to 32 MiB at most, when the first large block is freed, and then takes
+    such blocks from the heap. asyncio reads into 256 KiB buffers and shrinks them to the data, some 50 times a second
+    while an engine works. The holes that this leaves between longer-lived blocks make the heap grow.
     """
     if sys.platform != "linux":
         return False

@@ -1,4 +1,4 @@
-"""What every way to another computer shares: its proxy, its certificates, and sentences for what goes wrong."""
+"""Proxy, certificates and error messages shared by all HTTP clients."""
 
 import os
 import socket
@@ -12,6 +12,7 @@ import certifi
 import truststore
 
 from launcher.base.errors import BadOption, Refused, Unreachable, Untrusted
+from launcher.base.messages import join_messages, message
 
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -20,55 +21,61 @@ _BUNDLES = (
     "/etc/ssl/cert.pem",
     "/etc/pki/tls/certs/ca-bundle.crt",
 )
-"""Where Linux distributions keep the trusted certificates (the list of Go's crypto/x509, root_linux.go)."""
+"""Paths of the trusted certificates in Linux distributions (from Go's crypto/x509, root_linux.go)."""
 
 
-def host_of(url: str) -> str:
-    """Return a server's name alone: the rest of an address may hold a signature or a password."""
+def host_name(url: str) -> str:
+    """Return only the host name of a URL; the rest may contain a signature or a password."""
     try:
         return urlsplit(url if "://" in url else f"http://{url}").hostname or "The server"
     except ValueError:
         return "The server"
 
 
-def origin(url: str) -> tuple[str, str | None, int | None]:
-    """Return what makes two addresses one server's: scheme, host and port (RFC 6454). Raises ValueError."""
+def url_origin(url: str) -> tuple[str, str | None, int | None]:
+    """Return the origin of a URL: scheme, host and port (RFC 6454). Raises ValueError."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def redirected(url: str, location: str) -> str:
-    """Return where the answer of `url` leads with that Location. Raises Refused for no address, or away from https."""
+def redirect_target(url: str, location: str) -> str:
+    """Return the target of a redirect from `url`. Raises Refused for an invalid one, or for one away from https."""
     try:
         target = urljoin(url, location)
-        scheme = origin(target)[0]
+        scheme = url_origin(target)[0]
     except ValueError as error:
-        raise Refused(f"{host_of(url)} leads to what is no web address.", "Try again later.") from error
+        raise Refused(
+            message("{url} leads to what is no web address.", url=host_name(url)), message("Try again later.")
+        ) from error
     if urlsplit(url).scheme == "https" and scheme != "https":
-        raise Refused(f"{host_of(url)} leads to an address without encryption.", "Use another server.")
+        raise Refused(
+            message("{url} leads to an address without encryption.", url=host_name(url)), message("Use another server.")
+        )
     return target
 
 
-def without_secrets(url: str) -> str:
-    """Return an address without user, query and fragment, which may hold passwords and signatures. Raises BadOption."""
+def strip_secrets(url: str) -> str:
+    """Return a URL without user, query and fragment, which may contain passwords and signatures. Raises BadOption."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise BadOption(f"There is no such web address: {error}.", "It begins with https://.") from error
+        raise BadOption(
+            message("There is no such web address: {error}.", error=error), message("It begins with https://.")
+        ) from error
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def proxy_for(url: str) -> str | None:
-    """Return the environment's proxy for an address (on Windows also the system's), None where there is none."""
+def find_proxy(url: str) -> str | None:
+    """Return the environment's proxy for a URL (on Windows also the system's), None if there is none."""
     proxies, scheme = urllib.request.getproxies(), url.partition(":")[0].lower()
-    return None if urllib.request.proxy_bypass(host_of(url)) else proxies.get(scheme, proxies.get("all"))
+    return None if urllib.request.proxy_bypass(host_name(url)) else proxies.get(scheme, proxies.get("all"))
 
 
-def tls_context() -> ssl.SSLContext:
-    """Return a context that trusts whom the system trusts, and SSL_CERT_FILE and SSL_CERT_DIR.
+def make_tls_context() -> ssl.SSLContext:
+    """Return a TLS context that trusts the system's certificates, or those of SSL_CERT_FILE and SSL_CERT_DIR.
 
-    On Windows the system itself verifies, so roots that it fetches when they are first needed are there. On a Linux
-    without certificates those of certifi serve. Raises Unreachable when the variables name nothing that can be read.
+    On Windows the system itself verifies, so it can fetch missing root certificates. A Linux without certificates uses
+    those of certifi. Raises Unreachable if the variables name nothing readable.
     """
     context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     file, folder = os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None
@@ -79,8 +86,8 @@ def tls_context() -> ssl.SSLContext:
             context.load_verify_locations(cafile=certifi.where())
     except OSError as error:
         raise Unreachable(
-            f"The certificates that the environment names cannot be used: {error}.",
-            "See SSL_CERT_FILE and SSL_CERT_DIR.",
+            message("The certificates that the environment names cannot be used: {error}.", error=error),
+            message("See SSL_CERT_FILE and SSL_CERT_DIR."),
         ) from error
     return context
 
@@ -93,36 +100,46 @@ def _system_has_certificates() -> bool:
     )
 
 
-def unusable(error: Exception, url: str | None = None) -> Unreachable:
-    """Return the error for a proxy or certificates, or the address `url`, with which nothing can be asked at all."""
-    what = (
-        "The environment's proxy or certificates cannot be used" if url is None else f"{host_of(url)} cannot be asked"
+def setup_error(error: Exception, url: str | None = None) -> Unreachable:
+    """Return the error for an unusable proxy or certificate setup, or an unusable address `url`."""
+    why = str(error).rstrip(".")
+    hint = message("See HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR.")
+    if url is None:
+        return Unreachable(message("The environment's proxy or certificates cannot be used: {error}.", error=why), hint)
+    return Unreachable(
+        message("{host} cannot be asked: {error}.", host=host_name(url), error=why),
+        join_messages(message("Check the address."), hint),
     )
-    hint = "See HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR."
-    return Unreachable(f"{what}: {str(error).rstrip('.')}.", hint if url is None else f"Check the address. {hint}")
 
 
-def unreachable(url: str, error: BaseException, *, connecting: bool = False) -> Unreachable:
-    """Return the error for what broke off the way to `url`; `connecting` while there was no connection yet."""
-    host, proxy = host_of(url), proxy_for(url)
-    way = f"The way there leads through the proxy {host_of(proxy)}." if proxy else "Is this computer online?"
+def connection_error(url: str, error: BaseException, *, connecting: bool = False) -> Unreachable:
+    """Return the error for a failed connection to `url`; `connecting` if it failed before it was established."""
+    host, proxy = host_name(url), find_proxy(url)
+    way = (
+        message("The way there leads through the proxy {proxy}.", proxy=host_name(proxy))
+        if proxy
+        else message("Is this computer online?")
+    )
     cause: BaseException = error
     while not isinstance(cause, OSError) and (cause.__cause__ or cause.__context__):
         cause = cause.__cause__ or cause.__context__ or cause
     if isinstance(cause, ssl.SSLError):
         why = getattr(cause, "verify_message", "") or cause.reason or cause
-        clock = "Check the clock; behind an inspecting proxy, set SSL_CERT_FILE to its certificate."
+        clock = message("Check the clock; behind an inspecting proxy, set SSL_CERT_FILE to its certificate.")
         kind = Untrusted if isinstance(cause, ssl.SSLCertVerificationError) else Unreachable
-        return kind(f"There is no secure connection to {host}: {why}.", clock)
+        return kind(message("There is no secure connection to {host}: {why}.", host=host, why=why), clock)
     if isinstance(cause, socket.gaierror):
-        return Unreachable(f"The name {host} is not known.", way)
+        return Unreachable(message("The name {host} is not known.", host=host), way)
     if isinstance(cause, TimeoutError):
-        return Unreachable(f"{host} did not answer in time.", way)
+        return Unreachable(message("{host} did not answer in time.", host=host), way)
     if connecting:
-        return Unreachable(f"{host} cannot be reached: {_words(cause)}.", way)
-    return Unreachable(f"The connection to {host} broke off: {_words(error)}.", f"Try again. {way}")
+        return Unreachable(message("{host} cannot be reached: {words}.", host=host, words=_error_text(cause)), way)
+    return Unreachable(
+        message("The connection to {host} broke off: {words}.", host=host, words=_error_text(error)),
+        join_messages(message("Try again."), way),
+    )
 
 
-def _words(error: BaseException) -> str:
-    """Return what an error says, without its number."""
+def _error_text(error: BaseException) -> str:
+    """Return an error's text without its number."""
     return str(getattr(error, "strerror", None) or error).rstrip(".")

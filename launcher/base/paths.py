@@ -1,4 +1,4 @@
-"""Where the program's own files live, and the data that ships with it."""
+"""Folders for the program's files, and the data that ships with it."""
 
 import errno
 import math
@@ -9,20 +9,21 @@ from pathlib import Path
 import platformdirs
 
 from launcher.base.errors import HomeUnusable, LauncherError
+from launcher.base.messages import join_messages, message
 
 HOME_VARIABLE = "MTP_LAUNCHER_HOME"
-"""Set to a folder, it holds everything the program writes (portable use, tests)."""
+"""Environment variable for a folder that holds everything the program writes (portable use, tests)."""
 
 MODELS_VARIABLE = "MTP_LAUNCHER_MODELS"
-"""Set to a folder, it holds the models that are downloaded."""
+"""Environment variable for the folder of downloaded models."""
 
 _APP = "mtp-launcher"
-_LITTLE_BYTES = 64e6
-"""The program's own files, without models, take less than that."""
+_OWN_FILES_BYTES = 64e6
+"""Upper limit for the program's own files, without models."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
-def shipped(*parts: str) -> Path:
+def shipped_file(*parts: str) -> Path:
     """Return the path of a file that ships with the program, such as `shipped("presets", "demo.toml")`.
 
     In an installed wheel the data lies inside the package, in a checkout beside it.
@@ -31,30 +32,39 @@ def shipped(*parts: str) -> Path:
     return (installed if installed.is_dir() else _PACKAGE.parent).joinpath(*parts)
 
 
-def expanded(path: str | Path) -> Path:
-    """Return `path` with a leading ~ or ~NAME as that user's home; as it is where there is no such user."""
+def expand_user(path: str | Path) -> Path:
+    """Return `path` with a leading ~ or ~NAME expanded; unchanged if there is no such user."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
 
 
-def _home(kind: str) -> Path:
+def _user_folder(kind: str) -> Path:
     home = os.environ.get(HOME_VARIABLE)
     if home:
-        return expanded(home).absolute() / kind
+        return expand_user(home).absolute() / kind
     return Path(getattr(platformdirs, f"user_{kind}_path")(_APP, appauthor=False))
 
 
 def check_home() -> None:
-    """Raise HomeUnusable when the variable names something that is no folder. One that is not there yet is made."""
+    """Raise HomeUnusable if MTP_LAUNCHER_HOME names something that is not a folder. A missing folder is fine."""
     home = os.environ.get(HOME_VARIABLE)
-    if home and (found := _in_the_way(expanded(home).absolute())):
-        raise HomeUnusable(f"{HOME_VARIABLE} is {home}, but {found} is not a folder.", _remedy(), folder=home)
+    if home and (found := _find_non_folder(expand_user(home).absolute())):
+        raise HomeUnusable(
+            message(
+                "{home_variable} is {home}, but {found} is not a folder.",
+                home_variable=HOME_VARIABLE,
+                home=home,
+                found=found,
+            ),
+            _home_hint(),
+            folder=home,
+        )
 
 
 def check_writable() -> None:
-    """Raise HomeUnusable when a folder that the program writes to cannot be written to; missing ones are made."""
+    """Raise HomeUnusable if a folder of the program cannot be written; missing ones are created."""
     import tempfile
 
     from launcher.base.files import make_folder
@@ -66,44 +76,52 @@ def check_writable() -> None:
                 pass
         except OSError as error:
             raise HomeUnusable(
-                f"{folder} cannot be written: {error.strerror or error}.",
-                " ".join(("What belongs there is not kept when this program ends.", _remedy())),
+                message("{folder} cannot be written: {strerror}.", folder=folder, strerror=error.strerror or error),
+                join_messages(message("What belongs there is not kept when this program ends."), _home_hint()),
                 folder=str(folder),
             ) from None
 
 
-def refusal(error: OSError) -> LauncherError:
-    """Return what the system has refused as a sentence, and what to do about it, also where it was a folder of ours."""
+def explain_os_error(error: OSError) -> LauncherError:
+    """Return the error for an OSError, with a next step that depends on the path and the cause."""
     if lock := getattr(error, "lock_file", None):  # filelock.Timeout
         return HomeUnusable(
-            f"Another run of this program holds {lock} and does not let go of it.",
-            "Is one of them stopped, by Ctrl-Z say? Let it go on, or end it.",
+            message("Another run of this program holds {lock} and does not let go of it.", lock=lock),
+            message("Is one of them stopped, by Ctrl-Z say? Let it go on, or end it."),
             folder=str(lock),
         )
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
-    refused = f"The system refused: {error.strerror or error}{f' ({path})' if path else ''}."
+    refused = message(
+        "The system refused: {strerror}{path}.", strerror=error.strerror or error, path=(f" ({path})" if path else "")
+    )
     if isinstance(error, IsADirectoryError) and Path(path).is_relative_to(state_dir()):
         return HomeUnusable(
-            refused, f"A file of this program's belongs there: move the folder {path} away.", folder=path
+            refused,
+            message("A file of this program's belongs there: move the folder {path} away.", path=path),
+            folder=path,
         )
-    if path and any(_related(Path(path), folder) for folder in (config_dir(), cache_dir(), state_dir())):
-        return HomeUnusable(refused, _remedy(), folder=path)
+    if path and any(_overlaps(Path(path), folder) for folder in (config_dir(), cache_dir(), state_dir())):
+        return HomeUnusable(refused, _home_hint(), folder=path)
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
-        return LauncherError(refused, "Check the path.")
+        return LauncherError(refused, message("Check the path."))
     if not path and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        folder, free = min(((each, _free(each)) for each in _folders()), key=lambda pair: pair[1])
-        if free < _LITTLE_BYTES:
-            title = f"The disk of {folder} is full: it has {free / 1e6:.1f} MB left."
-            return HomeUnusable(title, f"Make room there, or use another disk. {_remedy()}", folder=str(folder))
-    return LauncherError(refused, "Check disk space and permissions.")
+        folder, free = min(((each, _free_bytes(each)) for each in _folders()), key=lambda pair: pair[1])
+        if free < _OWN_FILES_BYTES:
+            title = message(
+                "The disk of {folder} is full: it has {free:.1f} MB left.", folder=folder, free=free / 1000000.0
+            )
+            return HomeUnusable(
+                title, join_messages(message("Make room there, or use another disk."), _home_hint()), folder=str(folder)
+            )
+    return LauncherError(refused, message("Check disk space and permissions."))
 
 
 def _folders() -> tuple[Path, ...]:
     return config_dir(), data_dir(), state_dir(), cache_dir()
 
 
-def _free(folder: Path) -> float:
-    """Return the free bytes of a folder's disk, also where the folder is yet to be made; infinite where unknown."""
+def _free_bytes(folder: Path) -> float:
+    """Return the free bytes on a folder's disk, also if the folder does not exist yet; infinite if unknown."""
     import shutil  # 4 ms, which most commands never need
 
     there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
@@ -113,49 +131,51 @@ def _free(folder: Path) -> float:
         return math.inf
 
 
-def _related(path: Path, folder: Path) -> bool:
-    """Whether a path lies in a folder, or is one above it that could not be made."""
+def _overlaps(path: Path, folder: Path) -> bool:
+    """Return True if a path lies in a folder, or is a parent of it that could not be created."""
     return path.is_relative_to(folder) or folder.is_relative_to(path)
 
 
-def _in_the_way(home: Path) -> Path | None:
-    """Return the first of a path's own folders that is something else."""
+def _find_non_folder(home: Path) -> Path | None:
+    """Return the first part of a path that exists and is not a folder."""
     try:
         return next((each for each in (home, *home.parents) if each.exists() and not each.is_dir()), None)
     except OSError:
-        return None  # what cannot be looked at is told when it is written
+        return None  # a path that cannot be read is reported when it is written
 
 
-def _remedy() -> str:
-    return f"Set {HOME_VARIABLE} to a folder that you may write, on a disk with room."
+def _home_hint() -> str:
+    return message(
+        "Set {home_variable} to a folder that you may write, on a disk with room.", home_variable=HOME_VARIABLE
+    )
 
 
 def config_dir() -> Path:
-    """Return the folder for what the user writes: models and presets of their own."""
-    return _home("config")
+    """Return the folder for the user's own files: models and presets."""
+    return _user_folder("config")
 
 
 def cache_dir() -> Path:
-    """Return the folder for what can be made again, such as the unpacked demo model."""
-    return _home("cache")
+    """Return the folder for files that can be recreated, such as the unpacked demo model."""
+    return _user_folder("cache")
 
 
 def data_dir() -> Path:
-    """Return the folder for what was downloaded to be kept: engines and models."""
-    return _home("data")
+    """Return the folder for downloads: engines and models."""
+    return _user_folder("data")
 
 
 def models_dir() -> Path:
-    """Return the folder for downloaded models: what MTP_LAUNCHER_MODELS names, else one in the data folder."""
+    """Return the folder for downloaded models: MTP_LAUNCHER_MODELS, else a folder in the data folder."""
     chosen = os.environ.get(MODELS_VARIABLE)
-    return expanded(chosen).absolute() if chosen else data_dir() / "models"
+    return expand_user(chosen).absolute() if chosen else data_dir() / "models"
 
 
 def state_dir() -> Path:
-    """Return the folder for what outlives a run: logs, ports and keys."""
-    return _home("state")
+    """Return the folder for state that outlives a run: logs, ports and keys."""
+    return _user_folder("state")
 
 
 def runtime_dir() -> Path:
-    """Return the folder where running servers are registered, one per computer for a shared home."""
+    """Return the folder of the registry of running servers, one per computer for a shared home."""
     return state_dir() / "run" / (platform.node() or "localhost")

@@ -1,4 +1,4 @@
-"""Text without what is nobody else's business: keys, tokens, passwords, and whose computer it is."""
+"""Redaction of keys, tokens, passwords and personal data from text."""
 
 import getpass
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 HIDDEN = "[removed]"
 _LEAST = 6
-"""Characters of a known secret: a shorter one would be found in ordinary words."""
+"""Minimum length of a known secret: a shorter one would match ordinary words."""
 _SHAPES = re.compile(
     r"\b(?:sk-(?:proj-|ant-)?|hf_|gh[pousr]_|github_pat_|glpat-|xox[abp]-|AKIA)[\w-]{8,}"
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # a JSON Web Token (RFC 7519)
@@ -27,11 +27,12 @@ _ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)")
 _MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 
 
-def redacted(text: str, secrets: Iterable[str] = (), *, home: Path | None = None, user: str | None = None) -> str:
-    """Return `text` without keys and tokens by their shape or by what they are assigned to, and without `secrets`.
+def redact_text(text: str, secrets: Iterable[str] = (), *, home: Path | None = None, user: str | None = None) -> str:
+    """Return `text` without keys and tokens, known by their format or by the name they are assigned to, and without
+    `secrets`.
 
-    Also hidden are passwords and queries in addresses, addresses of mail and of other computers than this one, and the
-    user's name and home folder (`user` and `home`, None: of who runs this). Models' names and all other words stay.
+    Also hidden: passwords and queries in URLs, e-mail addresses, IP addresses of other computers, and the user's name
+    and home folder (`user` and `home`; None: those of the current user). Model names and all other words stay.
     """
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         if len(secret) >= _LEAST:
@@ -47,7 +48,7 @@ def redacted(text: str, secrets: Iterable[str] = (), *, home: Path | None = None
 
 
 def _hide_value(found: "re.Match[str]") -> str:
-    """Hide what is assigned; what merely follows a word such as "token" in a sentence is none."""
+    """Hide an assigned value. A word that merely follows "token" in a sentence is not one."""
     name, between, value = found.groups()
     option = name.startswith("-")
     if not option and not _OF_TEXT.search(between):

@@ -1,8 +1,8 @@
-"""Text from elsewhere (a model's reply or metadata, a file's name, a server's answer) that does nothing when shown.
+"""Foreign text made safe to display: model replies and metadata, file names, server responses.
 
-Terminals obey control characters: they may set the clipboard, the title, hidden links, or write over what stands there
-(ECMA-48, and the OSC sequences of xterm). Bidirectional controls let a name read otherwise than it is (Unicode UAX 9,
-CVE-2021-42574), and invisible characters hide text from who reads it, but not from who pastes it.
+Terminals obey control characters: they can set the clipboard, the title or hidden links, or overwrite the screen
+(ECMA-48, and the OSC sequences of xterm). Bidirectional controls make a name read differently from its characters
+(Unicode UAX 9, CVE-2021-42574), and invisible characters hide text from readers but not from those who paste it.
 """
 
 import json
@@ -18,31 +18,31 @@ _BREAKS = re.compile(r"\r\n|[\n\r\t\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
 
-def visible(text: str) -> str:
-    """Return `text` with each character that acts or hides replaced by one that is seen; lines stay lines.
+def make_visible(text: str) -> str:
+    """Return `text` with control and invisible characters replaced by visible ones; line breaks stay.
 
-    Joiners and direction marks, which scripts and emoji need, stay, and so do tabs and ends of lines.
+    Joiners and direction marks, which scripts and emoji need, stay, and so do tabs.
     """
-    return _ACTING.sub(_picture, text) if _ACTING.search(text) else text
+    return _ACTING.sub(_visible_form, text) if _ACTING.search(text) else text
 
 
-def prose(text: str) -> str:
-    """Return a reply, or a part of one, as `visible` does, without carriage returns, which would write over a line."""
-    return visible(text.replace("\r", "").replace("\u2028", "\n").replace("\u2029", "\n"))
+def visible_reply(text: str) -> str:
+    """Return a reply or a part of one as `make_visible` does, but without carriage returns, which overwrite a line."""
+    return make_visible(text.replace("\r", "").replace("\u2028", "\n").replace("\u2029", "\n"))
 
 
 def one_line(text: str, most: int = 400) -> str:
-    """Return `text` as `visible` does, in one line of at most `most` characters."""
-    line = visible(_BREAKS.sub(" ", text[: 2 * most]))
+    """Return `text` as `make_visible` does, on one line of at most `most` characters."""
+    line = make_visible(_BREAKS.sub(" ", text[: 2 * most]))
     return line if len(text) <= most else f"{line[: most - 1]}…"
 
 
-def escaped_json(text: str) -> str:
-    r"""Return a JSON document that means the same, with what acts or hides written as \uXXXX."""
+def escape_json(text: str) -> str:
+    r"""Return an equivalent JSON document with control and invisible characters written as \uXXXX."""
     return _ACTING.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
-def _picture(found: "re.Match[str]") -> str:
+def _visible_form(found: "re.Match[str]") -> str:
     code = ord(found[0])
     if code == 0x7F:
         return "\N{SYMBOL FOR DELETE}"

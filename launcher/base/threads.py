@@ -1,4 +1,4 @@
-"""Work in threads that nobody has to wait for, not even the program's end."""
+"""Work in daemon threads, which do not delay the program's end."""
 
 import asyncio
 import threading
@@ -9,8 +9,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def settled(future: asyncio.Future[T]) -> T:
-    """Return the outcome, and wait for it even when cancelled: nothing is written any more once this has ended."""
+async def wait_to_end(future: asyncio.Future[T]) -> T:
+    """Return a future's result, and wait for it even when cancelled, so that nothing is written after this has
+    ended."""
     try:
         await asyncio.wait([future])
     finally:
@@ -18,15 +19,16 @@ async def settled(future: asyncio.Future[T]) -> T:
     return future.result()
 
 
-def in_thread(work: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """Run `work` in a daemon thread of its own and return its outcome as a future of the running loop.
+def run_in_thread(work: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """Run `work` in its own daemon thread and return its result as a future of the running loop.
 
-    Cancelling the future does not end the work. asyncio.to_thread would keep the program from ending before it does.
+    Cancelling the future does not stop the work. With asyncio.to_thread the program could not end before the work does.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may be left to ask for it
+    # Marks an exception as retrieved, in case nobody awaits the future.
+    future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     def settle(result: T | None, error: Exception | None) -> None:
         if future.done():
@@ -40,7 +42,7 @@ def in_thread(work: Callable[[], T], name: str) -> asyncio.Future[T]:
         result, error = None, None
         try:
             result = work()
-        except Exception as met:  # noqa: BLE001 -- told by the future
+        except Exception as met:  # noqa: BLE001 -- reported by the future
             error = met
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, error)

@@ -1,11 +1,61 @@
-"""Figures as people read them; unknown is an en dash."""
+"""Numbers formatted and parsed for people; an en dash stands for an unknown value."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
 
 
-def percent(share: float | None) -> str:
-    """Return a share as "82 %", or an en dash when it is unknown."""
+def format_percent(share: float | None) -> str:
+    """Return a share as "82 %", or an en dash if it is unknown."""
     return "–" if share is None else f"{100 * share:.0f} %"  # noqa: RUF001 -- the sign for an unknown value
 
 
-def rate(tokens_per_second: float | None) -> str:
-    """Return a rate as "96.2 t/s", or an en dash when it is unknown."""
+def format_rate(tokens_per_second: float | None) -> str:
+    """Return a rate as "96.2 t/s", or an en dash if it is unknown."""
     return "–" if tokens_per_second is None else f"{tokens_per_second:,.1f} t/s"  # noqa: RUF001
+
+
+# Parsing of amounts, such as 128K tokens or 16GB of memory.
+
+TOKEN_UNITS = {"": 1, "K": 2**10, "M": 2**20}
+"""Units of a number of tokens, for `parse_amount`."""
+_AMOUNT = re.compile(r"(\d{1,12}|\d{1,3}(?:,\d{3}){1,3}|\d{0,12}\.\d{1,12})\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+
+
+def parse_amount(text: str, units: Mapping[str, int]) -> float | None:
+    """Return a number times its unit, one of `units` in capitals; None if the text is no such amount.
+
+    A negative number is parsed; the range checks reject it.
+    """
+    sign = -1 if text.strip().startswith("-") else 1
+    found = _AMOUNT.fullmatch(text.strip().removeprefix("-"))
+    factor = units.get(found[2].upper()) if found else None
+    if found is None or factor is None:
+        return None
+    return sign * float(found[1].replace(",", "")) * factor
+
+
+# Age of this process.
+
+STARTED_VARIABLE = "MTP_LAUNCHER_STARTED"
+"""Environment variable with the first field of /proc/uptime, set by a start script that did other work before."""
+
+_IMPORTED_S = time.monotonic()
+
+
+def process_age_s() -> float:
+    """Return the seconds since the program was started.
+
+    On Linux from `MTP_LAUNCHER_STARTED`, else from /proc in steps of 10 ms; elsewhere since this module was imported,
+    which is a little less.
+    """
+    if sys.platform == "linux":
+        if handed_in := os.environ.get(STARTED_VARIABLE):
+            return float(Path("/proc/uptime").read_text("ascii").split()[0]) - float(handed_in)
+        stat = Path("/proc/self/stat").read_text("ascii", "replace")
+        ticks = int(stat.rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - _IMPORTED_S

@@ -1,0 +1,241 @@
+"""Messages for users: English text that keeps its template and facts, so that it can be shown in another language.
+
+A message is a template, which is its gettext msgid, and the facts that fill it. As a `str` it is the English text:
+terminal, logs and JSON use it as it is. The window renders it in the user's language (`gui/translation.py`). In a
+template {name} is a fact; a part in [brackets] is dropped if a fact in it is None or absent.
+
+f-strings, `+`, `strip` and `str.join` return plain text that cannot be translated any more. Combine messages with
+`message("{a}: {b}", a=..., b=...)` and `join_messages`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+_PLACEHOLDER = re.compile(r"\{[a-z]\w*(?:![rs])?(?::\+?(?:0\d)?,?(?:\.\d)?[defgx%]?)?\}|\{\{|\}\}")
+"""Placeholders allowed in a template from a file: a wide or nested format could exhaust memory, an attribute could leak
+data.
+"""
+_OPTIONAL = re.compile(r"\[([^\[\]]*\{[^\[\]]*)\]")
+_NAME = re.compile(r"\{(\w+)")
+_MAX_TEMPLATE_LENGTH = 20_000
+_MAX_DEPTH = 20
+_MESSAGES_KEY = "messages"
+
+
+class Translations(Protocol):
+    """The part of gettext's translations that rendering needs."""
+
+    def gettext(self, message: str, /) -> str:
+        """Return the translation of a text, or the text itself."""
+
+    def ngettext(self, one: str, many: str, n: int, /) -> str:
+        """Return the translated plural form for `n` things, or the English form."""
+
+
+class Message(str):
+    """A text for users in English, with the template and the facts that it was made from.
+
+    Without a template it is foreign text, such as a file name, and is shown as it is. `many` is the plural template,
+    chosen by the fact `n`. `window` is the template for the window where it differs from the terminal's: a button
+    instead of a flag. A joined message has `parts` and no template.
+    """
+
+    template: str = ""
+    facts: Mapping[str, object] = {}
+    many: str = ""
+    window: str = ""
+    parts: tuple[str, ...] = ()
+    separator: str = ""
+
+    def __str__(self) -> str:
+        """Return the message itself, so that `str()` of it, and of an error, stays a message."""
+        return self
+
+    def render(self, translations: Translations, *, window: bool = True) -> str:
+        """Return the text in the language of `translations`, including facts that are messages."""
+        if self.parts:
+            separator = translations.gettext(self.separator) if self.separator.strip() else self.separator
+            return separator.join(_render_fact(part, translations, window) for part in self.parts).replace("。 ", "。")
+        if not self.template:
+            return str(self)
+        template = self.window if window and self.window else self.template
+        if self.many and template == self.template:
+            count = self.facts["n"]
+            template = translations.ngettext(template, self.many, count if isinstance(count, int) else 0)
+        else:
+            template = translations.gettext(template)
+        return _fill_placeholders(
+            template, {name: _render_fact(fact, translations, window) for name, fact in self.facts.items()}
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """Return a JSON object from which `message_from_json` restores the message, given its English text."""
+        if self.parts:
+            return {"parts": [_fact_as_json(part) for part in self.parts], "separator": self.separator}
+        known = {"message": self.template, "many": self.many, "window": self.window}
+        return {name: text for name, text in known.items() if text} | {
+            "facts": {name: _fact_as_json(fact) for name, fact in self.facts.items()}
+        }
+
+
+def message(text: str, /, *, window: str = "", **facts: object) -> Message:
+    """Return the message `text` with its {placeholders} filled from `facts`.
+
+    A fact is a number, a text or a message; anything else is converted with `str`. `text` and `window` must be
+    literals: the translation tools extract them from the source.
+    """
+    return _make_message(text, "", window, facts)
+
+
+def fill_template(template: str, facts: Mapping[str, object], *, window: str = "") -> Message:
+    """Return a message whose templates come from a data file, which the translation tools read as well."""
+    return _make_message(template, "", window, facts)
+
+
+def as_message(text: str) -> Message:
+    """Return a text of a data file, such as a note in the catalogue, as a message; it has a translation if the file is
+    ours.
+    """
+    return _make_message(text.replace("{", "{{").replace("}", "}}"), "", "", {})
+
+
+def plural_message(one: str, many: str, n: int, /, **facts: object) -> Message:
+    """Return a message about `n` things, {n} in the templates: `one` for a single thing, `many` for other numbers."""
+    return _make_message(one, many, "", {"n": n, **facts})
+
+
+def join_messages(*messages: str | None, separator: str = " ") -> Message:
+    """Return one message made of several; empty ones and None are left out."""
+    parts = tuple(each for each in messages if each)
+    if len(parts) == 1:
+        return parts[0] if isinstance(parts[0], Message) else Message(parts[0])
+    joined = Message(separator.join(parts))
+    joined.parts, joined.separator = parts, separator
+    return joined
+
+
+def message_from_json(text: str, data: object) -> Message:
+    """Return the message `text` as described in JSON by another process or a file; plain text if that is invalid."""
+    return _parse_message(text, data) or Message(text)
+
+
+def add_message_data(tree: Any) -> Any:  # noqa: ANN401 -- JSON
+    """Return a JSON value in which each object with messages describes them by key under "messages"."""
+    if isinstance(tree, Mapping):
+        found = {name: described for name, value in tree.items() if (described := _describe(value)) is not None}
+        plain = {name: add_message_data(value) for name, value in tree.items()}
+        return plain | {_MESSAGES_KEY: found} if found else plain
+    return [add_message_data(each) for each in tree] if isinstance(tree, list | tuple) else tree
+
+
+def restore_messages(tree: Any) -> Any:  # noqa: ANN401 -- JSON
+    """Return a JSON value with its texts restored to the messages that `add_message_data` described."""
+    if isinstance(tree, list):
+        return [restore_messages(each) for each in tree]
+    if not isinstance(tree, dict):
+        return tree
+    beside = tree.get(_MESSAGES_KEY)
+    if not isinstance(beside, dict):
+        return {name: restore_messages(value) for name, value in tree.items()}
+    return {
+        name: _restore(value, beside[name]) if name in beside else restore_messages(value)
+        for name, value in tree.items()
+        if name != _MESSAGES_KEY
+    }
+
+
+def _make_message(text: str, many: str, window: str, facts: Mapping[str, object]) -> Message:
+    known = {name: _as_fact(value) for name, value in facts.items()}
+    made = Message(_fill_placeholders(many if many and known["n"] != 1 else text, known))
+    made.template, made.facts, made.many, made.window = text, known, many, window
+    return made
+
+
+def _fill_placeholders(template: str, facts: Mapping[str, object]) -> str:
+    if "[" in template:
+        left = _OPTIONAL.sub(
+            lambda part: part[1] if all(facts.get(name) is not None for name in _NAME.findall(part[1])) else "",
+            template,
+        )
+        # The optional part at the beginning was dropped.
+        if template.startswith("[") and not left.startswith(template[1]):
+            left = left.lstrip()
+            left = left[:1].upper() + left[1:]
+        template = left
+    return template.format(**facts)
+
+
+def _as_fact(value: object) -> str | int | float | None:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return str(value)  # str() of an error may be a message
+
+
+def _render_fact(fact: object, translations: Translations, window: bool) -> Any:  # noqa: ANN401 -- numbers, too
+    return fact.render(translations, window=window) if isinstance(fact, Message) else fact
+
+
+def _fact_as_json(fact: object) -> object:
+    return {"text": str(fact), **fact.as_json()} if isinstance(fact, Message) else fact
+
+
+def _describe(value: object) -> object:
+    """Return the description of a message, or a list of them; None for anything else."""
+    if isinstance(value, Message):
+        return value.as_json() if value.template or value.parts else None
+    if isinstance(value, list | tuple) and any(isinstance(each, Message) for each in value):
+        return [_describe(each) for each in value]
+    return None
+
+
+def _restore(value: object, described: object) -> Any:  # noqa: ANN401 -- JSON
+    if isinstance(value, str):
+        return message_from_json(value, described)
+    if isinstance(value, list) and isinstance(described, list) and len(value) == len(described):
+        return [_restore(each, how) for each, how in zip(value, described, strict=True)]
+    return value
+
+
+def _parse_message(text: str, data: object, depth: int = 0) -> Message | None:
+    """Return the described message, None if the description is invalid or does not yield `text`."""
+    if not isinstance(data, dict) or depth > _MAX_DEPTH:
+        return None
+    match data:
+        case {"parts": list(parts), "separator": str(separator)}:
+            made = join_messages(*(str(_parse_fact(part, depth)) for part in parts), separator=separator)
+        case {"message": str(template), "facts": dict(facts)}:
+            many, window = str(data.get("many", "")), str(data.get("window", ""))
+            if not all(_is_harmless(each) for each in (template, many, window)):
+                return None
+            known = {str(name): _parse_fact(fact, depth) for name, fact in facts.items()}
+            try:
+                made = _make_message(template, many, window, known)
+                _fill_placeholders(window, made.facts)
+            except (KeyError, IndexError, ValueError):
+                return None
+        case _:
+            return None
+    return made if made == text else None
+
+
+def _parse_fact(fact: object, depth: int) -> object:
+    if isinstance(fact, dict):
+        text = str(fact.get("text", ""))
+        return _parse_message(text, fact, depth + 1) or text
+    return fact
+
+
+def _is_harmless(template: str) -> bool:
+    return len(template) <= _MAX_TEMPLATE_LENGTH and not set("{}") & set(_PLACEHOLDER.sub("", template))
+
+
+# Languages, free of Qt and gettext.
+
+LANGUAGES: Mapping[str, str] = {"en": "English", "zh_CN": "简体中文"}
+"""The available languages by code, each in its own name. All but English have their texts in resources/locale."""
+
+
+def mark(text: str) -> str:
+    """Return `text` unchanged. Marks a literal that is translated where it is shown."""
+    return text

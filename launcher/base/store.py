@@ -1,0 +1,243 @@
+"""Files that this program keeps: load, save, lock, and recover from damage.
+
+Each kind of file is declared once as a `KeptFile`, by the module that owns it. Whatever is wrong with a file when it is
+loaded, the program goes on: with the second copy if the kind has one, else with the default. The damaged file is kept
+as .bad and a warning is logged.
+"""
+
+import errno
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from launcher.base.files import MAX_FILE_BYTES, read_file, read_private_file, replace_file, write_atomically
+from launcher.base.messages import message
+
+Value = TypeVar("Value")
+
+PARSE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""Exceptions that parsing raises for damaged content, including too deep nesting."""
+_TRANSIENT_ERRORS = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE)
+)
+"""Errors that are not the file's fault: it may be readable later, so it stays in place."""
+_TRIES = 3
+_log = logging.getLogger(__name__)
+_warned_paths: set[Path] = set()
+"""Damaged files that could not be set aside and were warned about, so that each warning appears once."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileDamage:
+    """A kept file that could not be used. `why` is the cause; `kept_as` is its new path, None if it could not be
+    moved."""
+
+    path: Path
+    why: str
+    kept_as: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile(Generic[Value]):
+    """A kind of file that this program keeps.
+
+    `what` begins the sentence about a damaged file, such as "The list of settings", and `then` ends it with the
+    consequence. `parse` may raise anything in `PARSE_ERRORS`; a LauncherError, as for a file of a newer version,
+    reaches the caller. A `private` file is restricted to its owner, and one that others can read is fixed. A `copied`
+    file has a second copy. Of a `cached` file, which can be recreated, only the last damaged one is kept. With `told`
+    the caller reports the damage and no warning is logged. `former` is the file's name in earlier versions: such a file
+    is copied when there is none by the new name, and stays, so that an earlier version still finds it.
+    """
+
+    what: str
+    parse: Callable[[bytes], Value]
+    default: Callable[[], Value]
+    private: bool = False
+    copied: bool = False
+    cached: bool = False
+    told: bool = False
+    then: str = "it is begun anew"
+    former: str = ""
+    most_bytes: int = MAX_FILE_BYTES
+
+    def load(self, path: Path) -> Value:
+        """Return the file's content, the default if there is no file. Raises OSError: see `inspect`."""
+        return self.inspect(path)[0]
+
+    def inspect(self, path: Path) -> tuple[Value, FileDamage | None]:
+        """Return the file's content and the damage, if any.
+
+        Raises OSError only for causes outside the file, such as too many open files; the file then stays in place.
+        """
+        self._take_over(path)
+        for _ in range(_TRIES):
+            before = _file_identity(path)
+            try:
+                return self.parse(self._read(path)), None
+            except (FileNotFoundError, NotADirectoryError):
+                return self.default(), None
+            except OSError as error:
+                if error.errno in _TRANSIENT_ERRORS or (sys.platform == "win32" and isinstance(error, PermissionError)):
+                    raise
+                why = error.strerror or str(error)
+            except PARSE_ERRORS as error:
+                why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+            if before == _file_identity(path):  # otherwise another process has repaired it meanwhile, so read again
+                break
+        return self._survive(path, why)
+
+    def _take_over(self, path: Path) -> None:
+        """Copy the file of an earlier version, if there is one that can be read."""
+        if not self.former or os.path.lexists(path):
+            return
+        with suppress(OSError):
+            write_atomically(path, self._read(path.with_name(self.former)))
+
+    def save(self, path: Path, data: bytes) -> None:
+        """Write the file atomically, and its second copy if the kind has one. Raises OSError."""
+        write_atomically(path, data)
+        if self.copied:
+            with suppress(OSError):  # the file itself is complete, so a failed copy is no error
+                write_atomically(_second_copy_path(path), data)
+
+    def _read(self, path: Path) -> bytes:
+        return (read_private_file if self.private else read_file)(path, self.most_bytes)
+
+    def _survive(self, path: Path, why: str) -> tuple[Value, FileDamage]:
+        if self.copied:
+            try:
+                data = self._read(_second_copy_path(path))
+                value = self.parse(data)
+            except (OSError, *PARSE_ERRORS):
+                pass
+            else:
+                bad = set_aside(path, self.what, "its copy takes its place")
+                with suppress(OSError):
+                    write_atomically(path, data)
+                return value, FileDamage(path, why, bad)
+        bad = set_aside(path, self.what, self.then, again=not self.cached, told=self.told)
+        return self.default(), FileDamage(path, why, bad)
+
+
+@contextmanager
+def hold_file_lock(path: Path, limit_s: float) -> Iterator[None]:
+    """Hold the lock of a kept file, so that no other process changes it. Its folder must exist.
+
+    Raises OSError; TimeoutError if another process holds the lock for longer than `limit_s` seconds.
+    """
+    from filelock import FileLock
+
+    with FileLock(path.with_suffix(".lock"), timeout=limit_s):
+        yield
+
+
+def set_aside(
+    path: Path, what: str, then: str = "it is begun anew", *, again: bool = True, told: bool = False
+) -> Path | None:
+    """Rename a damaged file to .bad and log a warning.
+
+    `what` begins the sentence, such as "The list of settings", and `then` ends it with the consequence. With `again`
+    earlier .bad files stay, too; with `told` no warning is logged. Returns the new path, None if the file cannot be
+    renamed.
+    """
+    bad = path.with_name(f"{path.name}.bad")
+    if again or bad.is_dir() or path.is_dir():
+        bad = free_bad_path(path)
+    try:
+        replace_file(path, bad)
+    except OSError as error:
+        if path not in _warned_paths:
+            _warned_paths.add(path)
+            _log.warning("%s (%s) is damaged, and cannot be set aside: %s.", what, path, error.strerror or error)
+        return None
+    if not told:
+        _log.warning("%s was damaged: %s, and the damaged file is kept as %s.", what, then, bad)
+    return bad
+
+
+def free_bad_path(path: Path) -> Path:
+    """Return the first free .bad name beside a file."""
+    number, bad = 1, path.with_name(f"{path.name}.bad")
+    while os.path.lexists(bad):
+        number += 1
+        bad = path.with_name(f"{path.name}.bad{number}")
+    return bad
+
+
+def _second_copy_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.copy")
+
+
+def _file_identity(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+# Copies of files as they were before another version of this program changed them. There is one per file; after a
+# downgrade two, because the one from before the update stays. A copy lies beside its file as NAME.old-VERSION: the
+# schema version if the file counts one, such as v2, else the version of the program that wrote it last.
+
+_COPY = re.compile(r"(?P<name>.+)\.old-(?P<version>v?\d+(?:\.\d+)*)")
+
+
+def copy_path(path: Path, version: str) -> Path:
+    """Return the path of the copy that belongs to a version of a file."""
+    return path.with_name(f"{path.name}.old-{version}")
+
+
+def copy_version(path: Path, version: str, *, beside: bool = False) -> None:
+    """Copy a file as a version has written it, if it exists, replacing other copies unless `beside`.
+
+    Raises OSError.
+    """
+    with suppress(FileNotFoundError):
+        write_atomically(copy_path(path, version), read_private_file(path))
+        if not beside:
+            delete_other_copies(copy_path(path, version), path)
+
+
+def delete_other_copies(copy: Path, path: Path) -> None:
+    """Delete all other copies of a file."""
+    for each in find_copies([path.parent]):
+        if each != copy and original_path(each) == path:
+            with suppress(OSError):
+                each.unlink()
+
+
+def find_copies(folders: Iterable[Path]) -> list[Path]:
+    """Return the copies that lie directly in some folders, sorted by path."""
+    found = (each for folder in folders for each in folder.glob("*.old-*"))
+    return sorted(each for each in found if _COPY.fullmatch(each.name))
+
+
+def original_path(copy: Path) -> Path:
+    """Return the file that a copy belongs to."""
+    found = _COPY.fullmatch(copy.name)
+    return copy.with_name(found["name"]) if found else copy
+
+
+def find_readable_copy(path: Path, *, up_to: int) -> Path | None:
+    """Return a copy of a file whose schema version is at most `up_to`; None if there is none."""
+    for each in find_copies([path.parent]):
+        number = each.name.removeprefix(f"{path.name}.old-v")
+        if original_path(each) == path and number.isdecimal() and int(number) <= up_to:
+            return each
+    return None
+
+
+def restore_instructions(copy: Path) -> str:
+    """Return the instructions for restoring a file from its copy."""
+    copied, file = copy.name, original_path(copy).name
+    moved = f"{file}, {file}-wal and {file}-shm" if file.endswith(".db") else file
+    return message(
+        "Close this program, move {moved} away, and rename {copied} to {file}.", moved=moved, copied=copied, file=file
+    )
