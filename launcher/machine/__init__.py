@@ -1,1 +1,1 @@
-"""What this computer is: static facts of the host, and sensors that sample it."""
+"""This computer: static facts of the host and its GPUs, and sensors."""

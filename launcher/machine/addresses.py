@@ -1,4 +1,4 @@
-"""The addresses by which other computers of the network reach this one, and what may stand between."""
+"""LAN addresses of this computer, and firewall instructions for reaching it."""
 
 import ipaddress
 import socket
@@ -6,31 +6,32 @@ from contextlib import suppress
 
 import psutil
 
-_INNER = ("docker", "br-", "veth", "virbr", "podman", "cni", "lxc", "vmnet", "vboxnet", "vethernet (")
-"""How the interfaces to a computer's own containers and virtual machines are called."""
-_ELSEWHERE = ("192.0.2.1", 9)
-"""An address for documentation (RFC 5737): the way there is the way out, and nothing is sent."""
+_VIRTUAL_PREFIXES = ("docker", "br-", "veth", "virbr", "podman", "cni", "lxc", "vmnet", "vboxnet", "vethernet (")
+"""Prefixes of network interfaces to containers and virtual machines on this computer."""
+_PROBE_ADDRESS = ("192.0.2.1", 9)
+"""A documentation address (RFC 5737), used to find the default route; nothing is sent to it."""
 
 
-def lan_addresses() -> tuple[str, ...]:
-    """Return this computer's IPv4 addresses in its networks, that of the way out first; empty when it has none."""
+def list_lan_addresses() -> tuple[str, ...]:
+    """Return this computer's IPv4 addresses in its networks, that of the default route first; empty if it has none."""
     states = psutil.net_if_stats()
     found = [
         each.address
         for name, addresses in psutil.net_if_addrs().items()
-        if name in states and states[name].isup and not name.lower().startswith(_INNER)
+        if name in states and states[name].isup and not name.lower().startswith(_VIRTUAL_PREFIXES)
         for each in addresses
         if each.family == socket.AF_INET and _reaches_us(each.address)
     ]
-    first = _way_out()
+    first = _default_route_address()
     return tuple(sorted(dict.fromkeys(found), key=lambda address: address != first))
 
 
 def firewall_hint(port: int, *, system: str, wsl: int | None, wsl_mirrored: bool = False) -> str:
-    """Return what lets other computers through to a port, commands on lines of their own; empty if none is needed.
+    """Return instructions for letting other computers reach a port, commands on separate lines; empty if none are
+    needed.
 
-    `system` is that of machine.host. The commands are those of Microsoft's documentation of New-NetFirewallRule,
-    New-NetFirewallHyperVRule and of WSL's networking.
+    `system` is `Host.kind`. The commands follow Microsoft's documentation of New-NetFirewallRule,
+    New-NetFirewallHyperVRule and WSL networking.
     """
     allow = (
         f"    New-NetFirewallRule -DisplayName 'MTP Launcher {port}' -Direction Inbound -Action Allow -Protocol TCP"
@@ -60,8 +61,8 @@ def _reaches_us(address: str) -> bool:
     return not (parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified)
 
 
-def _way_out() -> str | None:
+def _default_route_address() -> str | None:
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(_ELSEWHERE)
+        probe.connect(_PROBE_ADDRESS)
         return str(probe.getsockname()[0])
     return None

@@ -1,72 +1,83 @@
-"""What a person could do so that this computer runs models better, from facts alone."""
+"""Advice for users on running models better on this computer, derived from its facts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from launcher.base.messages import Message, join_messages, message
 from launcher.machine.disks import Disk
-from launcher.machine.gpus import Undriven
+from launcher.machine.gpus import UnusableCard
 from launcher.machine.host import Host
 from launcher.machine.machine import Machine
-from launcher.machine.wsl import WslSettings
-from launcher.machine.wsl_suggestion import RESTART, WHERE, memory_for_wsl
+from launcher.machine.wsl import RESTART_HINT, WSLCONFIG_PATH, WslSettings, suggest_wsl_memory
 
 _GIB = 2**30
 _OFFLOAD_GIB = 12
-"""Half of the experts of Qwen3.6-35B-A3B in a file of 21 GB take 8.8 GiB of host memory, as the engine itself says."""
+"""Half of the experts of Qwen3.6-35B-A3B in a file of 21 GB take 8.8 GiB of host memory, as reported by the engine."""
 _NEEDS_OFFLOAD_GIB = 23
-"""A GPU with more memory (a card of 24 GB) holds such a model whole."""
+"""A GPU with more memory (a 24 GB card) holds such a model completely."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Something worth knowing, and what to do about it."""
+    """A finding in one sentence, and what to do about it."""
 
     title: str
     hint: str
 
 
 def advise(machine: Machine, settings: Sequence[WslSettings] = (), disks: Sequence[Disk] = ()) -> tuple[Advice, ...]:
-    """Return all advice on the GPUs, WSL, the disks and the power. `settings` are WSL's files, `disks` the models'."""
+    """Return all advice on GPUs, WSL, disks and power. `settings` are WSL's files, `disks` those of the models."""
     return (*_gpus(machine), *_wsl(machine, settings), *_disks(machine.host, disks), *_power(machine.host))
 
 
 def _gpus(machine: Machine) -> Iterator[Advice]:
     for card in machine.undriven:
-        yield Advice(f"The {card.name} is there and cannot be used: {card.reason}", _driver_hint(card, machine.host))
+        yield Advice(
+            message("The {name} is there and cannot be used: {reason}", name=card.name, reason=card.reason),
+            _driver_hint(card, machine.host),
+        )
     for failure in machine.failures:
-        yield Advice(failure, "When it stays so after a restart, see what `sudo dmesg` says of it.")
+        yield Advice(failure, message("When it stays so after a restart, see what `sudo dmesg` says of it."))
     for gpu in machine.gpus:
         if gpu.asleep:
             yield Advice(
-                f"The {gpu.name} sleeps, and was not woken to be looked at.",
-                "`mtp-launcher doctor --wake` wakes it; a server wakes it by itself.",
+                message("The {name} sleeps, and was not woken to be looked at.", name=gpu.name),
+                message(
+                    "`mtp-launcher doctor --wake` wakes it; a server wakes it by itself.",
+                    window="A server wakes it by itself.",
+                ),
             )
 
 
-def _driver_hint(card: Undriven, host: Host) -> str:
+def _driver_hint(card: UnusableCard, host: Host) -> str:
     if card.kernel_driver == "vfio-pci":
-        return "It is set aside for a virtual machine. Give it back to use it here."
+        return message("It is set aside for a virtual machine. Give it back to use it here.")
     if host.container is not None:
         if card.vendor == "nvidia":
-            return "Start the container with it (--gpus all; the host needs the NVIDIA Container Toolkit)."
-        return "Start the container with it (--device /dev/dri, for ROCm also --device /dev/kfd)."
+            return message("Start the container with it (--gpus all; the host needs the NVIDIA Container Toolkit).")
+        return message("Start the container with it (--device /dev/dri, for ROCm also --device /dev/kfd).")
     if card.kernel_driver == "nvidia":
-        return "Restart the computer: its kernel may hold an older driver. If it stays so, install the driver anew."
+        return message(
+            "Restart the computer: its kernel may hold an older driver. If it stays so, install the driver anew."
+        )
     if card.vendor == "nvidia":
-        return (
-            "Install NVIDIA's driver and restart: `sudo apt-get install nvidia-driver` on Debian with non-free, "
-            "`sudo ubuntu-drivers install` on Ubuntu."
+        return message(
+            "Install NVIDIA's driver and restart: `sudo apt-get install nvidia-driver` on Debian"
+            " with non-free, `sudo ubuntu-drivers install` on Ubuntu."
         )
     module = {"amd": "amdgpu", "intel": "i915 or xe"}.get(card.vendor, "its own")
-    return f"The kernel's driver for it is {module}. A newer kernel or its firmware package may be what is missing."
+    return message(
+        "The kernel's driver for it is {module}. A newer kernel or its firmware package may be what is missing.",
+        module=module,
+    )
 
 
 def _wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
     host = machine.host
     if host.wsl == 1:
         yield Advice(
-            "This is WSL 1, which has no GPU.",
-            "In Windows: `wsl --list` names this distribution, `wsl --set-version NAME 2` converts it.",
+            message("This is WSL 1, which has no GPU."),
+            message("In Windows: `wsl --list` names this distribution, `wsl --set-version NAME 2` converts it."),
         )
     if host.wsl != 2:
         return
@@ -75,10 +86,19 @@ def _wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
     for file in settings:
         for unknown in file.unknown:
             asks_for_video_memory = unknown.name.lower().endswith("gpumemory")
-            why = "WSL does not divide the GPU's memory: all of it can be used." if asks_for_video_memory else ""
+            why = (
+                message("WSL does not divide the GPU's memory: all of it can be used.")
+                if asks_for_video_memory
+                else Message()
+            )
             yield Advice(
-                f"{file.path} line {unknown.line}: WSL knows no setting {unknown.name} and skips it.",
-                f"{why} Delete the line.".lstrip(),
+                message(
+                    "{path} line {line}: WSL knows no setting {name} and skips it.",
+                    path=file.path,
+                    line=unknown.line,
+                    name=unknown.name,
+                ),
+                join_messages(why, message("Delete the line.")),
             )
     yield from _memory_in_wsl(machine, settings)
 
@@ -86,35 +106,51 @@ def _wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
 def _no_gpu_in_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Advice:
     off = next((file for file in settings if file.values.get("wsl2.gpusupport", "").lower() in {"false", "0"}), None)
     if off is not None:
-        return Advice(f"{off.path} keeps the GPU from WSL: gpuSupport is off.", f"Delete the line. {RESTART}")
+        return Advice(
+            message("{path} keeps the GPU from WSL: gpuSupport is off.", path=off.path),
+            join_messages(message("Delete the line."), RESTART_HINT),
+        )
     if not machine.host.wsl_gpu:
         return Advice(
-            "WSL offers no GPU here: there is no /dev/dxg.",
-            f"Install the GPU's driver in Windows, then run `wsl --update` there. {RESTART}",
+            message("WSL offers no GPU here: there is no /dev/dxg."),
+            join_messages(message("Install the GPU's driver in Windows, then run `wsl --update` there."), RESTART_HINT),
         )
     return Advice(
-        f"WSL offers a GPU, but none was found: {machine.no_gpu_because}",
-        "Install or update the NVIDIA driver in Windows, and none inside WSL: Windows lends it its own.",
+        message("WSL offers a GPU, but none was found: {reason}", reason=machine.no_gpu_because),
+        message("Install or update the NVIDIA driver in Windows, and none inside WSL: Windows lends it its own."),
     )
 
 
 def _memory_in_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
-    """Advise more memory when the GPU is too small for large models, and WSL too small for what it would leave."""
+    """Yield advice to raise WSL's memory if the GPU is too small for large models and WSL for the remainder."""
     largest = max((gpu.memory_bytes or 0 for gpu in machine.gpus), default=0)
     memory = machine.host.memory_bytes
     if not 0 < largest < _NEEDS_OFFLOAD_GIB * _GIB or memory >= _OFFLOAD_GIB * _GIB:
         return
-    where = next((str(file.path) for file in settings), WHERE)
+    where = next((str(file.path) for file in settings), WSLCONFIG_PATH)
     set_to = next((value for file in settings if (value := file.values.get("wsl2.memory", "0")) != "0"), None)
     if set_to is not None:
-        hint = f"In {where}, raise memory={set_to} below [wsl2] as far as Windows can spare. {RESTART}"
-    elif (wanted := memory_for_wsl(memory)) > memory / _GIB + 0.5:
-        hint = f"In {where}, set memory={wanted}GB below [wsl2]. {RESTART}"
+        hint = join_messages(
+            message(
+                "In {where}, raise memory={set_to} below [wsl2] as far as Windows can spare.",
+                where=where,
+                set_to=set_to,
+            ),
+            RESTART_HINT,
+        )
+    elif (wanted := suggest_wsl_memory(memory)) > memory / _GIB + 0.5:
+        hint = join_messages(
+            message("In {where}, set memory={wanted}GB below [wsl2].", where=where, wanted=wanted), RESTART_HINT
+        )
     else:
-        hint = "Windows needs the rest of this computer's: take a model that the GPU holds whole."
+        hint = message("Windows needs the rest of this computer's: take a model that the GPU holds whole.")
     yield Advice(
-        f"WSL has {memory / _GIB:.1f} GiB of memory: too little for the parts of a large model that a GPU of "
-        f"{largest / _GIB:.0f} GiB leaves to the processor.",
+        message(
+            "WSL has {memory:.1f} GiB of memory: too little for the parts of a large model that a"
+            " GPU of {largest:.0f} GiB leaves to the processor.",
+            memory=memory / _GIB,
+            largest=largest / _GIB,
+        ),
         hint,
     )
 
@@ -123,14 +159,17 @@ def _disks(host: Host, disks: Sequence[Disk]) -> Iterator[Advice]:
     for disk in disks:
         if host.wsl is not None and disk.holds_windows_files:
             yield Advice(
-                f"{disk.folder} lies on a drive of Windows, which WSL reads slowly and cannot map into memory.",
-                "Keep models in a folder of Linux, such as ~/models: loading is many times faster there.",
+                message(
+                    "{folder} lies on a drive of Windows, which WSL reads slowly and cannot map into memory.",
+                    folder=disk.folder,
+                ),
+                message("Keep models in a folder of Linux, such as ~/models: loading is many times faster there."),
             )
 
 
 def _power(host: Host) -> Iterator[Advice]:
     if host.on_battery:
         yield Advice(
-            "This computer runs on its battery, which holds processor and GPU back.",
-            "Plug it in, above all to measure.",
+            message("This computer runs on its battery, which holds processor and GPU back."),
+            message("Plug it in, above all to measure."),
         )

@@ -1,29 +1,30 @@
-"""Which of llama.cpp's official builds suits this computer's GPU."""
+"""Selects the official llama.cpp build that suits this computer's GPU."""
 
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.base.words import part
+from launcher.base.messages import join_messages, message
 from launcher.machine.gpu import Gpu
 
 Backend = Literal["cuda-13", "cuda-12", "vulkan", "metal", "cpu"]
 _CUDA_13_DRIVER, _CUDA_12_DRIVER = 580, 525
-"""The oldest drivers that run programs of CUDA 13 and 12 (NVIDIA, CUDA compatibility, minor version compatibility)."""
+"""The oldest drivers that run CUDA 13 and CUDA 12 (NVIDIA, CUDA compatibility, minor version compatibility)."""
 _CUDA_13_CAPABILITY, _CUDA_12_CAPABILITY = (7, 5), (5, 0)
-"""CUDA 13 knows no GPU before Turing; llama.cpp's CUDA 12 builds begin at Maxwell (ggml-cuda/CMakeLists.txt)."""
+"""CUDA 13 supports no GPU before Turing; llama.cpp's CUDA 12 builds begin at Maxwell (ggml-cuda/CMakeLists.txt)."""
 
 _COMPILED = {(8, 6): (12,), (8, 7): (12,), (8, 9): (12,), (12, 0): (12, 8), (12, 1): (13,)}
-"""Compute capabilities that the builds hold code for, and since which toolkit; code for 8.6 also runs on 8.7
-(ggml-cuda/CMakeLists.txt at b11434; CUDA C++ Programming Guide, binary compatibility)."""
+"""Compute capabilities that the builds contain code for, and the toolkit version since when; code for 8.6 also runs on
+8.7 (ggml-cuda/CMakeLists.txt at b11434; CUDA C++ Programming Guide, binary compatibility).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
-    """The build to take, for which GPU, and why this one. `better` is what would lead to a faster one, if anything.
+    """The selected build, the GPU it is for, and the reason. `better` is how to get a faster one, if possible.
 
-    `backend` is None while the GPU that decides sleeps.
+    `backend` is None while the GPU that decides is asleep.
     """
 
     backend: Backend | None
@@ -33,75 +34,139 @@ class BackendChoice:
 
 
 def choose_backend(gpus: Sequence[Gpu], system: str = platform.system()) -> BackendChoice:
-    """Return the build for the first GPU that one suits; `gpus` in the order of `find_gpus`.
+    """Return the build for the first of `gpus`, in the order of `find_gpus`.
 
-    The rule: an NVIDIA GPU takes the newest CUDA that its compute capability and driver allow; every other GPU, and
-    an NVIDIA GPU that fits none, takes Vulkan; no GPU, the processor.
+    An NVIDIA GPU gets the newest CUDA that its compute capability and driver allow. Every other GPU, and an NVIDIA GPU
+    without a suitable CUDA, gets Vulkan. Without a GPU it is the CPU build.
     """
     if system == "Darwin":
-        return BackendChoice("metal", gpus[0] if gpus else None, "On a Mac the engine computes by Metal.")
+        return BackendChoice("metal", gpus[0] if gpus else None, message("On a Mac the engine computes by Metal."))
     if not gpus:
-        return BackendChoice("cpu", None, "No GPU was found.")
+        return BackendChoice("cpu", None, message("No GPU was found."))
     gpu = gpus[0]
     if gpu.vendor != "nvidia":
-        return BackendChoice("vulkan", gpu, f"Vulkan runs on the {gpu.name} with the driver that it has.")
+        return BackendChoice(
+            "vulkan", gpu, message("Vulkan runs on the {name} with the driver that it has.", name=gpu.name)
+        )
     if gpu.asleep:
-        why = f"The {gpu.name} sleeps, and its compute capability decides."
-        return BackendChoice(None, gpu, why, "`mtp-launcher doctor --wake` wakes it and tells.")
+        why = message("The {name} sleeps, and its compute capability decides.", name=gpu.name)
+        return BackendChoice(
+            None,
+            gpu,
+            why,
+            message("`mtp-launcher doctor --wake` wakes it and tells.", window="A server wakes it by itself."),
+        )
     return _for_nvidia(gpu)
 
 
 def _for_nvidia(gpu: Gpu) -> BackendChoice:
-    capability, driver = gpu.compute_capability, _major(gpu.driver)
+    capability, driver = gpu.compute_capability, _major_version(gpu.driver)
     if capability is None or driver is None:
-        missing = part("compute capability") if capability is None else part("driver's version")
+        missing = message("compute capability") if capability is None else message("driver's version")
         why = gpu.absent.get("compute_capability" if capability is None else "driver", "")
-        return BackendChoice("vulkan", gpu, f"The {gpu.name}'s {missing} is not known. {why}".rstrip())
-    known = f"The {gpu.name} has compute capability {capability[0]}.{capability[1]} and driver {gpu.driver}"
+        return BackendChoice(
+            "vulkan",
+            gpu,
+            join_messages(message("The {name}'s {missing} is not known.", name=gpu.name, missing=missing), why),
+        )
+    known = message(
+        "The {name} has compute capability {capability} and driver {driver}",
+        name=gpu.name,
+        capability=f"{capability[0]}.{capability[1]}",
+        driver=gpu.driver,
+    )
     if capability >= _CUDA_13_CAPABILITY and driver >= _CUDA_13_DRIVER:
-        return BackendChoice("cuda-13", gpu, f"{known}: enough for CUDA 13, which needs 7.5 and {_CUDA_13_DRIVER}.")
+        return BackendChoice(
+            "cuda-13",
+            gpu,
+            message(
+                "{known}: enough for CUDA 13, which needs 7.5 and {cuda_13_driver}.",
+                known=known,
+                cuda_13_driver=_CUDA_13_DRIVER,
+            ),
+        )
     if capability >= _CUDA_12_CAPABILITY and driver >= _CUDA_12_DRIVER:
         newer = capability >= _CUDA_13_CAPABILITY
-        better = f"With an NVIDIA driver from {_CUDA_13_DRIVER} on it could take CUDA 13." if newer else None
-        why = f"driver {_CUDA_13_DRIVER}" if newer else "compute capability 7.5"
-        return BackendChoice("cuda-12", gpu, f"{known}: CUDA 13 needs {why}, CUDA 12 does not.", better)
+        better = (
+            message(
+                "With an NVIDIA driver from {cuda_13_driver} on it could take CUDA 13.", cuda_13_driver=_CUDA_13_DRIVER
+            )
+            if newer
+            else None
+        )
+        why = (
+            message("driver {version}", version=_CUDA_13_DRIVER)
+            if newer
+            else message("compute capability {version}", version="7.5")
+        )
+        return BackendChoice(
+            "cuda-12", gpu, message("{known}: CUDA 13 needs {why}, CUDA 12 does not.", known=known, why=why), better
+        )
     if capability >= _CUDA_12_CAPABILITY:
-        better = f"With an NVIDIA driver from {_CUDA_12_DRIVER} on it could take CUDA."
-        return BackendChoice("vulkan", gpu, f"{known}: CUDA 12 needs driver {_CUDA_12_DRIVER}.", better)
-    return BackendChoice("vulkan", gpu, f"{known}: CUDA 12 needs compute capability 5.0.")
+        better = message(
+            "With an NVIDIA driver from {cuda_12_driver} on it could take CUDA.", cuda_12_driver=_CUDA_12_DRIVER
+        )
+        return BackendChoice(
+            "vulkan",
+            gpu,
+            message("{known}: CUDA 12 needs driver {cuda_12_driver}.", known=known, cuda_12_driver=_CUDA_12_DRIVER),
+            better,
+        )
+    return BackendChoice("vulkan", gpu, message("{known}: CUDA 12 needs compute capability 5.0.", known=known))
 
 
-def cuda_obstacle(gpu: Gpu, toolkit: Sequence[int]) -> str | None:
-    """Return why llama.cpp's build with CUDA `toolkit` (13, 4) cannot run on an NVIDIA GPU, or None.
+def find_cuda_obstacle(gpu: Gpu, toolkit: Sequence[int]) -> str | None:
+    """Return the reason why llama.cpp's build with CUDA `toolkit`, such as (13, 4), cannot run on an NVIDIA GPU; None
+    if it can.
 
-    A GPU that the build holds no code for gets it compiled by the driver, which must then be as new as the toolkit
-    (NVIDIA, CUDA compatibility, "provided PTX was compiled with an unsupported toolchain").
+    For a GPU without code in the build the driver compiles it, and must then be as new as the toolkit (NVIDIA, CUDA
+    compatibility, "provided PTX was compiled with an unsupported toolchain").
     """
     words = f"CUDA {'.'.join(map(str, toolkit))}"
-    capability, driver = gpu.compute_capability, _major(gpu.driver)
+    capability, driver = gpu.compute_capability, _major_version(gpu.driver)
     if capability is None or driver is None:
-        return f"{words} was passed over: the {gpu.name}'s compute capability or driver is not known."
+        return message(
+            "{words} was passed over: the {name}'s compute capability or driver is not known.",
+            words=words,
+            name=gpu.name,
+        )
     least, oldest = (
         (_CUDA_12_CAPABILITY, _CUDA_12_DRIVER) if tuple(toolkit) < (13,) else (_CUDA_13_CAPABILITY, _CUDA_13_DRIVER)
     )
     if capability < least:
-        return f"{words} needs compute capability {_dotted(least)}, the {gpu.name} has {_dotted(capability)}."
+        return message(
+            "{words} needs compute capability {dotted}, the {name} has {dotted_2}.",
+            words=words,
+            dotted=_format_version(least),
+            name=gpu.name,
+            dotted_2=_format_version(capability),
+        )
     if driver < oldest:
-        return f"{words} needs driver {oldest}, the {gpu.name} has {gpu.driver}."
+        return message(
+            "{words} needs driver {oldest}, the {name} has {driver}.",
+            words=words,
+            oldest=oldest,
+            name=gpu.name,
+            driver=gpu.driver,
+        )
     compiled = {each for each, since in _COMPILED.items() if tuple(toolkit) >= since}
     offered = tuple(map(int, gpu.cuda_version.split("."))) if gpu.cuda_version else None
     if capability not in compiled and offered and offered < tuple(toolkit):
-        return (
-            f"The {words} build has the driver compile its code for the {gpu.name}, "
-            f"and driver {gpu.driver} can do that up to CUDA {gpu.cuda_version} only."
+        return message(
+            "The {words} build has the driver compile its code for the {name}, and driver"
+            " {driver} can do that up to CUDA {cuda_version} only.",
+            words=words,
+            name=gpu.name,
+            driver=gpu.driver,
+            cuda_version=gpu.cuda_version,
         )
     return None
 
 
-def _dotted(version: Sequence[int]) -> str:
+def _format_version(version: Sequence[int]) -> str:
     return ".".join(map(str, version))
 
 
-def _major(version: str | None) -> int | None:
+def _major_version(version: str | None) -> int | None:
     head = (version or "").partition(".")[0]
     return int(head) if head.isdecimal() else None

@@ -1,4 +1,4 @@
-"""The disks below the folders that matter: what is free there, and whether it is a slow way to a Windows drive."""
+"""Disk space and file system of folders, and detection of slow Windows drives in WSL."""
 
 import re
 import shutil
@@ -8,16 +8,18 @@ from pathlib import Path
 
 import psutil
 
-from launcher.base.paths import expanded
+from launcher.base.messages import message
+from launcher.base.paths import expand_user
 
 _WINDOWS_DRIVES = frozenset({"9p", "v9fs", "drvfs", "virtiofs"})
-"""What WSL mounts the drives of Windows as."""
+"""File systems as which WSL mounts Windows drives."""
 _MOUNT_POINT = re.compile(r"/mnt/[a-z](/|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The disk that holds `folder`, which need not exist yet. What is unknown is None, and `absent` says why."""
+    """The disk of `folder`, which need not exist yet. Unknown values are None; `absent` has the reason by field
+    name."""
 
     folder: Path
     total_bytes: int | None
@@ -27,18 +29,18 @@ class Disk:
 
     @property
     def holds_windows_files(self) -> bool:
-        """Whether, seen from WSL, it is a drive of Windows: reading is slow there, and files cannot be mapped."""
+        """True if this is a Windows drive seen from WSL: reading is slow there, and files cannot be memory-mapped."""
         return self.file_system in _WINDOWS_DRIVES or bool(_MOUNT_POINT.match(self.folder.as_posix()))
 
 
 def read_disks(folders: Iterable[Path], mounts: Sequence[tuple[str, str]] | None = None) -> tuple[Disk, ...]:
-    """Return the disk of each folder. `mounts` are the mount points and their file systems, else the computer's own."""
+    """Return the disk of each folder. `mounts` are pairs of mount point and file system, by default the system's."""
     known = _mounts() if mounts is None else mounts
     return tuple(_disk(folder, known) for folder in folders)
 
 
 def _disk(folder: Path, mounts: Sequence[tuple[str, str]]) -> Disk:
-    folder = expanded(folder).absolute()
+    folder = expand_user(folder).absolute()
     absent = {}
     total = free = None
     place = folder.resolve()
@@ -46,16 +48,19 @@ def _disk(folder: Path, mounts: Sequence[tuple[str, str]]) -> Disk:
     try:
         total, _, free = shutil.disk_usage(existing)
     except OSError as error:
-        absent = dict.fromkeys(("total_bytes", "free_bytes"), f"{existing} cannot be asked: {error.strerror}.")
+        absent = dict.fromkeys(
+            ("total_bytes", "free_bytes"),
+            message("{existing} cannot be asked: {strerror}.", existing=existing, strerror=error.strerror),
+        )
     holders = [(Path(mount), kind) for mount, kind in mounts if existing.is_relative_to(mount)]
     system = max(holders, key=lambda each: len(each[0].parts), default=(None, None))[1]
     if not system:
-        absent["file_system"] = "The system does not list what is mounted there."
+        absent["file_system"] = message("The system does not list what is mounted there.")
     return Disk(folder, total, free, system or None, absent)
 
 
 def _exists(path: Path) -> bool:
-    """Return whether a path is there; before Python 3.12 `exists` raises below a folder that may not be read."""
+    """Return True if a path exists. Before Python 3.12 `exists` raises below a folder without read permission."""
     try:
         return path.exists()
     except OSError:

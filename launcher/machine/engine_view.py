@@ -1,4 +1,4 @@
-"""The engine's own list of GPUs (--list-devices) beside what the drivers say."""
+"""Compares the engine's device list (--list-devices) with the GPUs that the drivers report."""
 
 import os
 import re
@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal, Protocol
 
+from launcher.base.messages import message
 from launcher.machine.gpu import Gpu, Vendor
-from launcher.machine.visibility import hidden_by
+from launcher.machine.visibility import find_hidden_gpus
 
 _MIB = 2**20
 _TOLERANCE = 0.03
@@ -19,7 +20,7 @@ _WORDS: dict[Vendor, re.Pattern[str]] = {
     "intel": re.compile(r"\b(intel(\(r\))?|iris|arc)\b", re.IGNORECASE),
 }
 _PROCESSOR = re.compile(r"llvmpipe|lavapipe|swiftshader|basic render", re.IGNORECASE)
-"""Names of Vulkan and Direct3D drivers that compute on the processor."""
+"""Names of Vulkan and Direct3D drivers that compute on the CPU."""
 _NOISE = re.compile(r"\((?:r|tm|c)\)|\([^)]*\)$|^\s*(nvidia|amd|intel)\b", re.IGNORECASE)
 _POSSIBLE: dict[Vendor, tuple[str, ...]] = {
     "nvidia": ("cuda", "vulkan"),
@@ -27,18 +28,18 @@ _POSSIBLE: dict[Vendor, tuple[str, ...]] = {
     "intel": ("sycl", "vulkan"),
     "other": ("vulkan",),
 }
-"""The backends that a GPU may be used by."""
+"""The backends that can use a GPU, by vendor."""
 _BUILT_IN = re.compile(
     r"\b(apple|adreno|(u?hd|iris(\(r\))?( xe| plus| pro)?) graphics|intel(\(r\))?( arc(\(tm\))?)? graphics"
     r"|arc\S* 1\d0[vt]|radeon(\(tm\))?( vega| r\d| hd)?( \d+s?)? graphics|radeon(\(tm\))? \d{3}m)\b",
     re.IGNORECASE,
 )
-"""Names of GPUs inside processors, as Vulkan's and Metal's drivers give them."""
-_ENGINE_ONLY = "Only the engine's device list names this GPU."
+"""Names of integrated GPUs, as the drivers of Vulkan and Metal give them."""
+_ENGINE_ONLY = message("Only the engine's device list names this GPU.")
 
 
 class EngineDevice(Protocol):
-    """A line of --list-devices."""
+    """One line of --list-devices."""
 
     @property
     def name(self) -> str:
@@ -46,20 +47,20 @@ class EngineDevice(Protocol):
 
     @property
     def description(self) -> str:
-        """What the backend calls the device; some leave the maker's name out."""
+        """The backend's name for the device; some omit the vendor."""
 
     @property
     def total_mib(self) -> int:
-        """Its memory."""
+        """Its memory in MiB."""
 
     @property
     def free_mib(self) -> int:
-        """What of it was free when the engine was asked."""
+        """The memory that was free when the list was made, in MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Something that the drivers and the engine see differently: what, and what to do."""
+    """A difference between the drivers and the engine, and what to do about it."""
 
     kind: Literal["missing", "hidden", "memory", "processor"]
     title: str
@@ -67,16 +68,16 @@ class Disagreement:
 
 
 def is_gpu(device: EngineDevice) -> bool:
-    """Return whether a device is a GPU of this computer: no BLAS library, remote device, or renderer in software."""
+    """Return True if a device is a GPU of this computer, not a BLAS library, remote device or software renderer."""
     elsewhere = device.name.startswith(("BLAS", "CPU", "RPC"))
     return not elsewhere and device.total_mib > 0 and not _PROCESSOR.search(device.description)
 
 
-def merge(gpus: Sequence[Gpu], devices: Sequence[EngineDevice]) -> list[Gpu]:
-    """Return `gpus` with the memory that only the engine knows, and the GPUs that only the engine names."""
+def merge_engine_gpus(gpus: Sequence[Gpu], devices: Sequence[EngineDevice]) -> list[Gpu]:
+    """Return `gpus` completed with memory that only the engine reports, and with GPUs that only the engine lists."""
     merged = list(gpus)
     for group in _by_backend(devices):
-        pairs = _pairs(merged, group)
+        pairs = _match_devices(merged, group)
         for place, device in pairs.items():
             merged[place] = _with_memory(merged[place], device)
         matched = {device.name for device in pairs.values()}
@@ -86,19 +87,26 @@ def merge(gpus: Sequence[Gpu], devices: Sequence[EngineDevice]) -> list[Gpu]:
     return merged
 
 
-def disagreements(
+def find_disagreements(
     gpus: Sequence[Gpu], devices: Sequence[EngineDevice], environ: Mapping[str, str] | None = None
 ) -> tuple[Disagreement, ...]:
-    """Return what a driver and an engine say differently of the same computer.
+    """Return the differences between drivers and engine.
 
-    A GPU that shares the host's memory is missed only when the engine lists none at all. The engine's total may lie
-    3 % off: a backend leaves out what the driver reserves.
+    A GPU that shares the host's memory counts as missing only if the engine lists none at all. The engine's total may
+    differ by 3 %, because a backend leaves out what the driver reserves.
     """
     found = [
         Disagreement(
             "processor",
-            f"The engine takes the processor for a GPU: {device.name} is {device.description}.",
-            "It is slower than the engine's own code for processors. Install the GPU's Vulkan driver, or leave it out.",
+            message(
+                "The engine takes the processor for a GPU: {name} is {description}.",
+                name=device.name,
+                description=device.description,
+            ),
+            message(
+                "It is slower than the engine's own code for processors. Install the GPU's Vulkan"
+                " driver, or leave it out."
+            ),
         )
         for device in devices
         if _PROCESSOR.search(device.description)
@@ -106,16 +114,16 @@ def disagreements(
     real = [device for device in devices if is_gpu(device)]
     seen: dict[int, EngineDevice] = {}
     for group in _by_backend(real):
-        seen = _pairs(gpus, group) | seen
+        seen = _match_devices(gpus, group) | seen
     for place, gpu in enumerate(gpus):
         if place in seen:
-            found += _memory(gpu, seen[place])
+            found += _memory_disagreements(gpu, seen[place])
         elif not (gpu.unified and real):
-            found.append(_missing(gpu, gpus, real, os.environ if environ is None else environ))
+            found.append(_missing_gpu(gpu, gpus, real, os.environ if environ is None else environ))
     return tuple(found)
 
 
-def _memory(gpu: Gpu, device: EngineDevice) -> list[Disagreement]:
+def _memory_disagreements(gpu: Gpu, device: EngineDevice) -> list[Disagreement]:
     if gpu.memory_bytes is None or gpu.unified:
         return []
     total, usable = gpu.memory_bytes / _MIB, (gpu.memory_bytes - (gpu.reserved_bytes or 0)) / _MIB
@@ -124,38 +132,48 @@ def _memory(gpu: Gpu, device: EngineDevice) -> list[Disagreement]:
     return [
         Disagreement(
             "memory",
-            f"The driver gives {gpu.name} {total:,.0f} MiB of memory, the engine {device.total_mib:,} MiB.",
-            "The engine's figure is what it can use: a partition, a container or a virtual machine limits it.",
+            message(
+                "The driver gives {name} {total:,.0f} MiB of memory, the engine {total_mib:,} MiB.",
+                name=gpu.name,
+                total=total,
+                total_mib=device.total_mib,
+            ),
+            message("The engine's figure is what it can use: a partition, a container or a virtual machine limits it."),
         )
     ]
 
 
-def _missing(
+def _missing_gpu(
     gpu: Gpu, gpus: Sequence[Gpu], devices: Sequence[EngineDevice], environ: Mapping[str, str]
 ) -> Disagreement:
-    hidden = (hidden_by(gpus, backend, environ).get(gpu.id) for backend in _POSSIBLE[gpu.vendor])
+    hidden = (find_hidden_gpus(gpus, backend, environ).get(gpu.id) for backend in _POSSIBLE[gpu.vendor])
     hiding = next(filter(None, hidden), None)
     if hiding is not None:
         return Disagreement(
             "hidden",
-            f"{hiding}={environ[hiding]} hides the {gpu.name} from the engine.",
-            f"Unset {hiding}, or name this GPU in it.",
+            message(
+                "{hiding}={environ} hides the {name} from the engine.",
+                hiding=hiding,
+                environ=environ[hiding],
+                name=gpu.name,
+            ),
+            message("Unset {hiding}, or name this GPU in it.", hiding=hiding),
         )
     if devices:
         return Disagreement(
             "missing",
-            f"The engine does not see the {gpu.name}.",
-            "This build has no backend for it, or the backend's runtime is missing: the GPU stays unused.",
+            message("The engine does not see the {name}.", name=gpu.name),
+            message("This build has no backend for it, or the backend's runtime is missing: the GPU stays unused."),
         )
     return Disagreement(
         "missing",
-        f"The engine does not see the GPU ({gpu.name}).",
-        "Its GPU backend or the CUDA runtime beside it is missing: it would run on the processor.",
+        message("The engine does not see the GPU ({name}).", name=gpu.name),
+        message("Its GPU backend or the CUDA runtime beside it is missing: it would run on the processor."),
     )
 
 
 def _by_backend(devices: Sequence[EngineDevice]) -> list[list[EngineDevice]]:
-    """Return the GPUs by backend: two backends name the same GPU twice."""
+    """Return the GPUs grouped by backend, because two backends list the same GPU twice."""
 
     def backend(device: EngineDevice) -> str:
         return device.name.rstrip("0123456789")
@@ -164,13 +182,13 @@ def _by_backend(devices: Sequence[EngineDevice]) -> list[list[EngineDevice]]:
     return [list(group) for _, group in groupby(real, backend)]
 
 
-def _pairs(gpus: Sequence[Gpu], group: Sequence[EngineDevice]) -> dict[int, EngineDevice]:
-    """Return which device is which GPU: of the same vendor, those first that are most alike in name and memory."""
+def _match_devices(gpus: Sequence[Gpu], group: Sequence[EngineDevice]) -> dict[int, EngineDevice]:
+    """Return the device for each GPU, by the GPU's index: same vendor, best match in name and memory first."""
     alike = sorted(
-        (_plain(gpu.name) != _plain(device.description), _distance(gpu, device), place, order)
+        (_plain_name(gpu.name) != _plain_name(device.description), _memory_distance(gpu, device), place, order)
         for place, gpu in enumerate(gpus)
         for order, device in enumerate(group)
-        if gpu.vendor == _vendor(device)
+        if gpu.vendor == _device_vendor(device)
     )
     pairs: dict[int, EngineDevice] = {}
     taken: set[int] = set()
@@ -181,18 +199,18 @@ def _pairs(gpus: Sequence[Gpu], group: Sequence[EngineDevice]) -> dict[int, Engi
     return pairs
 
 
-def _distance(gpu: Gpu, device: EngineDevice) -> float:
-    """Return by which share the memories differ, in steps of the tolerance: identical cards keep their order."""
+def _memory_distance(gpu: Gpu, device: EngineDevice) -> float:
+    """Return the relative difference in memory, in steps of twice the tolerance: identical cards keep their order."""
     if gpu.memory_bytes is None:
         return 0.0
     return abs(device.total_mib * _MIB / gpu.memory_bytes - 1) // (2 * _TOLERANCE)
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return " ".join(_NOISE.sub(" ", _NOISE.sub(" ", name)).casefold().split())
 
 
-def _vendor(device: EngineDevice) -> Vendor:
+def _device_vendor(device: EngineDevice) -> Vendor:
     known = _BACKENDS.get(device.name.rstrip("0123456789"))
     if known is not None:
         return known
@@ -202,7 +220,7 @@ def _vendor(device: EngineDevice) -> Vendor:
 def _with_memory(gpu: Gpu, device: EngineDevice) -> Gpu:
     if gpu.free_bytes is not None:
         return gpu
-    if gpu.memory_bytes is not None:  # the driver tells all but what is free
+    if gpu.memory_bytes is not None:  # the driver reports everything except free memory
         free = min(device.free_mib * _MIB, gpu.memory_bytes)
         absent = {name: why for name, why in gpu.absent.items() if name != "free_bytes"}
         return replace(gpu, free_bytes=free, absent=absent)
@@ -212,13 +230,13 @@ def _with_memory(gpu: Gpu, device: EngineDevice) -> Gpu:
         memory_bytes=device.total_mib * _MIB,
         free_bytes=device.free_mib * _MIB,
         used_bytes=(device.total_mib - device.free_mib) * _MIB,
-        asleep=False,  # listing its devices wakes a GPU
+        asleep=False,  # listing the devices has woken the GPU
         absent={name: why for name, why in gpu.absent.items() if name not in gone},
     )
 
 
 def _engine_only(device: EngineDevice, others: Sequence[Gpu]) -> Gpu:
-    vendor = _vendor(device)
+    vendor = _device_vendor(device)
     bare = Gpu(
         vendor=vendor,
         index=sum(gpu.vendor == vendor for gpu in others),
@@ -226,4 +244,4 @@ def _engine_only(device: EngineDevice, others: Sequence[Gpu]) -> Gpu:
         id=device.name,
         unified=True if _BUILT_IN.search(device.description) else None,
     )
-    return _with_memory(bare.explained(_ENGINE_ONLY), device)
+    return _with_memory(bare.with_reasons(_ENGINE_ONLY), device)

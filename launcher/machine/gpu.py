@@ -1,10 +1,25 @@
-"""A GPU of any vendor: what it is, what it has free, and who answers for it."""
+"""GPU data types common to all vendors, and the protocol of their drivers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
-from launcher.machine.reading import Reading
+from launcher.base.messages import message
+
+# Sensor readings.
+
+
+class Reading(NamedTuple):
+    """One measured value, in the unit named by its key. An unknown value is None with a reason, never 0."""
+
+    value: float | None
+    absent: str | None = None
+
+    @classmethod
+    def unknown(cls, reason: str) -> "Reading":
+        """Return a reading without a value."""
+        return cls(None, reason)
+
 
 Vendor = Literal["nvidia", "amd", "intel", "other"]
 READINGS = (
@@ -16,21 +31,21 @@ READINGS = (
     "vram_used_mib",
     "gpu_use_percent",
 )
-"""The names of what a GPU is sampled for; each ends in its unit."""
-ASLEEP = "The GPU sleeps and was not woken to ask."
-GONE = "The GPU is gone."
-TOO_SHORT = "Not measured for long enough yet."
+"""The names of the readings sampled from a GPU; each ends in its unit."""
+ASLEEP = message("The GPU sleeps and was not woken to ask.")
+GONE = message("The GPU is gone.")
+TOO_SHORT = message("Not measured for long enough yet.")
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as its driver describes it. What is unknown is None, and `absent` says why by the field's name.
+    """A GPU as its driver describes it. Unknown values are None; `absent` has the reason by field name.
 
-    `index` counts the GPUs of one vendor. `id` is the UUID of an NVIDIA GPU, else its PCI address, else the name that
-    the engine gives it. Memory is what it was at the moment of asking: `memory_bytes` all that there is,
-    `reserved_bytes` what the driver keeps for itself. With `unified` memory the GPU has none of its own, or little,
-    and shares the host's; `carve_out_free_bytes` of what is free was set aside for it alone.
-    `memory_bandwidth_gb_s` is the highest in theory, in 10^9 bytes per second.
+    `index` counts the GPUs of one vendor. `id` is the UUID of an NVIDIA GPU, else its PCI address, else the engine's
+    name for it. The memory values are those at the time of reading: `memory_bytes` is the total, `reserved_bytes` the
+    driver's share. A GPU with `unified` memory has little or none of its own and shares the host's;
+    `carve_out_free_bytes` is the free part that is reserved for it. `memory_bandwidth_gb_s` is the theoretical maximum
+    in 10^9 bytes per second.
     """
 
     vendor: Vendor
@@ -52,12 +67,12 @@ class Gpu:
     display_active: bool | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
 
-    def explained(self, otherwise: str) -> "Gpu":
-        """Return this GPU with a reason for each unknown field: the one it has, else `otherwise`."""
+    def with_reasons(self, otherwise: str) -> "Gpu":
+        """Return this GPU with a reason for each unknown field: the existing one, else `otherwise`."""
         unknown = [each.name for each in fields(self) if getattr(self, each.name) is None]
         absent = {name: self.absent.get(name, otherwise) for name in unknown}
         if self.vendor != "nvidia":
-            absent |= dict.fromkeys(absent.keys() & _CUDA_ONLY, "Only NVIDIA GPUs have one.")
+            absent |= dict.fromkeys(absent.keys() & _CUDA_ONLY, message("Only NVIDIA GPUs have one."))
         return replace(self, absent=absent)
 
 
@@ -66,7 +81,7 @@ _CUDA_ONLY = {"cuda_version", "compute_capability"}
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A program that uses a GPU; what the system does not say of it is None."""
+    """A program that uses a GPU; unknown values are None."""
 
     pid: int
     name: str | None
@@ -74,10 +89,10 @@ class GpuProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
-    """What a GPU is doing beside its readings: its programs, and what holds its clocks back, in words.
+class GpuActivity:
+    """The programs on a GPU and the causes that limit its clocks, as text.
 
-    What is unknown is None, and `absent` says why by the field's name.
+    Unknown values are None; `absent` has the reason by field name.
     """
 
     processes: tuple[GpuProcess, ...] | None
@@ -85,40 +100,40 @@ class Activity:
     absent: Mapping[str, str]
 
     @classmethod
-    def unknown(cls, reason: str) -> "Activity":
-        """Return an activity of which nothing is known."""
+    def unknown(cls, reason: str) -> "GpuActivity":
+        """Return an activity without known values."""
         return cls(None, None, {"processes": reason, "throttled_by": reason})
 
 
 SLOW_READINGS = ("pcie_received_mib_s", "pcie_sent_mib_s", "gtt_used_mib")
-"""What is read now and then only: NVML counts PCIe traffic for 20 ms, and amdgpu's own file of it takes a second."""
+"""Readings that are taken less often: NVML measures PCIe traffic for 20 ms, and amdgpu's file of it takes a second."""
 
 
 class GpuSource(Protocol):
-    """One vendor's GPUs. Each query fails alone, and none raises."""
+    """The GPUs of one vendor. Each query fails alone, and none raises."""
 
     @property
     def absent(self) -> str | None:
-        """Why there is no GPU of this vendor, or None when there is one."""
+        """The reason why there is no GPU of this vendor, or None if there is one."""
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """A sentence for each GPU that is there and did not answer."""
+        """A sentence for each GPU that exists and did not answer."""
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs, asked anew; those that sleep are named only."""
+        """Read the GPUs again and return them; of sleeping ones only the name is known."""
 
     def sample(self, gpu: Gpu) -> dict[str, Reading]:
-        """Return the readings of one of them: one for each of READINGS."""
+        """Return the readings of a GPU, one for each of READINGS."""
 
     def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:
-        """Return those of SLOW_READINGS that this vendor has."""
+        """Return those of SLOW_READINGS that this vendor supports."""
 
-    def activity(self, gpu: Gpu) -> Activity:
-        """Return what one of them is doing."""
+    def activity(self, gpu: Gpu) -> GpuActivity:
+        """Return the activity of a GPU."""
 
     def close(self) -> None:
-        """Let the driver go, so that the GPU can sleep. Nothing may be asked afterwards."""
+        """Close the driver, so that the GPU can sleep. Nothing may be queried afterwards."""
 
 
 def unknown_readings(reason: str) -> dict[str, Reading]:

@@ -1,7 +1,8 @@
-"""GPU memory of one process by Windows' own counters, which know all vendors; NVML cannot tell it there (WDDM).
+"""GPU memory of one process, from Windows' performance counters.
 
-The set "GPU Process Memory" has an instance for each process and GPU: pid_<pid>_luid_<...>_phys_<n>. English names are
-asked for, because the names that a user sees are translated (pdh.h: PdhAddEnglishCounterW).
+They cover all vendors; with WDDM, NVML cannot report memory by process. The set "GPU Process Memory" has an instance
+for each process and GPU: pid_<pid>_luid_<...>_phys_<n>. The English counter names are used, because the displayed ones
+are translated (pdh.h: PdhAddEnglishCounterW).
 """
 
 import ctypes
@@ -9,13 +10,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from launcher.machine.reading import Reading
+from launcher.base.messages import message
+from launcher.machine.gpu import Reading
 
 _COUNTERS = {"gpu_shared_mib": "Shared Usage", "engine_vram_mib": "Dedicated Usage"}
 _LARGE, _NO_SCALE, _MORE_DATA = 0x400, 0x1000, 0x800007D2
 _MIB = 2**20
-_NOT_SAID = "Windows does not count the GPU memory of this process."
-_ONLY_WINDOWS = "Only Windows counts it."
+_NOT_REPORTED = message("Windows does not count the GPU memory of this process.")
+_ONLY_WINDOWS = message("Only Windows counts it.")
 
 
 class _Value(ctypes.Structure):
@@ -31,7 +33,7 @@ class _Item(ctypes.Structure):
 
 
 class ProcessGpuMemory:
-    """What process `pid` has of GPU memory, and of host memory that the GPU uses for it, in MiB over all GPUs."""
+    """The GPU memory of process `pid`, and the host memory that GPUs use for it, in MiB over all GPUs."""
 
     def __init__(self, pid: int, library: Callable[[], Any] | None = None) -> None:
         self.pid = pid
@@ -43,15 +45,15 @@ class ProcessGpuMemory:
             self._open(load)
 
     def sample(self) -> dict[str, Reading]:
-        """Return the readings by name; elsewhere than on Windows there are none."""
+        """Return the readings by name; empty except on Windows."""
         if self._pdh is None:
             return {}
         if self._pdh.PdhCollectQueryData(self._query) & 0xFFFFFFFF:
-            return dict.fromkeys(_COUNTERS, Reading.unknown(_NOT_SAID))
+            return dict.fromkeys(_COUNTERS, Reading.unknown(_NOT_REPORTED))
         return {name: self._read(self._counters.get(name)) for name in _COUNTERS}
 
     def close(self) -> None:
-        """Let the counters go."""
+        """Close the counter handles."""
         if self._pdh is not None:
             self._pdh.PdhCloseQuery(self._query)
             self._pdh = None
@@ -76,13 +78,13 @@ class ProcessGpuMemory:
         form = _LARGE | _NO_SCALE
         sizes = (ctypes.byref(size), ctypes.byref(count))
         if counter is None or ask(counter, form, *sizes, None) & 0xFFFFFFFF != _MORE_DATA:
-            return Reading.unknown(_NOT_SAID)
+            return Reading.unknown(_NOT_REPORTED)
         buffer = ctypes.create_string_buffer(size.value)
         if ask(counter, form, *sizes, buffer) & 0xFFFFFFFF or not count.value:
-            return Reading.unknown(_NOT_SAID)
+            return Reading.unknown(_NOT_REPORTED)
         items = ctypes.cast(buffer, ctypes.POINTER(_Item * count.value)).contents
         values = [item.value.large for item in items if item.value.status <= 1]  # valid, or valid and new
-        return Reading(sum(values) / _MIB) if values else Reading.unknown(_NOT_SAID)
+        return Reading(sum(values) / _MIB) if values else Reading.unknown(_NOT_REPORTED)
 
 
 def _system_library() -> Callable[[], Any] | None:

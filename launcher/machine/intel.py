@@ -1,21 +1,21 @@
-"""Intel GPUs by what i915 and xe show below /sys (kernel documentation: ABI/testing/sysfs-driver-intel-*)."""
+"""Intel GPUs, read from the files of i915 and xe in /sys (kernel documentation: ABI/testing/sysfs-driver-intel-*)."""
 
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.machine.gpu import ASLEEP, GONE, TOO_SHORT, Activity, Gpu, unknown_readings
-from launcher.machine.reading import Reading
-from launcher.machine.sysfs import PciGpu, number, scaled, text
+from launcher.base.messages import message
+from launcher.machine.gpu import ASLEEP, GONE, TOO_SHORT, Gpu, GpuActivity, Reading, unknown_readings
+from launcher.machine.sysfs import PciGpu, read_number, read_scaled, read_text
 
 _BUILT_IN_SLOT = ":00:02.0"
-"""The processor's own GPU is always this device of the root bus."""
+"""The integrated GPU always has this address on the root bus."""
 _SHORTEST_S = 0.05
 _TOTALS = ("drm/card*/lmem_total_bytes", "tile*/physical_vram_size_bytes")
 _AVAILABLE = "drm/card*/lmem_avail_bytes"
 _CLOCKS = ("tile0/gt0/freq0/act_freq", "drm/card*/gt_act_freq_mhz")
-_SHARED = "It shares the computer's memory."
+_SHARED = message("It shares the computer's memory.")
 
 
 class _Energy(NamedTuple):
@@ -24,7 +24,7 @@ class _Energy(NamedTuple):
 
 
 class IntelGpus:
-    """The Intel GPUs that i915 or xe drives. One that sleeps is named only, unless `wake`."""
+    """The Intel GPUs that i915 or xe drives. A sleeping GPU is listed by name only, unless `wake`."""
 
     def __init__(
         self, cards: Sequence[PciGpu], *, wake: bool = False, clock: Callable[[], float] = time.monotonic
@@ -33,50 +33,50 @@ class IntelGpus:
         self._wake = wake
         self._clock = clock
         self._energy: dict[str, _Energy] = {}
-        self.absent = None if self._cards else "The kernel lists no Intel GPU with the i915 or xe driver."
+        self.absent = None if self._cards else message("The kernel lists no Intel GPU with the i915 or xe driver.")
         self.failures: tuple[str, ...] = ()
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs, asked anew; those that sleep are named only."""
+        """Read the GPUs again and return them; of sleeping ones only the name is known."""
         return tuple(self._gpu(index, card) for index, card in enumerate(self._cards.values()))
 
     def sample(self, gpu: Gpu) -> dict[str, Reading]:
-        """Return the readings of one GPU by name; the name ends in the unit."""
+        """Return the readings of a GPU by name; the name ends in the unit."""
         card = self._cards.get(gpu.id)
         if card is None or self._sleeps(card):
             return unknown_readings(ASLEEP if card else GONE)
-        why = f"The {card.kernel_driver} driver does not say."
+        why = message("The {kernel_driver} driver does not say.", kernel_driver=card.kernel_driver)
         sensors = card.hwmon or card.folder / "hwmon"
-        used = _used(card.folder)
+        used = _used_memory(card.folder)
         return unknown_readings(why) | {
-            "gpu_temperature_c": scaled(_labelled(sensors, "temp", "pkg"), 1e-3, why),
-            "gpu_power_w": self._power(gpu.id, _labelled(sensors, "energy", "card"), why),
-            "gpu_power_limit_w": scaled(sensors / "power1_max", 1e-6, why),
-            "gpu_clock_mhz": scaled(_first(card.folder, *_CLOCKS), 1.0, why),
+            "gpu_temperature_c": read_scaled(_find_input(sensors, "temp", "pkg"), 1e-3, why),
+            "gpu_power_w": self._power(gpu.id, _find_input(sensors, "energy", "card"), why),
+            "gpu_power_limit_w": read_scaled(sensors / "power1_max", 1e-6, why),
+            "gpu_clock_mhz": read_scaled(_first_match(card.folder, *_CLOCKS), 1.0, why),
             "vram_used_mib": Reading.unknown(_SHARED if gpu.unified else why)
             if used is None
             else Reading(used / 2**20),
         }
 
-    def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:  # noqa: ARG002 -- the answer is the same for each
-        """Return nothing: i915 and xe tell neither below /sys."""
+    def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:  # noqa: ARG002 -- the result is the same for each
+        """Return nothing: i915 and xe have no files for these readings in /sys."""
         return {}
 
-    def activity(self, gpu: Gpu) -> Activity:
-        """Return that nothing is known: the drivers list neither below /sys."""
-        return Activity.unknown(f"The {gpu.driver} driver does not say.")
+    def activity(self, gpu: Gpu) -> GpuActivity:
+        """Return an unknown activity: the drivers have no files for it in /sys."""
+        return GpuActivity.unknown(message("The {driver} driver does not say.", driver=gpu.driver))
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
 
     def _sleeps(self, card: PciGpu) -> bool:
-        return not self._wake and card.sleeps_now()
+        return not self._wake and card.is_asleep()
 
     def _gpu(self, index: int, card: PciGpu) -> Gpu:
         if self._sleeps(card):
-            return card.sleeper(index)
+            return card.as_sleeping_gpu(index)
         built_in = card.address.endswith(_BUILT_IN_SLOT)
-        total, used = _total(card.folder), _used(card.folder)
+        total, used = _total_memory(card.folder), _used_memory(card.folder)
         return Gpu(
             vendor="intel",
             index=index,
@@ -91,41 +91,41 @@ class IntelGpus:
             asleep=False,
             display_active=card.display_active,
             absent=dict.fromkeys(("memory_bytes", "used_bytes", "free_bytes"), _SHARED) if built_in else {},
-        ).explained(f"The {card.kernel_driver} driver does not say.")
+        ).with_reasons(message("The {kernel_driver} driver does not say.", kernel_driver=card.kernel_driver))
 
     def _power(self, id_: str, path: Path, why: str) -> Reading:
-        """Return the mean power since the last sample, from the energy counter."""
-        counter = number(path)
+        """Return the mean power in watts since the last sample, from the energy counter."""
+        counter = read_number(path)
         if counter is None:
             return Reading.unknown(why)
         now, before = _Energy(self._clock(), counter * 1e-6), self._energy.get(id_)
         if before is not None and now.at_s - before.at_s < _SHORTEST_S:
             return Reading.unknown(TOO_SHORT)
         self._energy[id_] = now
-        if before is None or now.joules < before.joules:  # the first sample, or the counter began anew
+        if before is None or now.joules < before.joules:  # the first sample, or the counter was reset
             return Reading.unknown(TOO_SHORT)
         return Reading((now.joules - before.joules) / (now.at_s - before.at_s))
 
 
-def _total(folder: Path) -> int | None:
-    """Return the bytes of the card's own memory, summed over its tiles, where the driver shows them."""
-    sizes = [number(path) for pattern in _TOTALS for path in folder.glob(pattern)]
+def _total_memory(folder: Path) -> int | None:
+    """Return the size of the card's memory in bytes over all its tiles, None if the driver does not report it."""
+    sizes = [read_number(path) for pattern in _TOTALS for path in folder.glob(pattern)]
     known = [size for size in sizes if size is not None]
     return sum(known) if known else None
 
 
-def _used(folder: Path) -> int | None:
-    total, available = _total(folder), number(_first(folder, _AVAILABLE))
+def _used_memory(folder: Path) -> int | None:
+    total, available = _total_memory(folder), read_number(_first_match(folder, _AVAILABLE))
     return None if total is None or available is None else total - available
 
 
-def _first(folder: Path, *patterns: str) -> Path:
-    """Return the first file that matches, or a path that does not exist."""
+def _first_match(folder: Path, *patterns: str) -> Path:
+    """Return the first matching file, or a path that does not exist."""
     return next((path for pattern in patterns for path in sorted(folder.glob(pattern))), folder / patterns[0])
 
 
-def _labelled(sensors: Path, kind: str, label: str) -> Path:
+def _find_input(sensors: Path, kind: str, label: str) -> Path:
     """Return the input of `kind` with `label`, else the first of its kind."""
     inputs = sorted(sensors.glob(f"{kind}*_input"))
-    named = [path for path in inputs if text(path.with_name(path.name.replace("_input", "_label"))) == label]
+    named = [path for path in inputs if read_text(path.with_name(path.name.replace("_input", "_label"))) == label]
     return next(iter(named or inputs), sensors / f"{kind}1_input")

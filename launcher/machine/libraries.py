@@ -1,4 +1,4 @@
-"""System libraries that the engine and the window need, looked for before anything is loaded."""
+"""Checks for system libraries that the engine and the window need, before anything is loaded."""
 
 import ctypes
 import os
@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.base.paths import shipped
+from launcher.base.paths import shipped_file
 
 ROOT = Path("/")
 _OS_RELEASE = ("etc/os-release", "usr/lib/os-release")
@@ -17,8 +17,9 @@ _WITHOUT = re.compile(r"([^\s/]+\.so[.\d]*): (?:cannot open shared object file|f
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A shared library by its soname, what needs it ("engine", "window", "xcb", "wayland"), its Debian package, and
-    Arch Linux's. A package that is not known is empty."""
+    """A shared library by its soname, its user ("engine", "window", "xcb", "wayland"), and its Debian and Arch Linux
+    packages; an unknown package is empty.
+    """
 
     purpose: str
     soname: str
@@ -27,26 +28,29 @@ class Library:
 
 
 def known_libraries() -> tuple[Library, ...]:
-    """Return the libraries named in resources/system-libraries.txt."""
-    lines = shipped("resources", "system-libraries.txt").read_text("utf-8").splitlines()
+    """Return the libraries listed in resources/system-libraries.txt."""
+    lines = shipped_file("resources", "system-libraries.txt").read_text("utf-8").splitlines()
     return tuple(Library(*line.split()) for line in lines if line and not line.startswith("#"))
 
 
 def missing_libraries(purpose: str) -> tuple[Library, ...]:
-    """Return those libraries for `purpose` that the dynamic linker does not find. Empty outside Linux."""
+    """Return the libraries for `purpose` that the dynamic linker does not find. Empty except on Linux."""
     if sys.platform != "linux":
         return ()
-    return tuple(library for library in known_libraries() if library.purpose == purpose and _refusal(library.soname))
+    return tuple(
+        library for library in known_libraries() if library.purpose == purpose and _linker_error(library.soname)
+    )
 
 
 def window_purposes() -> tuple[str, str]:
-    """Return what a window needs libraries for here: Wayland's display where there is no other, else X's."""
+    """Return the purposes that a window needs here: Wayland if that is the only display server, else X."""
     wayland = bool(os.environ.get("WAYLAND_DISPLAY")) and not os.environ.get("DISPLAY")
     return "window", "wayland" if wayland else "xcb"
 
 
-def told() -> str:
-    """Return lines for who has just installed the program: what its parts lack here, and what installs that."""
+def missing_libraries_report() -> str:
+    """Return a report for the installer: missing libraries by part, and the command that installs them; empty if
+    none."""
     purposes = {"engine": ("engine",), "window": window_purposes()}
     lacks = {part: [each for name in names for each in missing_libraries(name)] for part, names in purposes.items()}
     lines = [
@@ -55,23 +59,23 @@ def told() -> str:
         if missing
     ]
     if lines:
-        lines.append(f"Install them: {install_line((*lacks['engine'], *lacks['window']))}\n")
+        lines.append(f"Install them: {install_command((*lacks['engine'], *lacks['window']))}\n")
     return "".join(lines)
 
 
-def missing_below(plugin: Path) -> Library | None:
-    """Return the first library that a shared library of a program's own, such as Qt's for a display, cannot load."""
-    found = _WITHOUT.search(_refusal(str(plugin)) if plugin.exists() else "")
+def find_missing_dependency(plugin: Path) -> Library | None:
+    """Return the first library that a plugin of ours, such as a display plugin of Qt, fails to load."""
+    found = _WITHOUT.search(_linker_error(str(plugin)) if plugin.exists() else "")
     if found is None:
         return None
     return next((each for each in known_libraries() if each.soname == found[1]), Library("window", found[1]))
 
 
-def install_line(libraries: tuple[Library, ...], root: Path = ROOT) -> str:
-    """Return the command that installs `libraries` on this distribution, or what to look for where it is not known.
+def install_command(libraries: tuple[Library, ...], root: Path = ROOT) -> str:
+    """Return the command that installs `libraries` on this distribution, or a description if that is unknown.
 
-    dnf and zypper take what a package provides, such as 'libEGL.so.1()(64bit)' (RPM's automatic dependencies), in place
-    of its name; so there is nothing to be known of Fedora's, Red Hat's and openSUSE's names.
+    dnf and zypper accept what a package provides, such as 'libEGL.so.1()(64bit)' (RPM's automatic dependencies),
+    instead of its name, so no package names of Fedora, Red Hat and openSUSE are needed.
     """
     provided = [f"{each.soname}()(64bit)" for each in libraries]
     commands = {
@@ -91,15 +95,17 @@ def install_line(libraries: tuple[Library, ...], root: Path = ROOT) -> str:
 
 
 def _distribution(root: Path) -> list[str]:
-    """Return the distribution's identifier, and those that it is like, the nearest first (os-release(5))."""
+    """Return the distribution's identifier and those of the distributions it is based on, nearest first
+    (os-release(5)).
+    """
     file = next((root / name for name in _OS_RELEASE if (root / name).is_file()), None)
     lines = file.read_text("utf-8", "replace").splitlines() if file else ()
     fields = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     return " ".join(fields.get(name, "").strip("\"'") for name in ("ID", "ID_LIKE")).split()
 
 
-def _refusal(library: str) -> str:
-    """Return why the dynamic linker does not load a library; empty where it does."""
+def _linker_error(library: str) -> str:
+    """Return the dynamic linker's error for a library; empty if it loads."""
     try:
         ctypes.CDLL(library)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""This computer as a plan needs it: the host and its GPUs, read once."""
+"""The host and its GPUs, read once for a plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from pathlib import Path
 
 from launcher.machine.engine_view import EngineDevice
 from launcher.machine.gpu import Gpu, Vendor
-from launcher.machine.gpus import Undriven, find_gpus
+from launcher.machine.gpus import UnusableCard, find_gpus
 from launcher.machine.host import Host, read_host
 from launcher.machine.sysfs import ROOT
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The host; its GPUs, those with memory of their own first; why a vendor has none; what cannot be used, and why.
+    """The host; its GPUs, those with memory of their own first; the reason by vendor without a GPU; and unusable cards.
 
-    `no_gpu_because` is None when there is a GPU. `failures` are sentences about GPUs that are there and do not answer.
+    `no_gpu_because` is None if there is a GPU. `failures` are sentences about GPUs that exist and do not answer.
     """
 
     host: Host
@@ -23,14 +23,14 @@ class Machine:
     no_gpu_because: str | None
     absent: Mapping[Vendor, str]
     failures: tuple[str, ...]
-    undriven: tuple[Undriven, ...]
+    undriven: tuple[UnusableCard, ...]
 
 
 def read_machine(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wake: bool = False) -> Machine:
-    """Read the host and all GPUs as they are now. Nothing here raises; what is unknown says why.
+    """Read the host and all GPUs. Raises nothing; unknown values have a reason.
 
-    A GPU that sleeps is named only, unless `wake`. `devices` is what an engine's --list-devices says, for GPUs that no
-    driver here is asked for. `root` is where the file systems of Linux are looked for.
+    A sleeping GPU is listed by name only, unless `wake`. `devices` is an engine's --list-devices, for GPUs without a
+    driver here. `root` is the root of the Linux file systems (for tests).
     """
     found = find_gpus(devices, root=root, wake=wake)
-    return Machine(read_host(root), found.gpus, found.none_because, found.absent, found.failures, found.undriven)
+    return Machine(read_host(root), found.gpus, found.no_gpu_reason, found.absent, found.failures, found.undriven)

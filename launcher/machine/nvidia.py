@@ -1,4 +1,4 @@
-"""NVIDIA GPUs by NVML. Every query fails alone: what the driver will not say is unknown with its reason."""
+"""NVIDIA GPUs, read through NVML. Each query fails alone: its value is then unknown, with the reason."""
 
 import contextlib
 import ctypes
@@ -8,40 +8,39 @@ from typing import Any
 
 import psutil
 
-from launcher.base.words import part
-from launcher.machine.gpu import ASLEEP, Activity, Gpu, GpuProcess, unknown_readings
-from launcher.machine.reading import Reading
+from launcher.base.messages import message
+from launcher.machine.gpu import ASLEEP, Gpu, GpuActivity, GpuProcess, Reading, unknown_readings
 from launcher.machine.surroundings import container_name
-from launcher.machine.sysfs import ROOT, PciGpu, text
+from launcher.machine.sysfs import ROOT, PciGpu, read_text
 
 _MIB = 2**20
 _WSL_LIBRARY = "usr/lib/wsl/lib/libnvidia-ml.so.1"
 _UNIFIED = ("GB10", "Jetson", "Orin", "Thor", "Tegra")
-"""Words in the names of NVIDIA chips that share the host's memory (DGX Spark, Jetson)."""
+"""Parts of the names of NVIDIA chips that share the host's memory (DGX Spark, Jetson)."""
 _THROTTLES = {
-    0x02: part("clocks set by an application"),
-    0x04: part("power limit"),
-    0x08: part("hardware slowdown"),
-    0x10: part("kept in step with other GPUs"),
-    0x20: part("temperature (driver)"),
-    0x40: part("temperature (hardware)"),
-    0x80: part("power brake"),
-    0x100: part("clocks set for the display"),
+    0x02: message("clocks set by an application"),
+    0x04: message("power limit"),
+    0x08: message("hardware slowdown"),
+    0x10: message("kept in step with other GPUs"),
+    0x20: message("temperature (driver)"),
+    0x40: message("temperature (hardware)"),
+    0x80: message("power brake"),
+    0x100: message("clocks set for the display"),
 }
-"""Bits of nvmlClocksEventReasons (nvml.h); bit 0x01, idle, holds nothing back."""
+"""Bits of nvmlClocksEventReasons (nvml.h); bit 0x01 means idle and limits nothing."""
 
 
 class Nvml:
     """The NVML library, opened once.
 
-    `cards` are the NVIDIA cards that the kernel lists. When all of them sleep, the library is left alone unless
-    `wake` says otherwise: opening it wakes them, and while it is open they stay awake.
+    `cards` are the NVIDIA cards in the kernel's list. If all of them are asleep, the library is not opened unless
+    `wake`: opening it wakes them, and while it is open they stay awake.
     """
 
     def __init__(self, cards: Sequence[PciGpu] = (), *, wake: bool = False, root: Path = ROOT) -> None:
         self._root = root
-        self._in_container = container_name(root) is not None  # NVML tells the host's process ids
-        self._sleepers = () if wake else tuple(card for card in cards if card.sleeps_now())
+        self._in_container = container_name(root) is not None  # NVML reports pids of the host
+        self._sleepers = () if wake else tuple(card for card in cards if card.is_asleep())
         self._handles: dict[str, Any] = {}
         self._nvml: Any = None
         self._absent: str | None = None
@@ -50,41 +49,41 @@ class Nvml:
             return
         import pynvml
 
-        with contextlib.suppress(OSError):  # not inside WSL, or a place that the dynamic linker knows anyway
+        with contextlib.suppress(OSError):  # outside WSL it does not exist, or the dynamic linker finds it anyway
             ctypes.CDLL(str(root / _WSL_LIBRARY), mode=ctypes.RTLD_GLOBAL)
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self._absent = _why(pynvml, error)
+            self._absent = _nvml_error_text(pynvml, error)
             return
         self._nvml = pynvml
         self._find([card for card in cards if card not in self._sleepers] if self._sleepers else None)
 
     @property
     def absent(self) -> str | None:
-        """Why there is no NVIDIA GPU, or None when there is one."""
+        """The reason why there is no NVIDIA GPU, or None if there is one."""
         return self._absent
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """A sentence for each GPU that is there and did not answer."""
+        """A sentence for each GPU that exists and did not answer."""
         return self._failures
 
     def close(self) -> None:
-        """Let the library go."""
+        """Close the library."""
         if self._nvml is not None:
             self._ask(self._nvml.nvmlShutdown)
             self._nvml = None
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs, asked anew; those that sleep are named only."""
+        """Read the GPUs again and return them; of sleeping ones only the name is known."""
         awake = [self._gpu(id_, handle) for id_, handle in self._handles.items()]
         first = max((gpu.index for gpu in awake), default=-1) + 1
-        driver = text(self._root / "sys/module/nvidia/version")
-        return (*awake, *(card.sleeper(first + place, driver) for place, card in enumerate(self._sleepers)))
+        driver = read_text(self._root / "sys/module/nvidia/version")
+        return (*awake, *(card.as_sleeping_gpu(first + place, driver) for place, card in enumerate(self._sleepers)))
 
     def sample(self, gpu: Gpu) -> dict[str, Reading]:
-        """Return the readings of one GPU by name; the name ends in the unit."""
+        """Return the readings of a GPU by name; the name ends in the unit."""
         handle = self._handles.get(gpu.id)
         if handle is None:
             return unknown_readings(self._absent or ASLEEP)
@@ -103,7 +102,7 @@ class Nvml:
         }
 
     def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:
-        """Return the traffic over PCIe: what the GPU received and sent. NVML counts each for 20 ms, in KB/s."""
+        """Return the PCIe traffic received and sent by the GPU. NVML measures each for 20 ms, in KB/s."""
         handle = self._handles.get(gpu.id)
         if handle is None:
             return {}
@@ -115,19 +114,19 @@ class Nvml:
             "pcie_sent_mib_s": self._number(ask, handle, sent, scale=1_000 / _MIB),
         }
 
-    def activity(self, gpu: Gpu) -> Activity:
-        """Return what one GPU is doing. Under WSL and WDDM NVML knows no memory by process."""
+    def activity(self, gpu: Gpu) -> GpuActivity:
+        """Return the activity of a GPU. Under WSL and WDDM NVML does not report memory by process."""
         handle = self._handles.get(gpu.id)
         if handle is None:
-            return Activity.unknown(self._absent or ASLEEP)
+            return GpuActivity.unknown(self._absent or ASLEEP)
         absent: dict[str, str] = {}
         reasons = self._either("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         bits = self._known(absent, "throttled_by", reasons, handle)
         throttled_by = None if bits is None else tuple(words for bit, words in _THROTTLES.items() if bits & bit)
-        return Activity(self._processes(absent, handle), throttled_by, absent)
+        return GpuActivity(self._processes(absent, handle), throttled_by, absent)
 
     def _find(self, awake: Sequence[PciGpu] | None) -> None:
-        """Get hold of the GPUs: of those at the addresses of `awake`, else of all. The others are not touched."""
+        """Get the handles of the GPUs at the addresses of `awake`, or of all. Other GPUs are not touched."""
         nvml = self._nvml
         if awake is not None:
             asked: list[tuple[Any, object]] = [
@@ -142,7 +141,7 @@ class Nvml:
                 self._handles[self._ask(nvml.nvmlDeviceGetUUID, handle)[0] or f"index-{place}"] = handle
         self._failures = tuple(f"NVIDIA GPU {place}: {absent}" for place, handle, absent in found if handle is None)
         if not self._handles and not self._sleepers and self._absent is None:
-            self._absent = next((absent for *_, absent in found), None) or "The NVIDIA driver lists no GPU."
+            self._absent = next((absent for *_, absent in found), None) or message("The NVIDIA driver lists no GPU.")
 
     def _gpu(self, id_: str, handle: object) -> Gpu:
         nvml, absent = self._nvml, dict[str, str]()
@@ -171,16 +170,17 @@ class Nvml:
             cuda_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
             compute_capability=None if capability is None else (int(capability[0]), int(capability[1])),
             bus_id=None if bus is None else f"{bus.domain:04x}:{bus.bus:02x}:{bus.device:02x}.0",
-            # Memory sends twice a clock: the clock that NVML tells is half the data rate of GDDR and HBM alike.
+            # Memory transfers twice per clock: the clock that NVML reports is half the data rate, for GDDR and HBM
+            # alike.
             memory_bandwidth_gb_s=clock * 2e6 * width / 8 / 1e9 if clock and width else None,
             unified=any(word in name for word in _UNIFIED),
             asleep=False,
             display_active=None if display is None else bool(display),
             absent=absent,
-        ).explained("The NVIDIA driver does not say.")
+        ).with_reasons(message("The NVIDIA driver does not say."))
 
     def _memory(self, absent: dict[str, str], handle: object) -> Any:  # noqa: ANN401 -- pynvml has no type hints
-        """Return the memory's figures; since driver 510 they tell what is reserved from what is used."""
+        """Return the memory values; since driver 510 reserved memory is separate from used memory."""
         nvml = self._nvml
         memory, why = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
         if memory is None:
@@ -202,11 +202,11 @@ class Nvml:
                     found[each.pid] = GpuProcess(each.pid, name, used)
         if not found and "processes" in absent:
             return None
-        absent.pop("processes", None)  # one list of the two is better than none
+        absent.pop("processes", None)  # one of the two lists is better than none
         return tuple(found.values())
 
     def _either(self, newer: str, older: str) -> Callable[..., Any]:
-        """Return a query that asks `newer`, and `older` where the driver does not have that yet."""
+        """Return a query that calls `newer`, or `older` if the driver does not have that yet."""
         nvml = self._nvml
 
         def ask(*arguments: object) -> object:
@@ -231,7 +231,7 @@ class Nvml:
         try:
             return query(*arguments), None
         except self._nvml.NVMLError as error:
-            return None, _why(self._nvml, error)
+            return None, _nvml_error_text(self._nvml, error)
 
 
 def _process_name(pid: int) -> str | None:
@@ -241,14 +241,18 @@ def _process_name(pid: int) -> str | None:
         return None
 
 
-def _why(nvml: Any, error: Exception) -> str:  # noqa: ANN401 -- pynvml has no type hints
+def _nvml_error_text(nvml: Any, error: Exception) -> str:  # noqa: ANN401 -- pynvml has no type hints
     reasons = {
-        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "No NVIDIA driver is installed.",
-        nvml.NVML_ERROR_DRIVER_NOT_LOADED: "The NVIDIA driver is installed but not loaded.",
-        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "The NVIDIA driver was updated: restart the computer.",
-        nvml.NVML_ERROR_NOT_SUPPORTED: "This card or driver does not report it.",
-        nvml.NVML_ERROR_FUNCTION_NOT_FOUND: "This NVIDIA driver is too old to report it.",
-        nvml.NVML_ERROR_GPU_IS_LOST: "The GPU stopped answering: restart the computer.",
+        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: message("No NVIDIA driver is installed."),
+        nvml.NVML_ERROR_DRIVER_NOT_LOADED: message("The NVIDIA driver is installed but not loaded."),
+        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: message("The NVIDIA driver was updated: restart the computer."),
+        nvml.NVML_ERROR_NOT_SUPPORTED: message("This card or driver does not report it."),
+        nvml.NVML_ERROR_FUNCTION_NOT_FOUND: message("This NVIDIA driver is too old to report it."),
+        nvml.NVML_ERROR_GPU_IS_LOST: message("The GPU stopped answering: restart the computer."),
     }
     code = getattr(error, "value", None)
-    return reasons.get(code, f"The NVIDIA driver answered: {error}.") if code is not None else str(error)
+    return (
+        reasons.get(code, message("The NVIDIA driver answered: {error}.", error=error))
+        if code is not None
+        else str(error)
+    )

@@ -1,26 +1,26 @@
-"""How much of the processor other programs take: all that is busy, less an engine and this program."""
+"""CPU share of other programs: the total load without an engine and this program."""
 
 from typing import NamedTuple
 
 import psutil
 
 
-class _Spent(NamedTuple):
+class _CpuTimes(NamedTuple):
     busy_s: float
     total_s: float
     ours_s: float
 
 
-class OtherPrograms:
-    """Their share of the processor between two questions. Time that a hypervisor gives to others counts as theirs."""
+class OtherProgramsLoad:
+    """The CPU share of other programs between two calls. Time that a hypervisor gives to other machines is included."""
 
     def __init__(self) -> None:
         self._self = psutil.Process()
         self._engine: psutil.Process | None = None
-        self._before: _Spent | None = None
+        self._before: _CpuTimes | None = None
 
-    def percent(self, engine_pid: int) -> float | None:
-        """Return the share since the last question about the same engine, 0 to 100; None when that is not known."""
+    def read_percent(self, engine_pid: int) -> float | None:
+        """Return their share in percent since the last call for the same engine, 0 to 100; None if unknown."""
         try:
             if self._engine is None or self._engine.pid != engine_pid:
                 self._engine, self._before = psutil.Process(engine_pid), None
@@ -29,9 +29,10 @@ class OtherPrograms:
             self._engine = None
             return None
         times = psutil.cpu_times()
-        guest_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # Linux counts it in user, too
+        # Linux includes it in user time as well.
+        guest_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
         total_s = sum(times) - guest_s
-        now = _Spent(total_s - times.idle - getattr(times, "iowait", 0.0), total_s, ours_s)
+        now = _CpuTimes(total_s - times.idle - getattr(times, "iowait", 0.0), total_s, ours_s)
         before, self._before = self._before, now
         if before is None or now.total_s <= before.total_s:
             return None

@@ -1,4 +1,4 @@
-"""What is sampled of the host and of one process, by psutil."""
+"""Sensors of the host and of one process, read with psutil."""
 
 import time
 from collections import deque
@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import psutil
 
-from launcher.machine.reading import Reading
+from launcher.base.messages import message
+from launcher.machine.gpu import Reading
 
 _MIB = 2**20
 _WINDOW_S, _SHORTEST_S = 1.0, 0.1
-"""The kernel counts processor time in steps of 10 ms: a share over less than 0.1 s says nothing."""
+"""Seconds. The kernel counts CPU time in steps of 10 ms, so a share over less than 0.1 s means nothing."""
 
 
 class _Times(NamedTuple):
@@ -20,13 +21,13 @@ class _Times(NamedTuple):
 
 
 class HostSensors:
-    """Processor and memory of the whole host, and the memory of one process."""
+    """CPU and memory of the whole host, and the memory of one process."""
 
     def __init__(self) -> None:
         self._times = deque([_cpu_times()])
         self._process: psutil.Process | None = None
 
-    def watch(self, pid: int | None) -> None:
+    def watch_process(self, pid: int | None) -> None:
         """Sample the memory of process `pid` from now on; None stops it."""
         if pid == (self._process.pid if self._process else None):
             return
@@ -46,29 +47,29 @@ class HostSensors:
         }
 
     def _cpu(self) -> Reading:
-        """Return the share of the processor that was busy over the last second."""
+        """Return the share of the CPU that was busy over the last second, in percent."""
         self._times.append(_cpu_times())
         while len(self._times) > 2 and self._times[1].at_s < self._times[-1].at_s - _WINDOW_S:
             self._times.popleft()
         first, last = self._times[0], self._times[-1]
         total_s = last.total_s - first.total_s
         if last.at_s - first.at_s < _SHORTEST_S or total_s <= 0:
-            return Reading.unknown("Not measured for long enough yet.")
+            return Reading.unknown(message("Not measured for long enough yet."))
         return Reading(100.0 * min(1.0, max(0.0, 1.0 - (last.idle_s - first.idle_s) / total_s)))
 
     def _engine_memory(self) -> Reading:
         if self._process is None:
-            return Reading.unknown("No engine is running.")
+            return Reading.unknown(message("No engine is running."))
         try:
             resident = self._process.memory_info().rss
         except psutil.Error:
             resident = 0
-        if not resident:  # a zombie's is 0
-            return Reading.unknown("The engine has ended.")
+        if not resident:  # the resident size of a zombie is 0
+            return Reading.unknown(message("The engine has ended."))
         return Reading(resident / _MIB)
 
 
 def _cpu_times() -> _Times:
     times = psutil.cpu_times()
-    guest_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # Linux counts it in user, too
+    guest_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # Linux includes it in user time as well
     return _Times(time.monotonic(), times.idle + getattr(times, "iowait", 0.0), sum(times) - guest_s)

@@ -1,4 +1,4 @@
-"""What a system runs in: WSL, a container and its memory limit, a battery. None of it raises."""
+"""The environment that this system runs in: WSL, a container and its memory limit, a battery. Nothing here raises."""
 
 import os
 import sys
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import psutil
 
-from launcher.machine.sysfs import ROOT, number, text
+from launcher.base.messages import message
+from launcher.machine.sysfs import ROOT, read_number, read_text
 
 _CONTAINERS = {
     "docker": "docker",
@@ -16,12 +17,12 @@ _CONTAINERS = {
     "lxc": "lxc",
     "containerd": "containerd",
 }
-"""Words in the name of a container's control group, and what made it."""
+"""Words in the name of a container's control group, and the container engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """The tightest limit of the control groups that this process is in, and what is left of it."""
+    """The tightest memory limit of this process's control groups, and the part of it that is free, in bytes."""
 
     limit_bytes: int
     left_bytes: int
@@ -30,10 +31,10 @@ class MemoryLimit:
 def wsl_version(root: Path = ROOT) -> int | None:
     """Return 1 or 2 inside the Windows Subsystem for Linux, else None.
 
-    A container on WSL 2 has its kernel, and counts. A kernel of the user's own may have any name; only WSL 2 takes one.
+    A container on WSL 2 shares its kernel and counts. A custom kernel may have any name; only WSL 2 supports one.
     """
-    release = (text(root / "proc/sys/kernel/osrelease") or "").lower()
-    if "wsl2" in release or "microsoft-standard" in release:  # the first kernels of WSL 2 named only the latter
+    release = (read_text(root / "proc/sys/kernel/osrelease") or "").lower()
+    if "wsl2" in release or "microsoft-standard" in release:  # early kernels of WSL 2 had only the latter in their name
         return 2
     if "microsoft" in release:
         return 1
@@ -44,65 +45,71 @@ def wsl_version(root: Path = ROOT) -> int | None:
 
 
 def container_name(root: Path = ROOT) -> str | None:
-    """Return what made the container that this runs in, or None when there is no sign of one."""
+    """Return the container engine that this process runs under, or None if there is no sign of a container."""
     if (root / ".dockerenv").exists():
         return "docker"
     if (root / "run/.containerenv").exists():
         return "podman"
-    made_by = text(root / "run/systemd/container")
+    made_by = read_text(root / "run/systemd/container")
     if made_by and made_by != "wsl":
         return made_by
-    groups = text(root / "proc/self/cgroup") or ""
+    groups = read_text(root / "proc/self/cgroup") or ""
     return next((name for word, name in _CONTAINERS.items() if word in groups), None)
 
 
-def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
-    """Return the memory limit of the control groups, version 2 or 1, or None when none is set."""
+def read_memory_limit(root: Path = ROOT) -> MemoryLimit | None:
+    """Return the memory limit of the control groups, version 2 or 1, or None if there is none."""
     limits = []
-    for line in (text(root / "proc/self/cgroup") or "").splitlines():
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers and "memory" not in controllers.split(","):
             continue
         base = root / ("sys/fs/cgroup/memory" if controllers else "sys/fs/cgroup")
         inside = Path(path.lstrip("/"))
-        for group in (inside, *inside.parents):  # inside a container its own group is the root of what is mounted
-            found = _limit_of(base / group, version=1 if controllers else 2)
+        # Inside a container, its own group is the root of the mounted file system.
+        for group in (inside, *inside.parents):
+            found = _read_group_limit(base / group, version=1 if controllers else 2)
             if found is not None:
                 limits.append(found)
     return min(limits, key=lambda limit: limit.left_bytes, default=None)
 
 
-def _limit_of(group: Path, *, version: int) -> MemoryLimit | None:
-    """Return one group's limit. Version 1 writes a number beyond any memory, version 2 the word max, for none."""
+def _read_group_limit(group: Path, *, version: int) -> MemoryLimit | None:
+    """Return one group's limit. No limit is a number above any memory in version 1, and the word "max" in version 2."""
     names = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")}
     limit_file, usage_file, cache = names.get(version, ("memory.max", "memory.current", "inactive_file"))
-    limit = number(group / limit_file)
+    limit = read_number(group / limit_file)
     if limit is None or limit >= psutil.virtual_memory().total:
         return None
-    statistics = dict(line.split() for line in (text(group / "memory.stat") or "").splitlines() if line.count(" ") == 1)
-    usage = (number(group / usage_file) or 0) - int(statistics.get(cache, 0))  # files that it can drop are no use
+    statistics = dict(
+        line.split() for line in (read_text(group / "memory.stat") or "").splitlines() if line.count(" ") == 1
+    )
+    # File cache that can be dropped does not count.
+    usage = (read_number(group / usage_file) or 0) - int(statistics.get(cache, 0))
     return MemoryLimit(limit, max(0, limit - max(0, usage)))
 
 
-def battery_in_use(root: Path = ROOT) -> tuple[bool | None, str | None]:
-    """Return whether a battery feeds this computer, or None and why that is not known."""
+def is_on_battery(root: Path = ROOT) -> tuple[bool | None, str | None]:
+    """Return True if the computer runs on battery; or None and the reason if that is unknown."""
     if sys.platform != "linux":
         battery = psutil.sensors_battery()
         if battery is None:
             return False, None
         return (
-            (None, "The system does not say.") if battery.power_plugged is None else (not battery.power_plugged, None)
+            (None, message("The system does not say."))
+            if battery.power_plugged is None
+            else (not battery.power_plugged, None)
         )
     supplies = root / "sys/class/power_supply"
     if not supplies.is_dir():
-        return None, "The kernel lists no power supplies."
+        return None, message("The kernel lists no power supplies.")
     batteries, plugged = [], False
     for supply in supplies.iterdir():
-        if text(supply / "scope") == "Device":  # a mouse's or a headset's
+        if read_text(supply / "scope") == "Device":  # the battery of a mouse or a headset
             continue
-        if text(supply / "type") == "Battery":
-            batteries.append(text(supply / "status"))
+        if read_text(supply / "type") == "Battery":
+            batteries.append(read_text(supply / "status"))
         else:
-            plugged |= number(supply / "online") == 1
+            plugged |= read_number(supply / "online") == 1
     return "Discharging" in batteries and not plugged, None

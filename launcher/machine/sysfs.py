@@ -1,27 +1,26 @@
-"""GPUs as the Linux kernel lists them below /sys, read without waking one that sleeps.
+"""GPUs in the Linux kernel's list in /sys, read without waking one that is asleep.
 
-The kernel answers `vendor`, `device`, `class` and `power/*` from memory. Files of the GPU's own driver (memory,
-sensors) wake it, and so does `config` (Documentation/power/runtime_pm.rst and the drivers' show functions).
+The kernel answers `vendor`, `device`, `class` and `power/*` from memory. Files of the GPU's driver (memory, sensors)
+wake it, and so does `config` (Documentation/power/runtime_pm.rst and the drivers' show functions).
 """
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.machine.gpu import ASLEEP, Gpu, Vendor
-from launcher.machine.reading import Reading
+from launcher.machine.gpu import ASLEEP, Gpu, Reading, Vendor
 
 ROOT = Path("/")
 _VENDORS: dict[int, Vendor] = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel"}
 _MAKERS: dict[Vendor, str] = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 _DISPLAY_CONTROLLER, _ACCELERATOR = 0x03, 0x12
-"""PCI base classes. AMD's Instinct cards are accelerators; of the other vendors that class holds no GPU."""
+"""PCI base classes. AMD's Instinct cards are accelerators; no GPU of the other vendors is in that class."""
 _PCI_IDS = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 
 
 @dataclass(frozen=True, slots=True)
 class PciGpu:
-    """A graphics card on the PCI bus. `folder` is its place below /sys, `kernel_driver` the module bound to it."""
+    """A graphics card on the PCI bus. `folder` is its folder in /sys, `kernel_driver` the kernel module bound to it."""
 
     folder: Path
     address: str
@@ -41,12 +40,12 @@ class PciGpu:
         """The folder of its sensors."""
         return next(iter(sorted(self.folder.glob("hwmon/hwmon*"))), None)
 
-    def sleeps_now(self) -> bool:
-        """Return whether it sleeps at this moment."""
-        return text(self.folder / "power/runtime_status") in {"suspended", "suspending"}
+    def is_asleep(self) -> bool:
+        """Return True if the GPU is asleep now."""
+        return read_text(self.folder / "power/runtime_status") in {"suspended", "suspending"}
 
-    def sleeper(self, index: int, driver: str | None = None) -> Gpu:
-        """Return what can be said of it while it sleeps; an AMD or Intel GPU's driver is its kernel driver."""
+    def as_sleeping_gpu(self, index: int, driver: str | None = None) -> Gpu:
+        """Return the facts that are known while it sleeps. The driver of an AMD or Intel GPU is its kernel driver."""
         return Gpu(
             vendor=self.vendor,
             index=index,
@@ -56,45 +55,45 @@ class PciGpu:
             bus_id=self.address,
             asleep=True,
             display_active=self.display_active,
-        ).explained(ASLEEP)
+        ).with_reasons(ASLEEP)
 
     @property
     def display_active(self) -> bool | None:
-        """Whether a screen is lit by it; None when the kernel lists none of its outputs."""
-        outputs = [text(path) for path in (self.card or self.folder).glob("card*-*/enabled")]
+        """True if it drives an active display; None if the kernel lists none of its outputs."""
+        outputs = [read_text(path) for path in (self.card or self.folder).glob("card*-*/enabled")]
         return "enabled" in outputs if outputs else None
 
 
-def text(path: Path) -> str | None:
-    """Return a file's text without surrounding space, or None when it cannot be read."""
+def read_text(path: Path) -> str | None:
+    """Return a file's text without surrounding space, or None if it cannot be read."""
     try:
         return path.read_text("utf-8", "replace").strip()
     except OSError:
         return None
 
 
-def number(path: Path) -> int | None:
-    """Return the decimal or 0x number in a file, or None when there is none."""
+def read_number(path: Path) -> int | None:
+    """Return the decimal or 0x number in a file, or None if there is none."""
     try:
-        return int(text(path) or "", 0)
+        return int(read_text(path) or "", 0)
     except ValueError:
         return None
 
 
-def scaled(path: Path, scale: float, why: str) -> Reading:
-    """Return the number in a file times `scale`; where there is none, `why`."""
-    value = number(path)
+def read_scaled(path: Path, scale: float, why: str) -> Reading:
+    """Return the number in a file times `scale`, or an unknown reading with the reason `why`."""
+    value = read_number(path)
     return Reading.unknown(why) if value is None else Reading(value * scale)
 
 
-def pci_gpus(root: Path = ROOT) -> tuple[PciGpu, ...]:
-    """Return the graphics cards of NVIDIA, AMD and Intel below `root`/sys, by address. None outside Linux."""
-    folders = [folder for folder in _devices(root) if _is_gpu(folder)]
+def list_pci_gpus(root: Path = ROOT) -> tuple[PciGpu, ...]:
+    """Return the graphics cards of NVIDIA, AMD and Intel in `root`/sys, by address. Empty except on Linux."""
+    folders = [folder for folder in _list_devices(root) if _is_gpu(folder)]
     database = _pci_ids(root) if folders else b""
     return tuple(_card(folder, database) for folder in folders)
 
 
-def _devices(root: Path) -> list[Path]:
+def _list_devices(root: Path) -> list[Path]:
     try:
         return sorted((root / "sys/bus/pci/devices").iterdir())
     except OSError:
@@ -102,25 +101,25 @@ def _devices(root: Path) -> list[Path]:
 
 
 def _is_gpu(folder: Path) -> bool:
-    kind, vendor = number(folder / "class"), number(folder / "vendor")
-    if kind is None or vendor not in _VENDORS or number(folder / "device") is None:
+    kind, vendor = read_number(folder / "class"), read_number(folder / "vendor")
+    if kind is None or vendor not in _VENDORS or read_number(folder / "device") is None:
         return False
     base = kind >> 16
     return base == _DISPLAY_CONTROLLER or (base == _ACCELERATOR and _VENDORS[vendor] == "amd")
 
 
 def _card(folder: Path, database: bytes) -> PciGpu:
-    vendor_id, device_id = number(folder / "vendor") or 0, number(folder / "device") or 0
+    vendor_id, device_id = read_number(folder / "vendor") or 0, read_number(folder / "device") or 0
     vendor = _VENDORS[vendor_id]
     driver = folder / "driver"
-    name = _name(database, vendor_id, device_id) or f"GPU 0x{device_id:04x}"
+    name = _database_name(database, vendor_id, device_id) or f"GPU 0x{device_id:04x}"
     return PciGpu(
         folder=folder,
         address=folder.name.lower(),
         vendor=vendor,
         device_id=device_id,
         kernel_driver=driver.resolve().name if driver.exists() else None,
-        may_sleep=text(folder / "power/control") == "auto",
+        may_sleep=read_text(folder / "power/control") == "auto",
         name=f"{_MAKERS[vendor]} {name}",
     )
 
@@ -134,8 +133,8 @@ def _pci_ids(root: Path) -> bytes:
     return b""
 
 
-def _name(database: bytes, vendor_id: int, device_id: int) -> str | None:
-    """Return what the PCI ID database calls a device: of "Navi 31 [Radeon RX 7900 XTX]" the part in brackets."""
+def _database_name(database: bytes, vendor_id: int, device_id: int) -> str | None:
+    """Return a device's name in the PCI ID database: of "Navi 31 [Radeon RX 7900 XTX]" the part in brackets."""
     section = re.search(rb"^%04x  .*\n((?:[\t#].*\n)*)" % vendor_id, database, re.MULTILINE)
     entry = section and re.search(rb"^\t%04x  (.+)$" % device_id, section[1], re.MULTILINE)
     if not entry:

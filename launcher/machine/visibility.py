@@ -1,4 +1,4 @@
-"""Environment variables that keep GPUs from an engine: CUDA_VISIBLE_DEVICES and its like.
+"""Environment variables that hide GPUs from an engine, such as CUDA_VISIBLE_DEVICES.
 
 Values: CUDA C++ Programming Guide, "CUDA Environment Variables"; ROCm documentation, "GPU isolation techniques"; oneAPI
 Level Zero and DPC++ documentation; ggml-vulkan.cpp.
@@ -14,24 +14,24 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "sycl": ("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
     "vulkan": ("GGML_VK_VISIBLE_DEVICES",),
 }
-"""The variables that a backend obeys, in the order in which they narrow one another down."""
+"""The variables that a backend reads; each one selects from the GPUs that the previous ones left."""
 _VENDORS: Mapping[str, Vendor] = {"cuda": "nvidia", "rocm": "amd", "sycl": "intel"}
 
 
-def hidden_by(gpus: Sequence[Gpu], backend: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return, by the id of each GPU that an engine's `backend` may not use, the variable that hides it.
+def find_hidden_gpus(gpus: Sequence[Gpu], backend: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variable that hides a GPU from an engine's `backend`, by GPU ID, for each hidden GPU.
 
-    An index counts the GPUs of the backend's vendor, for Vulkan all GPUs; of a list the part after an invalid entry
-    does not count. A part of a GPU (MIG) that is named does not hide its GPU.
+    An index counts the GPUs of the backend's vendor, for Vulkan all GPUs; entries after an invalid one are ignored.
+    Naming a part of a GPU (MIG) does not hide its GPU.
     """
     vendor = _VENDORS.get(backend)
     left = [gpu for gpu in gpus if vendor in {None, gpu.vendor}]
     if backend == "cuda" and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        left.sort(key=_slowness)  # CUDA's own order is FASTEST_FIRST
+        left.sort(key=_slowness)  # CUDA's default order is FASTEST_FIRST
     hidden: dict[str, str] = {}
     for variable in VARIABLES.get(backend, ()):
         if variable in environ:
-            named = _named(left, environ[variable])
+            named = _parse_gpu_list(left, environ[variable])
             hidden |= {gpu.id: variable for gpu in left if gpu not in named}
             left = named
     return hidden
@@ -42,11 +42,11 @@ def _slowness(gpu: Gpu) -> tuple[float, float]:
     return -(gpu.memory_bandwidth_gb_s or 0.0), -(capability[0] + capability[1] / 10)
 
 
-def _named(gpus: Sequence[Gpu], value: str) -> list[Gpu]:
-    """Return the GPUs that a list of indices or UUIDs names, in its order."""
+def _parse_gpu_list(gpus: Sequence[Gpu], value: str) -> list[Gpu]:
+    """Return the GPUs in a list of indices or UUIDs, in its order."""
     named: list[Gpu] = []
     for entry in value.split(","):
-        text = entry.strip().rpartition(":")[2]  # level_zero:0
+        text = entry.strip().rpartition(":")[2]  # for example level_zero:0
         index = text.partition(".")[0]  # 0.1 is a tile of 0
         if text in {"gpu", "*"} or text.startswith("MIG-"):
             return list(gpus)

@@ -1,13 +1,18 @@
-"""The Windows Subsystem for Linux: its settings file, as far as it can be seen from inside.
+"""The settings file of the Windows Subsystem for Linux (.wslconfig), as far as it is readable from inside WSL.
 
-Names of settings and what they do: microsoft/WSL, src/windows/common/WslCoreConfig.{h,cpp} and configfile.cpp.
+Names and meaning of settings: microsoft/WSL, src/windows/common/WslCoreConfig.{h,cpp} and configfile.cpp.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.base.errors import LauncherError
+from launcher.base.messages import message
+from launcher.machine.host import Host
 from launcher.machine.sysfs import ROOT
 
 _ALL_SETTINGS = {
@@ -22,15 +27,15 @@ _ALL_SETTINGS = {
         ignoredPorts hostAddressLoopback setVersionDebug swiotlb virtioFsAggregateShares networkingMode dnsTunneling
         firewall autoProxy""",
 }
-SETTINGS: Mapping[str, frozenset[str]] = {
+KNOWN_SETTINGS: Mapping[str, frozenset[str]] = {
     section: frozenset(names.lower().split()) for section, names in _ALL_SETTINGS.items()
 }
-"""The settings that WSL knows, by section, in lower case: it does not tell cases apart."""
+"""The settings that WSL supports, by section, in lower case: WSL ignores case."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownSetting:
-    """A line of a settings file that WSL skips with a warning."""
+    """A line of a settings file that WSL ignores with a warning."""
 
     line: int
     name: str
@@ -38,15 +43,15 @@ class UnknownSetting:
 
 @dataclass(frozen=True, slots=True)
 class WslSettings:
-    """A .wslconfig: its values by "section.name" in lower case, and what WSL would not know in it."""
+    """A parsed .wslconfig: its values by "section.name" in lower case, and the lines that WSL would ignore."""
 
     path: Path
     values: Mapping[str, str]
     unknown: tuple[UnknownSetting, ...]
 
 
-def read_settings(root: Path = ROOT) -> tuple[WslSettings, ...]:
-    """Return the settings files of the Windows users whose folders can be read from here."""
+def read_wsl_settings(root: Path = ROOT) -> tuple[WslSettings, ...]:
+    """Return the settings files of the Windows users whose folders are readable from here."""
     found = []
     try:
         paths = sorted(root.glob("mnt/c/Users/*/.wslconfig"))
@@ -57,23 +62,23 @@ def read_settings(root: Path = ROOT) -> tuple[WslSettings, ...]:
             text = path.read_text("utf-8-sig", "replace")
         except OSError:
             continue
-        found.append(parse_settings(path, text))
+        found.append(parse_wslconfig(path, text))
     return tuple(found)
 
 
-def parse_settings(path: Path, text: str) -> WslSettings:
-    """Return what a .wslconfig says. Of a name that is set twice the first holds."""
+def parse_wslconfig(path: Path, text: str) -> WslSettings:
+    """Parse a .wslconfig. If a name is set twice, the first value counts."""
     values: dict[str, str] = {}
     unknown = []
-    for line, section, name, value in _lines(text):
-        if name.lower() in SETTINGS.get(section, frozenset()):
+    for line, section, name, value in _parse_lines(text):
+        if name.lower() in KNOWN_SETTINGS.get(section, frozenset()):
             values.setdefault(f"{section}.{name.lower()}", value)
         else:
             unknown.append(UnknownSetting(line, f"{section}.{name}" if section else name))
     return WslSettings(path, values, tuple(unknown))
 
 
-def _lines(text: str) -> Iterator[tuple[int, str, str, str]]:
+def _parse_lines(text: str) -> Iterator[tuple[int, str, str, str]]:
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.partition("#")[0].strip()
@@ -83,3 +88,139 @@ def _lines(text: str) -> Iterator[tuple[int, str, str, str]]:
         elif bare:
             name, _, value = bare.partition("=")
             yield number, section, name.strip(), value.strip()
+
+
+# A suggested .wslconfig for running models: the existing file with a few lines changed. It is not written. WSL's
+# defaults: microsoft/WSL, src/windows/common/WslCoreConfig.cpp (memory is half of the computer's).
+
+WSLCONFIG_PATH = "%UserProfile%\\.wslconfig"
+RESTART_HINT = message("Then run `wsl --shutdown` in Windows, which ends every distribution.")
+_GIB = 2**30
+_FOR_WINDOWS_GIB = 4
+"""The least memory to leave for Windows and its desktop."""
+_CLIP = Path("/mnt/c/Windows/System32/clip.exe")
+_HARMFUL = {
+    "wsl2.gpusupport": "it keeps the GPU from WSL",
+    "wsl2.guiapplications": "it keeps windows of Linux programs from the screen",
+}
+"""Switches that must not be off, and the reason."""
+_OFF = ("false", "0")
+
+
+class WslOnly(LauncherError):
+    """A feature of WSL 2 was requested on another system."""
+
+    code = "wsl_only"
+
+
+class ClipboardUnreachable(LauncherError):
+    """The Windows clipboard cannot be reached from here."""
+
+    code = "clipboard_unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class WslconfigSuggestion:
+    """The complete text of a .wslconfig, and each change from the existing file with its reason."""
+
+    text: str
+    changes: tuple[str, ...]
+
+
+def suggest_wsl_memory(memory_bytes: int) -> int:
+    """Return the memory in GiB that WSL could get; `memory_bytes` is its current one, by default half of the
+    computer's.
+
+    That is three quarters of the computer's memory, but leaves Windows 4 GiB, and is never less than now.
+    """
+    computer = 2 * memory_bytes / _GIB
+    return max(round(min(0.75 * computer, computer - _FOR_WINDOWS_GIB)), int(memory_bytes / _GIB), 1)
+
+
+def suggest_wslconfig(host: Host, settings: Sequence[WslSettings]) -> WslconfigSuggestion | None:
+    """Return the suggested settings file for this computer; None outside WSL 2 or if the file needs no change.
+
+    If several Windows users have a file, it is unknown whose is meant: the suggestion is then a new file.
+    """
+    if host.wsl != 2:
+        return None
+    text = ""
+    if len(settings) == 1:
+        try:
+            text = settings[0].path.read_text("utf-8-sig", "replace")
+        except OSError:
+            return None
+    return _make_suggestion(host.memory_bytes, text)
+
+
+def copy_to_clipboard(suggestion: WslconfigSuggestion, clip: Path = _CLIP) -> None:
+    """Copy the text to the Windows clipboard. Raises ClipboardUnreachable."""
+    program = shutil.which("clip.exe") or str(clip)
+    text = suggestion.text.replace("\n", "\r\n")
+    data = (
+        text.encode("ascii") if text.isascii() else text.encode("utf-16")
+    )  # with a byte order mark; without it, clip.exe would assume a code page
+    try:
+        subprocess.run([program], input=data, check=True, capture_output=True, timeout=20)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ClipboardUnreachable(
+            message("The clipboard of Windows cannot be reached: {error}.", error=error),
+            message(
+                "Are programs of Windows switched off in /etc/wsl.conf ([interop])? `mtp-launcher"
+                " doctor` prints the text."
+            ),
+        ) from error
+
+
+def _make_suggestion(memory_bytes: int, text: str) -> WslconfigSuggestion | None:
+    changes: list[str] = []
+    lines = list(_drop_bad_lines(text.splitlines(), changes))
+    wanted, now = suggest_wsl_memory(memory_bytes), memory_bytes / _GIB
+    if "wsl2.memory" not in parse_wslconfig(Path(WSLCONFIG_PATH), "\n".join(lines)).values and wanted > now + 0.5:
+        lines = _insert_setting(lines, f"memory={wanted}GB")
+        changes.append(
+            message(
+                "memory={wanted}GB: WSL has {now:.1f} GiB now, half of the computer's. What a large model leaves to the"
+                " processor lies there.",
+                wanted=wanted,
+                now=now,
+            )
+        )
+    return WslconfigSuggestion("\n".join(lines) + "\n", tuple(changes)) if changes else None
+
+
+def _drop_bad_lines(lines: Sequence[str], changes: list[str]) -> Iterator[str]:
+    """Yield the lines without settings that WSL does not support or that do harm."""
+    section = ""
+    for line in lines:
+        bare = line.partition("#")[0].strip()
+        if header := re.fullmatch(r"\[(.*)\]", bare):
+            section = header[1].strip().lower()
+        elif bare:
+            name, _, value = (part.strip() for part in bare.partition("="))
+            full = f"{section}.{name.lower()}"
+            if name.lower() not in KNOWN_SETTINGS.get(section, frozenset()):
+                changes.append(
+                    message(
+                        "{name} is gone: WSL knows no such setting{section}.",
+                        name=name,
+                        section=(f" in [{section}]" if section else ""),
+                    )
+                )
+                continue
+            if full in _HARMFUL and value.lower() in _OFF:
+                changes.append(
+                    message("{name}={value} is gone: {harmful}.", name=name, value=value, harmful=_HARMFUL[full])
+                )
+                continue
+            if full == "wsl2.memory" and value == "0":  # 0 means the default
+                continue
+        yield line
+
+
+def _insert_setting(lines: Sequence[str], line: str) -> list[str]:
+    """Return the lines with one more below [wsl2]."""
+    for at, each in enumerate(lines):
+        if re.fullmatch(r"(?i)\s*\[\s*wsl2\s*\]\s*(#.*)?", each):
+            return [*lines[: at + 1], line, *lines[at + 1 :]]
+    return [*lines, *([""] if lines and lines[-1].strip() else []), "[wsl2]", line]
