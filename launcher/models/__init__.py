@@ -1,1 +1,1 @@
-"""What a model file holds: the GGUF header, its geometry and its MTP head."""
+"""Models: GGUF headers, the memory estimate, the catalogue, plans, downloads and the library of local files."""

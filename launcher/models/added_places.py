@@ -1,23 +1,23 @@
-"""Folders and single files that the user has added to the library: one a line in a text file of theirs."""
+"""Folders and single GGUF files that the user added to the library, kept as a text file with one path per line."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-from filelock import FileLock
-
 from launcher.base.errors import BadOption, ModelMissing
 from launcher.base.files import make_folder, write_atomically
-from launcher.base.paths import config_dir, expanded, models_dir
-from launcher.fetch.hub_cache import is_cached
+from launcher.base.messages import message
+from launcher.base.paths import config_dir, expand_user, models_dir
+from launcher.base.store import hold_file_lock
+from launcher.fetch.hub_cache import is_in_cache
 
 _HEAD = "# Folders and GGUF files that MTP Launcher lists beside its own, one a line.\n"
 _LOCK_S = 5.0
 _MOST_BYTES = 2**20
 
 
-def added_places() -> tuple[Path, ...]:
-    """Return what was added, in that order, whether or not it is there now; nothing where the list cannot be read."""
+def read_added_places() -> tuple[Path, ...]:
+    """Return the added paths in the order of the list, existing or not; empty if the list cannot be read."""
     try:
         with _file().open("rb") as file:
             text = os.fsdecode(file.read(_MOST_BYTES))
@@ -25,50 +25,62 @@ def added_places() -> tuple[Path, ...]:
         return ()
     lines = (line.strip() for line in text.splitlines())
     return tuple(
-        dict.fromkeys(expanded(line) for line in lines if line and not line.startswith("#") and "\0" not in line)
+        dict.fromkeys(expand_user(line) for line in lines if line and not line.startswith("#") and "\0" not in line)
     )
 
 
 def add_place(place: Path) -> bool:
-    """Add a folder or a GGUF file; return False when it was looked at already.
+    """Add a folder or a GGUF file to the list. Return False if the library already covers it.
 
-    Raises ModelMissing when it is not there, BadOption when it is neither, or its path cannot be a line, and OSError.
+    Raises ModelMissing if the path does not exist, BadOption if it is neither a folder nor a .gguf file or if it cannot
+    be written as one line, and OSError if the list cannot be written.
     """
-    path = expanded(place).absolute()
+    path = expand_user(place).absolute()
     if not path.exists():
-        raise ModelMissing(f"There is no {path}.", "Check the path; is the disk connected?", path=str(path))
+        raise ModelMissing(
+            message("There is no {path}.", path=path), message("Check the path; is the disk connected?"), path=str(path)
+        )
     if path.is_file() and path.suffix.lower() != ".gguf":
-        raise BadOption(f"{path.name} is no GGUF file.", "Add a folder, or a file that ends in .gguf.", path=str(path))
+        raise BadOption(
+            message("{name} is no GGUF file.", name=path.name),
+            message("Add a folder, or a file that ends in .gguf."),
+            path=str(path),
+        )
     if len(str(path).splitlines()) != 1 or str(path) != str(path).strip() or str(path).startswith("#"):
-        raise BadOption("The name of this folder cannot be kept as a line.", "Rename it.", path=str(path))
-    if _is_looked_at(path):
+        raise BadOption(
+            message("The name of this folder cannot be kept as a line."), message("Rename it."), path=str(path)
+        )
+    if _is_covered(path):
         return False
     _change(lambda places: (*places, path))
     return True
 
 
-def drop_place(place: Path) -> bool:
-    """Take a folder or file out of the list; its files stay. Return False when it was not in it. Raises OSError."""
-    path = expanded(place).absolute()
-    if path not in added_places():
+def remove_place(place: Path) -> bool:
+    """Remove a folder or file from the list; the files stay on disk. Return False if it was not listed.
+
+    Raises OSError if the list cannot be written.
+    """
+    path = expand_user(place).absolute()
+    if path not in read_added_places():
         return False
     _change(lambda places: tuple(each for each in places if each != path))
     return True
 
 
-def place_of(path: Path) -> Path | None:
-    """Return what was added that a file is in, or is; None when none is."""
-    return next((each for each in added_places() if path.is_relative_to(each)), None)
+def find_added_place(path: Path) -> Path | None:
+    """Return the added path that is `path` or contains it, or None."""
+    return next((each for each in read_added_places() if path.is_relative_to(each)), None)
 
 
-def _is_looked_at(path: Path) -> bool:
-    return path.is_relative_to(models_dir()) or is_cached(path) or place_of(path) is not None
+def _is_covered(path: Path) -> bool:
+    return path.is_relative_to(models_dir()) or is_in_cache(path) or find_added_place(path) is not None
 
 
 def _change(change: Callable[[tuple[Path, ...]], tuple[Path, ...]]) -> None:
     make_folder(_file().parent)
-    with FileLock(_file().with_suffix(".lock"), timeout=_LOCK_S):
-        lines = "".join(f"{each}\n" for each in change(added_places()))
+    with hold_file_lock(_file(), _LOCK_S):
+        lines = "".join(f"{each}\n" for each in change(read_added_places()))
         write_atomically(_file(), os.fsencode(_HEAD + lines))
 
 

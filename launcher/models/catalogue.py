@@ -1,8 +1,9 @@
-"""The catalogue: models, their files, and what goes with each.
+"""The catalogue: models, their files, presets and published measurements.
 
-Its classes, with those of preset.py, are the shape of the files in presets/ and of the user's own: a table's keys are a
-class's fields, with their docstrings as the descriptions in presets/schema.json. Unknown figures are absent from a file
-and None here.
+These classes, with those of preset.py, define the format of the TOML files in presets/ and of the user's own files: the
+keys of a table are the fields of a class. The docstrings of classes and fields become the descriptions in
+presets/schema.json, which a test compares: regenerate that file after changing one. Unknown figures are absent from a
+file and None here.
 """
 
 import re
@@ -15,6 +16,7 @@ from typing import Annotated, Literal
 from annotated_types import Len
 
 from launcher.base.errors import ModelUnknown
+from launcher.base.messages import message
 from launcher.models.geometry import Geometry
 from launcher.models.preset import Amount, Count, Measurement, Note, Positive, Preset, QualityNote, SamplingAdvice, Text
 
@@ -167,12 +169,12 @@ class ModelEntry:
     """What else to know."""
 
     def file(self, quant: str) -> ModelFile | None:
-        """Return the file of a quantisation, however its case, or None."""
+        """Return the file of a quantisation, ignoring case, or None."""
         return next((file for file in self.files if file.quant.casefold() == quant.casefold()), None)
 
     @property
     def projector(self) -> CompanionFile | None:
-        """The vision projector to load: of those of known size that in F16, if there is one; None without any."""
+        """The vision projector to load, or None: one of known size is preferred, then one in F16."""
         return min(
             self.mmproj,
             key=lambda each: (each.size_bytes is None, "F16" not in each.file.upper().replace("BF16", "")),
@@ -180,11 +182,11 @@ class ModelEntry:
         )
 
     def has_head(self, file: ModelFile) -> bool:
-        """Whether a file should have the MTP head inside; its header has the last word."""
+        """Return whether the catalogue expects an MTP head in `file`; the file's header overrides it where read."""
         return self.speculation == "mtp" if file.has_head is None else file.has_head
 
     def expert_layer_mib(self, file: ModelFile) -> float | None:
-        """MiB of one layer's routed experts: measured, else by the family's rule, else None."""
+        """Return the MiB of one layer's routed experts: as measured, else by the family's rules, else None."""
         if file.expert_layer_mib is not None:
             return file.expert_layer_mib
         rules = self.weights
@@ -202,15 +204,15 @@ class ModelEntry:
         return None if experts is None else self.weights.mtp_block_mib + experts
 
     def quality_notes(self, quant: str, kv: str) -> tuple[QualityNote, ...]:
-        """Return the notes on a quantisation and a KV cache type."""
+        """Return the quality notes that apply to a quantisation or a KV cache type."""
         return tuple(
             note for note in self.quality if kv in note.kv or any(part in quant.upper() for part in note.quants)
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong in a file of the user's: where (line from 1, None when it has none) and why."""
+class CatalogueProblem:
+    """One error in a catalogue file of the user's. `line` counts from 1 and is None if it has no line."""
 
     file: Path
     line: int | None
@@ -224,25 +226,27 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All models, shipped ones first, and what was wrong in the user's own files."""
+    """All models, shipped ones first, and the errors found in the user's own files."""
 
     models: tuple[ModelEntry, ...]
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[CatalogueProblem, ...] = ()
 
     def find(self, model_id: str) -> ModelEntry:
-        """Return the model of that id, however its case.
+        """Return the model with that id, ignoring case.
 
-        Raises ModelUnknown, with ids that look alike.
+        Raises ModelUnknown, with similar ids, if there is none.
         """
-        known = {model.id: model for model in self.models}
+        known = {model.id.casefold(): model for model in self.models}
         wanted = model_id.casefold()
         if wanted in known:
             return known[wanted]
         near = get_close_matches(wanted, known, cutoff=0.5)
-        meant = f"Did you mean {' or '.join(near)}? " if near else ""
+        meant = message("Did you mean {near}? ", near=" or ".join(near)) if near else ""
         raise ModelUnknown(
-            f'The catalogue has no model "{model_id}".',
-            f"{meant}`mtp-launcher models` lists all.",
+            message('The catalogue has no model "{model_id}".', model_id=model_id),
+            message(
+                "{meant}`mtp-launcher models` lists all, `mtp-launcher models list` those that are here.", meant=meant
+            ),
             wanted=model_id,
             near=near,
         )

@@ -1,4 +1,8 @@
-"""The schema of catalogue files, and what is said about a file of the user's that does not fit it."""
+"""The schema of catalogue files, and the validation of the user's own files against it.
+
+It is a separate module, imported late, because it needs pydantic: importing that takes longer than reading all shipped
+files, which need no validation at run time.
+"""
 
 import json
 import re
@@ -14,11 +18,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from launcher.models.catalogue import SPECULATION, ModelEntry, Problem
+from launcher.models.catalogue import SPECULATION, CatalogueProblem, ModelEntry
 from launcher.models.preset import Preset, Text
 
 Place = tuple[str | int, ...]
-"""The way to a value in a file: keys, and indexes of arrays."""
+"""The path to a value in a file: keys, and indexes of arrays."""
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -52,7 +56,7 @@ class PresetsFile(BaseModel):
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of both kinds of file, for editors."""
+    """Return the JSON Schema of both kinds of file (models and presets), for editors."""
     models, presets = (kind.model_json_schema() for kind in (ModelsFile, PresetsFile))
     definitions = models.pop("$defs") | presets.pop("$defs")
     definitions["OwnPreset"]["properties"] |= definitions["Preset"]["properties"]  # inherited fields lack descriptions
@@ -64,8 +68,8 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def contradictions(model: ModelEntry) -> Iterator[tuple[Place, str]]:
-    """Tell what the schema cannot say about one model: the place inside its table, and the reason."""
+def find_contradictions(model: ModelEntry) -> Iterator[tuple[Place, str]]:
+    """Yield the errors in one model that the schema cannot express: the path inside its table, and the reason."""
     if not _ID.fullmatch(model.id):
         yield ("id",), "should be lower-case letters, digits, dots and dashes"
     if model.speculation and SPECULATION[model.speculation].needs_draft_file and model.draft is None:
@@ -87,12 +91,12 @@ def contradictions(model: ModelEntry) -> Iterator[tuple[Place, str]]:
         if file.parts and file.parts[0].file != file.file:
             yield ("files", index, "file"), "should be the first part"
     for index, preset in enumerate(model.presets):
-        for place, reason in preset_contradictions(preset, model):
+        for place, reason in find_preset_contradictions(preset, model):
             yield ("presets", index, *place), reason
 
 
-def preset_contradictions(preset: Preset, model: ModelEntry) -> Iterator[tuple[Place, str]]:
-    """Tell what in a preset does not go with its model."""
+def find_preset_contradictions(preset: Preset, model: ModelEntry) -> Iterator[tuple[Place, str]]:
+    """Yield the fields of a preset that contradict its model, with the reason."""
     if model.file(preset.quant) is None:
         near = get_close_matches(preset.quant, [file.quant for file in model.files], n=1)
         yield ("quant",), f'{model.id} has no "{preset.quant}"' + (f", but {near[0]}" if near else "")
@@ -103,34 +107,34 @@ def preset_contradictions(preset: Preset, model: ModelEntry) -> Iterator[tuple[P
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """One file of the user's while it is read; what is wrong with it goes to `problems`."""
+class UserFile:
+    """A catalogue file of the user's while it is read. Errors found in it are appended to `problems`."""
 
     path: Path
     text: str
     data: dict[str, Any]
-    problems: list[Problem] = field(repr=False)
+    problems: list[CatalogueProblem] = field(repr=False)
 
     @classmethod
-    def read(cls, path: Path, problems: list[Problem]) -> "Source":
-        """Read a file; one that cannot be read, or is no TOML, has no data and one problem."""
+    def read(cls, path: Path, problems: list[CatalogueProblem]) -> "UserFile":
+        """Read and parse a file. One that cannot be read or is not TOML has empty `data` and adds one problem."""
         text, data = "", {}
         try:
             text = path.read_text("utf-8")
-            # By way of JSON, because that is where pydantic takes tables for dataclasses, and dates become text.
+            # Through JSON: only in JSON mode does strict pydantic accept tables for dataclasses. Dates become text.
             data = json.loads(json.dumps(tomllib.loads(text), default=str))
         except OSError as error:
-            problems.append(Problem(path, None, "", f"cannot be read: {error.strerror or error}"))
+            problems.append(CatalogueProblem(path, None, "", f"cannot be read: {error.strerror or error}"))
         except UnicodeDecodeError:
-            problems.append(Problem(path, None, "", "is not UTF-8 text"))
+            problems.append(CatalogueProblem(path, None, "", "is not UTF-8 text"))
         except RecursionError:
-            problems.append(Problem(path, None, "", "is nested too deeply"))
+            problems.append(CatalogueProblem(path, None, "", "is nested too deeply"))
         except ValueError as error:
-            problems.append(Problem(path, _line_told(str(error), text), "", f"is not valid TOML: {error}"))
+            problems.append(CatalogueProblem(path, _line_in_error(str(error), text), "", f"is not valid TOML: {error}"))
         return cls(path, text, data, problems)
 
-    def good_tables(self, schema: type[BaseModel], key: str) -> list[tuple[int, dict[str, Any]]]:
-        """Return the tables of the array `key` that fit the schema, with their indexes; blame the others."""
+    def valid_tables(self, schema: type[BaseModel], key: str) -> list[tuple[int, dict[str, Any]]]:
+        """Return the valid tables of the array `key` with their indexes, and record the problems of the others."""
         if not self.data and self.problems and self.problems[-1].file == self.path:
             return []
         bad: set[object] = set()
@@ -140,35 +144,40 @@ class Source:
             for detail in error.errors(include_url=False):
                 place = detail["loc"]
                 bad.add(place[1] if len(place) > 1 else None)
-                self.blame(place, _reason(schema, detail))
+                self.add_problem(place, _reason(schema, detail))
         tables = self.data.get(key, [])
         if not isinstance(tables, list):
             return []
         return [(index, table) for index, table in enumerate(tables) if index not in bad]
 
-    def blame(self, place: Place, reason: str) -> None:
-        """Add a problem at a place in this file."""
+    def add_problem(self, place: Place, reason: str) -> None:
+        """Record a problem at `place` in this file."""
         names = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
-        self.problems.append(Problem(self.path, line_of(self.text, place), "".join(names).lstrip("."), reason))
+        self.problems.append(
+            CatalogueProblem(self.path, find_line(self.text, place), "".join(names).lstrip("."), reason)
+        )
 
 
-def line_of(text: str, place: Place) -> int | None:
-    """Return the line (from 1) where the value at `place` begins, or what encloses it when it is missing.
+def find_line(text: str, place: Place) -> int | None:
+    """Return the line (from 1) where the value at `place` begins, or its enclosing table if the value is missing.
 
-    The parser itself is asked, with ever longer beginnings of the text, so every way to write TOML is understood.
+    Python's tomllib reports no positions. So ever longer prefixes of the text are parsed until the value appears; that
+    works for every way to write TOML.
     """
     whole = tomllib.loads(text)
-    while place and not _holds(whole, place):
+    while place and not _has_value(whole, place):
         place = place[:-1]
     if not place:
         return None
     lines = text.split("\n")
-    ends = 1 + bisect_left(range(1, len(lines) + 1), True, key=lambda count: _holds(_beginning(lines, count)[1], place))
-    return _beginning(lines, ends - 1)[0] + 1
+    ends = 1 + bisect_left(
+        range(1, len(lines) + 1), True, key=lambda count: _has_value(_parse_prefix(lines, count)[1], place)
+    )
+    return _parse_prefix(lines, ends - 1)[0] + 1
 
 
-def _beginning(lines: Sequence[str], count: int) -> tuple[int, dict[str, Any]]:
-    """Parse as many of the first `count` lines as make sense, open arrays closed; return how many these are."""
+def _parse_prefix(lines: Sequence[str], count: int) -> tuple[int, dict[str, Any]]:
+    """Parse the longest valid prefix of the first `count` lines, closing open arrays; return its length and data."""
     for used in range(count, 0, -1):
         for closing in ("", "\n]", "\n]]"):
             try:
@@ -178,7 +187,7 @@ def _beginning(lines: Sequence[str], count: int) -> tuple[int, dict[str, Any]]:
     return 0, {}
 
 
-def _holds(data: Any, place: Place) -> bool:  # noqa: ANN401 -- any TOML value
+def _has_value(data: Any, place: Place) -> bool:  # noqa: ANN401 -- any TOML value
     try:
         for part in place:
             data = data[part]
@@ -187,7 +196,7 @@ def _holds(data: Any, place: Place) -> bool:  # noqa: ANN401 -- any TOML value
     return True
 
 
-def _line_told(message: str, text: str) -> int | None:
+def _line_in_error(message: str, text: str) -> int | None:
     if found := re.search(r"at line (\d+)", message):
         return int(found[1])
     return text.count("\n") + 1 if "end of document" in message else None
@@ -198,17 +207,17 @@ def _reason(schema: type[BaseModel], detail: ErrorDetails) -> str:
     if kind == "missing":
         return "is missing"
     if kind in {"unexpected_keyword_argument", "extra_forbidden"}:
-        near = get_close_matches(str(detail["loc"][-1]), _names(schema), n=1)
+        near = get_close_matches(str(detail["loc"][-1]), _field_names(schema), n=1)
         return "is no field that is known here" + (f"; did you mean {near[0]}?" if near else "")
     if kind == "too_short":
         return "has no entries"
-    said = re.sub(r"^(Input|String|Tuple) should", "should", detail["msg"])
+    reason = re.sub(r"^(Input|String|Tuple) should", "should", detail["msg"])
     if kind == "dataclass_type":
-        said = "should be a table"
-    return said if isinstance(given, dict | list) else f"{said}, not {json.dumps(given, ensure_ascii=False)[:60]}"
+        reason = "should be a table"
+    return reason if isinstance(given, dict | list) else f"{reason}, not {json.dumps(given, ensure_ascii=False)[:60]}"
 
 
 @cache
-def _names(schema: type[BaseModel]) -> list[str]:
-    told = schema.model_json_schema()
-    return sorted({name for table in (told, *told["$defs"].values()) for name in table["properties"]})
+def _field_names(schema: type[BaseModel]) -> list[str]:
+    schema_json = schema.model_json_schema()
+    return sorted({name for table in (schema_json, *schema_json["$defs"].values()) for name in table["properties"]})

@@ -1,16 +1,17 @@
-"""Which file of a model to get for a machine."""
+"""Choice of the model file (quantisation) to download for a machine."""
 
 from dataclasses import dataclass
 
 from launcher.base.errors import BadOption, NothingFits
+from launcher.base.messages import as_message, message
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
-from launcher.models.plan import Plan, Status, Wish, make_plans
+from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.situation import Situation
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A model's file for a machine; `plan` says how it would run, None when that cannot be said, `why` in a line."""
+class FileChoice:
+    """The chosen file of a model. `plan` is how it would run (None if unknown), `why` a one-line reason."""
 
     file: ModelFile
     plan: Plan | None
@@ -19,14 +20,14 @@ class Choice:
 
 def choose_file(
     catalogue: Catalogue, entry: ModelEntry, quant: str | None, situation: Situation | None, *, vision: bool = False
-) -> Choice:
-    """Return the file of a model that suits the machine best, or, where the user has named one, how that suits it.
+) -> FileChoice:
+    """Return the file of a model that suits the machine best, or the file of `quant` with its plan.
 
-    `situation` None is a machine that is not known. Raises NothingFits, BadOption when nothing tells which file to
-    take, and ModelUnknown for a quantisation that the model has not.
+    `situation` is None if the machine is unknown. Raises NothingFits if no file fits, BadOption if there is no basis
+    for a choice, and ModelUnknown for a quantisation that the model does not have.
     """
-    wish = Wish(model=entry.id, quant=quant, vision=vision and entry.projector is not None)
-    plans = make_plans(catalogue, situation, wish) if situation else ()
+    criteria = PlanCriteria(model=entry.id, quant=quant, vision=vision and entry.projector is not None)
+    plans = make_plans(catalogue, situation, criteria) if situation else ()
     named = entry.file(quant) if quant else None
     if not plans:
         by_preset = next((entry.file(each.quant) for each in entry.presets), None)
@@ -34,24 +35,39 @@ def choose_file(
         if file is None:
             quants = ", ".join(each.quant for each in entry.files)
             raise BadOption(
-                f"Nothing tells which file of {entry.id} suits.", f"Name one, {entry.id}:QUANT, of {quants}."
+                message("Nothing tells which file of {id} suits.", id=entry.id),
+                message("Name one, {id}:QUANT, of {quants}.", id=entry.id, quants=quants),
             )
-        return Choice(file, None, "whether it fits is not known before its header is read")
+        return FileChoice(file, None, message("whether it fits is not known before its header is read"))
     plan = plans[0]
     if plan.status is Status.TOO_BIG and named is None:
         smallest = min(plans, key=lambda each: each.required_mib)
         raise NothingFits(
-            f"No file of {entry.id} fits: the smallest, {smallest.file.quant}, takes {smallest.required_mib:,} MiB of"
-            f" {smallest.free_mib:,} that are free.",
-            f"`mtp-launcher plan` names models that fit. To get it all the same, name it:"
-            f" {entry.id}:{smallest.file.quant}.",
+            message(
+                "No file of {id} fits: the smallest, {quant}, takes {required_mib:,} MiB of"
+                " {free_mib:,} that are free.",
+                id=entry.id,
+                quant=smallest.file.quant,
+                required_mib=smallest.required_mib,
+                free_mib=smallest.free_mib,
+            ),
+            message(
+                "`mtp-launcher plan` names models that fit. To get it all the same, name it: {id}:{quant}.",
+                window="Start names models that fit; Models gets it all the same.",
+                id=entry.id,
+                quant=smallest.file.quant,
+            ),
             required_mib=smallest.required_mib,
             free_mib=smallest.free_mib,
         )
     setting = plan.setting
-    drafts = f"draft {setting.draft}" if setting.draft else "no MTP"
-    why = (
-        f"{plan.status.value}, {plan.required_mib:,} of {plan.free_mib:,} MiB free with context {setting.context:,},"
-        f" KV {setting.kv}, {drafts}"
+    why = message(
+        "{status}, {required_mib:,} of {free_mib:,} MiB free with context {context:,}, KV {kv}, {drafts}",
+        status=as_message(plan.status.value),
+        required_mib=plan.required_mib,
+        free_mib=plan.free_mib,
+        context=setting.context,
+        kv=setting.kv,
+        drafts=message("draft {length}", length=setting.draft) if setting.draft else message("no MTP"),
     )
-    return Choice(plan.file, plan, why)
+    return FileChoice(plan.file, plan, why)

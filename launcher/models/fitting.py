@@ -1,95 +1,151 @@
-"""Making a setting fit: what shrinks, in which order, until the estimate leaves the margin free."""
+"""Shrinks server settings, in a fixed order, until the memory estimate fits into the budget.
+
+It also limits what a server adds to host memory while it runs. llama-server's own limits are 8,192 MiB for the prompt
+cache (--cache-ram) and 32 context checkpoints per slot (--ctx-checkpoints), regardless of the computer's memory. With
+less to spare, both grow until the system swaps or kills the engine.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from launcher.base.words import part
-from launcher.models.memory import Estimate, Setting
+from launcher.base.messages import message
+from launcher.models.memory import MemoryEstimate, PlanSettings, effective_value
+from launcher.models.server_settings import Value
 
 _MIB = 2**20
 LEAST_CONTEXT = 32_768
-"""Less is not proposed unless asked for: a model that thinks runs out of it."""
+"""Shorter contexts, in tokens, are proposed only on request: a reasoning model runs out of them."""
 CONTEXTS = (262_144, 229_376, 196_608, 163_840, 131_072, 114_688, 98_304, 81_920, 65_536, 49_152, 40_960, 32_768)
+CONTEXT_WITHOUT_GPU = 32_768
+"""Context in tokens when the model runs on the processor, which needs many minutes to read a longer prompt."""
+SHORT_CONTEXTS = (24_576, 16_384, 12_288, 8_192, 4_096)
+"""Contexts below LEAST_CONTEXT: only for a file that the user named and that fits with none of CONTEXTS."""
 LEAST_UBATCH = 256
-"""Less saves little more."""
+"""Smallest ubatch that is tried: a smaller one saves little more memory."""
+ROOM_MIB = 1_024
+"""Host memory, in MiB, left to the system beside the engine's share."""
+_CACHES_MIB = (4_096, 2_048, 1_024, 512, 256, 0)
+_CHECKPOINTS = (32, 16, 8, 4)
+"""Limits that are tried for context checkpoints. With fewer, a hybrid model would reprocess most of each prompt."""
 
-Measure = Callable[[Setting], Estimate]
+HOST_LIMITS = ("cache_ram", "ctx_checkpoints")
+"""The server settings that `choose_host_limits` sets."""
+
+Measure = Callable[[PlanSettings], MemoryEstimate]
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
-    """A setting that was made to fit as well as it can be, what it takes, and what was given up for it."""
+class FitResult:
+    """A setting shrunk to fit as well as possible, its memory estimate, and the concessions made (for readers)."""
 
-    setting: Setting
-    estimate: Estimate
+    setting: PlanSettings
+    estimate: MemoryEstimate
     given_up: tuple[str, ...]
 
     @property
     def required_mib(self) -> int:
-        """What it takes, in whole MiB."""
+        """Memory that it takes, in MiB, rounded up."""
         return -(-self.estimate.parts.total // _MIB)
 
     @property
     def needed_mib(self) -> int:
-        """What must be free for it, in whole MiB: over several GPUs more, for their shares are not alike."""
-        return -(-self.estimate.needed // _MIB)
+        """Memory that must be free, in MiB, rounded up: more than it takes if several GPUs have unequal shares."""
+        return -(-self.estimate.needed_bytes // _MIB)
 
 
-def fit(
-    setting: Setting, budgets_mib: Sequence[int], fixed: frozenset[str], expert_layers: int, measure: Measure
-) -> Fitted:
-    """Shrink `setting` until it takes no more than the first of `budgets_mib`; where that cannot be, than the next.
+def fit_settings(
+    setting: PlanSettings, budgets_mib: Sequence[int], fixed: frozenset[str], expert_layers: int, measure: Measure
+) -> FitResult:
+    """Shrink `setting` until it needs no more than the first of `budgets_mib`; if that is impossible, than the next.
 
-    What goes first is what hurts least: ubatch, KV to q8_0, context, draft 3 to 2, KV to q4_0. Only when no budget is
-    met that way do experts go to the host, as few as will do, and then as much as can be stays as it was. `fixed` names
-    the fields that the user has chosen. What never fits comes back shrunk.
+    The least harmful change comes first: ubatch, KV cache to q8_0, context, draft 3 to 2, KV cache to q4_0. Experts
+    move to the host only if no budget can be met that way: as few layers as possible, and then the other settings are
+    shrunk as little as possible. `fixed` names the fields that the user chose, which stay. A setting that never fits is
+    returned shrunk.
     """
 
-    def fits(candidate: Setting, budget_mib: int) -> bool:
-        return measure(candidate).needed <= budget_mib * _MIB
+    def fits(candidate: PlanSettings, budget_mib: int) -> bool:
+        return measure(candidate).needed_bytes <= budget_mib * _MIB
 
-    def fewest(candidate: Setting, budget_mib: int) -> Setting:
-        """Keep as few layers' experts on the host as make it fit; all where none do."""
+    def fewest(candidate: PlanSettings, budget_mib: int) -> PlanSettings:
+        """Keep the experts of as few layers on the host as make it fit, or of all layers if nothing does."""
         return replace(candidate, n_cpu_moe=fewest_on_host(candidate, expert_layers, budget_mib, measure))
 
     may_move = "n_cpu_moe" not in fixed and expert_layers > 0
-    shrunk: tuple[Setting, tuple[str, ...]] = (setting, ())
+    shrunk: tuple[PlanSettings, tuple[str, ...]] = (setting, ())
     if not (may_move and setting.n_cpu_moe):
         for budget_mib in budgets_mib:
             shrunk = _shrink(setting, fixed, partial(fits, budget_mib=budget_mib))
             if fits(shrunk[0], budget_mib):
-                return Fitted(shrunk[0], measure(shrunk[0]), shrunk[1])
+                return FitResult(shrunk[0], measure(shrunk[0]), shrunk[1])
     if may_move:
         begin = fewest(setting, budgets_mib[0])
         for budget_mib in budgets_mib:
             shrunk = _shrink(begin, fixed, partial(fits, budget_mib=budget_mib))
             if fits(shrunk[0], budget_mib):
                 best = fewest(shrunk[0], budget_mib)
-                return Fitted(best, measure(best), (*_moved(setting, best), *shrunk[1]))
-        shrunk = shrunk[0], (*_moved(setting, shrunk[0]), *shrunk[1])
-    return Fitted(shrunk[0], measure(shrunk[0]), shrunk[1])
+                return FitResult(best, measure(best), (*_moved_note(setting, best), *shrunk[1]))
+        shrunk = shrunk[0], (*_moved_note(setting, shrunk[0]), *shrunk[1])
+    return FitResult(shrunk[0], measure(shrunk[0]), shrunk[1])
 
 
-def fewest_on_host(setting: Setting, most: int, budget_mib: int, measure: Measure) -> int:
-    """Return of how many layers the experts must be on the host for `setting` to take no more than `budget_mib`.
+def fit_longest_context(
+    setting: PlanSettings, budgets_mib: Sequence[int], fixed: frozenset[str], expert_layers: int, measure: Measure
+) -> FitResult:
+    """Fit a setting without a preset: use the longest context that fits into the first of `budgets_mib`.
 
-    It is `most` when that is not enough either.
+    The context of `setting` is the upper bound. No other setting is shrunk for a longer context. If not even the
+    shortest of CONTEXTS fits, the other settings shrink as in `fit_settings`, and then the context to SHORT_CONTEXTS.
     """
-    return _least(0, most, lambda count: measure(replace(setting, n_cpu_moe=count)).needed <= budget_mib * _MIB)
+    if "context" in fixed:
+        return fit_settings(setting, budgets_mib, fixed, expert_layers, measure)
+    ladder = [
+        replace(setting, context=context) for context in (setting.context, *shorter_contexts(CONTEXTS, setting.context))
+    ]
+    longest = ladder[
+        _search_least(0, len(ladder) - 1, lambda at: measure(ladder[at]).needed_bytes <= budgets_mib[0] * _MIB)
+    ]
+    fitted = fit_settings(longest, budgets_mib, fixed, expert_layers, measure)
+    for context in shorter_contexts(SHORT_CONTEXTS, longest.context):
+        if fitted.needed_mib <= budgets_mib[-1]:
+            break
+        fitted = fit_settings(replace(longest, context=context), budgets_mib, fixed, expert_layers, measure)
+    return fitted
 
 
-def _moved(wanted: Setting, found: Setting) -> tuple[str, ...]:
+def shorter_contexts(contexts: Sequence[int], most: int) -> tuple[int, ...]:
+    """Return the members of `contexts` below `most`, in tokens."""
+    return tuple(context for context in contexts if context < most)
+
+
+def fewest_on_host(setting: PlanSettings, most: int, budget_mib: int, measure: Measure) -> int:
+    """Return the fewest layers whose experts must be on the host for `setting` to need at most `budget_mib`.
+
+    Returns `most` if even that is not enough.
+    """
+    return _search_least(
+        0, most, lambda count: measure(replace(setting, n_cpu_moe=count)).needed_bytes <= budget_mib * _MIB
+    )
+
+
+def _moved_note(wanted: PlanSettings, found: PlanSettings) -> tuple[str, ...]:
     if wanted.n_cpu_moe or not found.n_cpu_moe:
         return ()
-    return (part("the experts of some layers in host memory"),)
+    return (message("the experts of some layers in host memory"),)
 
 
 def _shrink(
-    setting: Setting, fixed: frozenset[str], fits: Callable[[Setting], bool]
-) -> tuple[Setting, tuple[str, ...]]:
+    setting: PlanSettings, fixed: frozenset[str], fits: Callable[[PlanSettings], bool]
+) -> tuple[PlanSettings, tuple[str, ...]]:
     given_up: list[str] = []
-    for shrink in (_smaller_ubatch, _kv_to("f16", "q8_0"), _shorter_context, _draft_two, _kv_to("q8_0", "q4_0")):
+    for shrink in (
+        _smaller_ubatch,
+        _smaller_kv("f16", "q8_0"),
+        _shorter_context,
+        _shorter_draft,
+        _smaller_kv("q8_0", "q4_0"),
+    ):
         if fits(setting):
             break
         setting, why = shrink(setting, fixed, fits)
@@ -98,44 +154,57 @@ def _shrink(
     return setting, tuple(given_up)
 
 
-Shrink = Callable[[Setting, frozenset[str], Callable[[Setting], bool]], tuple[Setting, str]]
+Shrink = Callable[[PlanSettings, frozenset[str], Callable[[PlanSettings], bool]], tuple[PlanSettings, str]]
 
 
-def _smaller_ubatch(setting: Setting, fixed: frozenset[str], fits: Callable[[Setting], bool]) -> tuple[Setting, str]:
+def _smaller_ubatch(
+    setting: PlanSettings, fixed: frozenset[str], fits: Callable[[PlanSettings], bool]
+) -> tuple[PlanSettings, str]:
     if "ubatch" in fixed or setting.ubatch <= LEAST_UBATCH:
         return setting, ""
     smaller = setting
     while smaller.ubatch > LEAST_UBATCH and not fits(smaller):
         smaller = replace(smaller, ubatch=max(LEAST_UBATCH, smaller.ubatch // 2))
-    return smaller, part(f"ubatch {smaller.ubatch} in place of {setting.ubatch}")
+    return smaller, message("ubatch {ubatch} in place of {ubatch_2}", ubatch=smaller.ubatch, ubatch_2=setting.ubatch)
 
 
-def _kv_to(old: str, new: str) -> Shrink:
-    def shrink(setting: Setting, fixed: frozenset[str], _fits: Callable[[Setting], bool]) -> tuple[Setting, str]:
+def _smaller_kv(old: str, new: str) -> Shrink:
+    def shrink(
+        setting: PlanSettings, fixed: frozenset[str], _fits: Callable[[PlanSettings], bool]
+    ) -> tuple[PlanSettings, str]:
         if "kv" in fixed or setting.kv != old:
             return setting, ""
-        return replace(setting, kv=new), part(f"a KV cache of {new} in place of {old}")
+        return replace(setting, kv=new), message("a KV cache of {new} in place of {old}", new=new, old=old)
 
     return shrink
 
 
-def _shorter_context(setting: Setting, fixed: frozenset[str], fits: Callable[[Setting], bool]) -> tuple[Setting, str]:
-    ladder = [context for context in CONTEXTS if context < setting.context]
+def _shorter_context(
+    setting: PlanSettings, fixed: frozenset[str], fits: Callable[[PlanSettings], bool]
+) -> tuple[PlanSettings, str]:
+    ladder = shorter_contexts(CONTEXTS, setting.context)
     if "context" in fixed or not ladder:
         return setting, ""
-    step = _least(0, len(ladder) - 1, lambda index: fits(replace(setting, context=ladder[index])))
-    told = part(f"a context of {ladder[step]:,} in place of {setting.context:,}")
-    return replace(setting, context=ladder[step]), told
+    step = _search_least(0, len(ladder) - 1, lambda index: fits(replace(setting, context=ladder[index])))
+    concession = message(
+        "a context of {ladder:,} in place of {context:,}", ladder=ladder[step], context=setting.context
+    )
+    return replace(setting, context=ladder[step]), concession
 
 
-def _draft_two(setting: Setting, fixed: frozenset[str], _fits: Callable[[Setting], bool]) -> tuple[Setting, str]:
+def _shorter_draft(
+    setting: PlanSettings, fixed: frozenset[str], _fits: Callable[[PlanSettings], bool]
+) -> tuple[PlanSettings, str]:
     if "draft" in fixed or setting.draft <= 2 or setting.ngrams:
         return setting, ""
-    return replace(setting, draft=2), part(f"draft 2 in place of {setting.draft}")
+    return replace(setting, draft=2), message("draft 2 in place of {draft}", draft=setting.draft)
 
 
-def _least(low: int, high: int, good: Callable[[int], bool]) -> int:
-    """Return the least number from `low` to `high` that is good, or `high` when none is; goodness only grows."""
+def _search_least(low: int, high: int, good: Callable[[int], bool]) -> int:
+    """Return the least number from `low` to `high` for which `good` holds, or `high` if none (a binary search).
+
+    Once `good` holds, it must hold for all larger numbers.
+    """
     while low < high:
         middle = (low + high) // 2
         if good(middle):
@@ -143,3 +212,37 @@ def _least(low: int, high: int, good: Callable[[int], bool]) -> int:
         else:
             low = middle + 1
     return low
+
+
+def host_need_mib(found: MemoryEstimate) -> int:
+    """Return the host memory, in MiB, that a server needs at its start, including ROOM_MIB for the system."""
+    on_host = found.parts.total if found.setting.backend == "cpu" else found.host.at_start
+    return on_host // _MIB + ROOM_MIB
+
+
+def overfills_host(found: MemoryEstimate, host_mib: int) -> bool:
+    """Return whether a server, with full prompt cache and checkpoints, may exceed the `host_mib` that are available."""
+    setting = found.setting
+    checkpoints, cache = (effective_value(name, getattr(setting, name)) for name in ("ctx_checkpoints", "cache_ram"))
+    most_mib = found.host.checkpoint * setting.slots * checkpoints / _MIB + cache
+    return host_need_mib(found) + most_mib > host_mib
+
+
+def choose_host_limits(found: MemoryEstimate, host_mib: int) -> dict[str, Value]:
+    """Return the limits, by setting name, that keep a server within the `host_mib` that are available.
+
+    Values set by the user stay, and nothing is limited if llama-server's own limits fit. The limits are a few powers of
+    two: free memory changes every second, and a plan and the start after it should choose the same limits.
+    """
+    setting = found.setting
+    spare = max(0, host_mib - host_need_mib(found))
+    chosen: dict[str, Value] = {}
+    each = found.host.checkpoint * setting.slots / _MIB
+    checkpoints, cache = (effective_value(name, getattr(setting, name)) for name in ("ctx_checkpoints", "cache_ram"))
+    if setting.ctx_checkpoints is None and each * checkpoints + cache > spare:
+        checkpoints = next((count for count in _CHECKPOINTS if each * count <= spare / 2), _CHECKPOINTS[-1])
+        if checkpoints != _CHECKPOINTS[0]:
+            chosen["ctx_checkpoints"] = checkpoints
+    if setting.cache_ram is None and each * checkpoints + cache > spare:
+        chosen["cache_ram"] = next((mib for mib in _CACHES_MIB if mib <= spare - each * checkpoints), 0)
+    return chosen

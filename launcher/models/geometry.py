@@ -1,10 +1,11 @@
-"""The shape of a model: the numbers that its memory follows from."""
+"""A model's geometry: layers, widths and counts, from which its memory is estimated."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from launcher.base.errors import GeometryUnknown
-from launcher.models.gguf_header import GgufHeader, GgufModel
+from launcher.base.messages import message
+from launcher.models.gguf import GgufHeader, GgufModel
 from launcher.models.preset import Count, Positive
 
 
@@ -52,7 +53,7 @@ class Geometry:
 
     @property
     def conv_channels(self) -> int:
-        """Channels of a gated delta net's convolution: values, and keys and queries of each group."""
+        """Channels of a gated delta net's convolution: the values, plus the keys and queries of each group."""
         return self.inner_size + 2 * self.group_count * self.state_size
 
     @property
@@ -66,7 +67,7 @@ class Geometry:
         return self.state_size * self.inner_size
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
-        """Tell what cannot be, or leaves memory without a number: the field, and the reason."""
+        """Yield the fields with impossible values, or with 0 where the memory estimate needs a number, and why."""
         if self.attention_layers > self.layers:
             yield "attention_layers", f"should be at most the {self.layers:,} layers"
         if self.window_layers > self.attention_layers:
@@ -85,15 +86,15 @@ class Geometry:
 
 
 _ASSISTANT = "gemma4-assistant"
-"""A draft all of whose layers are MTP layers, and a trunk's layers at the same time."""
+"""Architecture of a draft model that consists of MTP layers only; here they count as trunk layers."""
 _WINDOWED = frozenset({"gemma3", "gemma4", _ASSISTANT})
-"""Architectures whose layers with a sliding window are known: without `sliding_window_pattern` all but each sixth."""
+"""Architectures with known sliding-window layers: without `sliding_window_pattern`, all but every sixth layer."""
 _DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
-"""Architectures whose recurrent layers are gated delta nets, each fourth layer one of attention unless said."""
+"""Architectures whose recurrent layers are gated delta nets; by default every fourth layer is an attention layer."""
 _OTHER_CACHES = ("attention.kv_lora_rank", "attention.indexer.head_count", "wkv_head_size", "shortconv.l_cache")
-"""Keys of models whose cache is none of keys and values by head, nor a state as we know it (src/llama-arch.cpp)."""
+"""Header keys of models with another kind of cache (MLA, indexer, RWKV, short convolution; src/llama-arch.cpp)."""
 _MOST_EXPERTS_USED = 1_024
-"""More for one token no engine takes: llama.cpp has models of up to 512 experts in all (LLAMA_MAX_EXPERTS)."""
+"""Upper bound of experts per token: llama.cpp allows 512 experts per layer in all (LLAMA_MAX_EXPERTS)."""
 _KEYS = {
     "attention_layers": "full_attention_interval",
     "kv_heads": "attention.head_count_kv",
@@ -112,26 +113,29 @@ _KEYS = {
     "experts_used": "expert_used_count",
     "ffn": "feed_forward_length",
 }
-"""The keys of a header that the fields come from."""
-_ASK_IT = "An engine knows: `mtp-launcher estimate` with --ask-engine."
+"""Header key (without the architecture) that each field of Geometry is read from."""
+_ASK_ENGINE_HINT = message("An engine knows: `mtp-launcher estimate` with --ask-engine.")
 
 
-def geometry_of(model: GgufModel | GgufHeader) -> Geometry:
-    """Return the geometry that a header states.
+def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
+    """Read the geometry from a GGUF header.
 
-    Raises GeometryUnknown when it lacks a number that the memory follows from, or when the model keeps its context
-    in a way that we have no formula for.
+    Raises GeometryUnknown if a number that the memory estimate needs is missing or impossible, or if the model has a
+    kind of cache without a formula here.
     """
     arch = model.architecture
     if any(model.count(key) for key in _OTHER_CACHES) or (model.count("ssm.inner_size") and arch not in _DELTA_NETS):
-        raise _other_cache(model)
+        raise _unknown_cache_error(model)
 
     def number(key: str, default: int | None = None) -> int:
         found = model.metadata.get(f"{arch}.{key}")
         value = max(found, default=0) if isinstance(found, Sequence) and not isinstance(found, str) else found
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
-            raise GeometryUnknown(f"The header of {model.name} has no usable {arch}.{key}.", _ASK_IT)
+            raise GeometryUnknown(
+                message("The header of {name} has no usable {arch}.{key}.", name=model.name, arch=arch, key=key),
+                _ASK_ENGINE_HINT,
+            )
         return value
 
     heads, hidden = number("attention.head_count"), number("embedding_length")
@@ -140,9 +144,15 @@ def geometry_of(model: GgufModel | GgufHeader) -> Geometry:
     head_size = hidden // heads if heads else 0
     if not 0 < layers <= len(model.tensors) or not head_size:
         raise GeometryUnknown(
-            f"The header of {model.name} names {layers:,} layers of {heads:,} heads"
-            f" and {len(model.tensors):,} tensors: that cannot be.",
-            _ASK_IT,
+            message(
+                "The header of {name} names {layers:,} layers of {heads:,} heads and {tensors:,}"
+                " tensors: that cannot be.",
+                name=model.name,
+                layers=layers,
+                heads=heads,
+                tensors=len(model.tensors),
+            ),
+            _ASK_ENGINE_HINT,
         )
     geometry = Geometry(
         architecture=arch,
@@ -153,7 +163,7 @@ def geometry_of(model: GgufModel | GgufHeader) -> Geometry:
         kv_heads=number("attention.head_count_kv", heads),
         key_length=number("attention.key_length", head_size),
         value_length=number("attention.value_length", head_size),
-        attention_layers=_attention_layers(model, layers),
+        attention_layers=_count_attention_layers(model, layers),
         conv_kernel=number("ssm.conv_kernel", 0),
         inner_size=number("ssm.inner_size", 0),
         state_size=number("ssm.state_size", 0),
@@ -167,25 +177,42 @@ def geometry_of(model: GgufModel | GgufHeader) -> Geometry:
         trained_context=number("context_length", 0),
         shared_expert_ffn=number("expert_shared_feed_forward_length", 0),
     )
-    geometry = _with_window(model, geometry, number)
+    geometry = _add_window(model, geometry, number)
     kv_heads = model.metadata.get(f"{arch}.attention.head_count_kv")
     uneven = isinstance(kv_heads, Sequence) and len({count for count in kv_heads[:layers] if count}) > 1
     if not geometry.window and (uneven or number("attention.sliding_window", 0)):
-        raise _other_cache(model)
+        raise _unknown_cache_error(model)
     for name, reason in geometry.contradictions():
         key, value = f"{arch}.{_KEYS[name]}", getattr(geometry, name)
-        raise GeometryUnknown(f"The header of {model.name} has no usable {key} ({value:,}): it {reason}.", _ASK_IT)
+        raise GeometryUnknown(
+            message(
+                "The header of {name} has no usable {key} ({value:,}): it {reason}.",
+                name=model.name,
+                key=key,
+                value=value,
+                reason=reason,
+            ),
+            _ASK_ENGINE_HINT,
+        )
     return geometry
 
 
-def _other_cache(model: GgufModel | GgufHeader) -> GeometryUnknown:
+def _unknown_cache_error(model: GgufModel | GgufHeader) -> GeometryUnknown:
     return GeometryUnknown(
-        f"{model.name} ({model.architecture}) keeps its context in a way that no formula here knows.", _ASK_IT
+        message(
+            "{name} ({architecture}) keeps its context in a way that no formula here knows.",
+            name=model.name,
+            architecture=model.architecture,
+        ),
+        _ASK_ENGINE_HINT,
     )
 
 
-def _with_window(model: GgufModel | GgufHeader, geometry: Geometry, number: Callable[..., int]) -> Geometry:
-    """Return `geometry` with its sliding-window layers, where we know how they share their cache: each for itself."""
+def _add_window(model: GgufModel | GgufHeader, geometry: Geometry, number: Callable[..., int]) -> Geometry:
+    """Return `geometry` with its sliding-window layers.
+
+    It is returned unchanged for unknown architectures, and if layers share their KV cache: no formula covers that.
+    """
     arch, layers = geometry.architecture, geometry.layers
     shared = arch != _ASSISTANT and number("attention.shared_kv_layers", 0)
     window = number("attention.sliding_window", 0)
@@ -209,8 +236,8 @@ def _with_window(model: GgufModel | GgufHeader, geometry: Geometry, number: Call
     )
 
 
-def _attention_layers(model: GgufModel | GgufHeader, layers: int) -> int:
-    """How many layers of the trunk keep keys and values: all, each interval's last, or those with KV heads."""
+def _count_attention_layers(model: GgufModel | GgufHeader, layers: int) -> int:
+    """Return the number of trunk layers with a KV cache: those with KV heads, or the last of each interval, or all."""
     heads = model.metadata.get(f"{model.architecture}.attention.head_count_kv")
     if isinstance(heads, Sequence) and not isinstance(heads, str):
         return sum(1 for count in heads[:layers] if count)

@@ -1,4 +1,4 @@
-"""GGUF headers on a server, read before anything is downloaded: some MB in place of many GB."""
+"""Reads GGUF headers of files on the hub without downloading the whole file: some MB instead of many GB."""
 
 import hashlib
 import os
@@ -11,24 +11,24 @@ from urllib.parse import unquote, urlsplit
 from launcher.base.errors import ModelBroken, ModelMissing, Refused
 from launcher.base.files import write_atomically
 from launcher.base.http_ranges import RangeReader
+from launcher.base.messages import message
 from launcher.base.paths import cache_dir
-from launcher.fetch.hub import HubEntry, HubFile, resolve, token
-from launcher.models.gguf_header import GgufHeader, GgufModel, join_parts, part_names
-from launcher.models.gguf_parser import MAX_HEADER_BYTES, parse_header
-from launcher.models.header_summary import keep_summary, kept_summary
+from launcher.fetch.hub import HubEntry, HubFile, hub_token, resolve_file
+from launcher.models.gguf import MAX_HEADER_BYTES, GgufHeader, GgufModel, join_parts, parse_header, part_names
+from launcher.models.header_summary import load_summary, store_summary
 
-_REMEDY = "The file on the server is no better: choose another one."
+_REMEDY = message("The file on the server is no better: choose another one.")
 _NAMED = 3
-"""So many missing parts are looked for and named."""
+"""Missing parts that are named in an error; the search ends there."""
 _KEPT_BYTES = 2**29
-"""What all kept headers may take; those used longest ago go first."""
+"""Limit of the header cache, in bytes; the least recently used headers are deleted first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model on the hub: its header, what the hub says of each of its files, and each file's beginning.
+    """A model on the hub: its header, and for each of its files the hub's entry and the raw header.
 
-    A raw header reaches from the file's first byte to where the tensors' data begin.
+    A raw header is the bytes from the start of the file to its tensor data.
     """
 
     model: GgufModel
@@ -37,9 +37,9 @@ class RemoteModel:
 
 
 def read_remote_header(url: str, *, token: str | None = None) -> tuple[GgufHeader, bytes]:
-    """Read the header of the GGUF file at `url`, and return it with the bytes that it takes in the file.
+    """Read the header of the GGUF file at `url`. Returns it parsed and as raw bytes.
 
-    Raises ModelBroken when it is none, Refused or Unreachable when the server does not send it.
+    Raises ModelBroken if the file is not a valid GGUF, Refused or Unreachable if the server does not send it.
     """
     path = PurePosixPath(unquote(urlsplit(url).path))
     with RangeReader(url, token=token, limit_bytes=MAX_HEADER_BYTES) as reader:
@@ -49,12 +49,12 @@ def read_remote_header(url: str, *, token: str | None = None) -> tuple[GgufHeade
 
 
 def read_remote_model(file: HubFile) -> RemoteModel:
-    """Read the headers of the model that `file` belongs to: itself, or all parts of a split model.
+    """Read the headers of a model on the hub: of `file`, or of all parts of a split model.
 
-    What was read is kept in the cache folder by its hash, so asking again costs one HEAD for each file.
-    Raises what `resolve` and `read_remote_header` raise; ModelMissing names the parts that are not there.
+    Headers are cached by the file's hash, so a repeated call costs one HEAD request per file. Raises the errors of
+    `resolve_file` and `read_remote_header`, and ModelMissing, with their names, if parts are missing.
     """
-    entry = resolve(file)
+    entry = resolve_file(file)
     header, raw = _read_entry(file, entry)
     count = header.split_count
     if count == 1:
@@ -63,8 +63,12 @@ def read_remote_model(file: HubFile) -> RemoteModel:
     names = part_names(path.name, count)
     if names is None:
         raise ModelMissing(
-            f"{path.name} is one of {count} parts of a model but not named like one: the others cannot be found.",
-            "Choose another file.",
+            message(
+                "{name} is one of {count} parts of a model but not named like one: the others cannot be found.",
+                name=path.name,
+                count=count,
+            ),
+            message("Choose another file."),
             file=str(file),
         )
     parts: list[tuple[HubFile, HubEntry]] = []
@@ -72,15 +76,21 @@ def read_remote_model(file: HubFile) -> RemoteModel:
     for name in names:
         part = replace(file, path=str(path.with_name(name)), revision=entry.revision)
         try:
-            parts.append((part, entry if name == path.name else resolve(part)))
+            parts.append((part, entry if name == path.name else resolve_file(part)))
         except ModelMissing:
             missing.append(name)
             if len(missing) == _NAMED:
                 break
     if missing:
         raise ModelMissing(
-            f"{file.repo} has not all {count} parts of {path.name}: {', '.join(missing)}.",
-            "Choose another file.",
+            message(
+                "{repo} has not all {count} parts of {name}: {missing}.",
+                repo=file.repo,
+                count=count,
+                name=path.name,
+                missing=", ".join(missing),
+            ),
+            message("Choose another file."),
             file=str(file),
             missing=missing,
         )
@@ -90,39 +100,47 @@ def read_remote_model(file: HubFile) -> RemoteModel:
 
 
 def _read_entry(file: HubFile, entry: HubEntry) -> tuple[GgufHeader, bytes]:
-    """Return a file's header and its bytes, from the cache folder when they are there."""
-    kept = _kept_path(entry)
+    """Return a file's header, parsed and raw, from the cache folder if it is there."""
+    kept = _cache_path(entry)
     with suppress(OSError, ModelBroken):
         raw = kept.read_bytes()
         header = parse_header(BytesIO(raw), PurePosixPath(file.path), entry.bytes)
         if header.data_offset == len(raw):
             os.utime(kept)
-            _summarise(entry, header)
+            _store_summary(entry, header)
             return header, raw
-    header, raw = read_remote_header(entry.url, token=token())
+    header, raw = read_remote_header(entry.url, token=hub_token())
     if header.file_bytes != entry.bytes:
-        raise Refused(f"{file} has {header.file_bytes:,} bytes in place of {entry.bytes:,}.", "Try again.")
+        raise Refused(
+            message(
+                "{file} has {file_bytes:,} bytes in place of {bytes:,}.",
+                file=file,
+                file_bytes=header.file_bytes,
+                bytes=entry.bytes,
+            ),
+            message("Try again."),
+        )
     header = replace(header, path=PurePosixPath(file.path))
-    with suppress(OSError):  # a full disk is no reason not to answer
+    with suppress(OSError):  # a full disk must not prevent the reply
         write_atomically(kept, raw)
-        _forget_oldest(kept.parent)
-    _summarise(entry, header)
+        _delete_oldest(kept.parent)
+    _store_summary(entry, header)
     return header, raw
 
 
-def _summarise(entry: HubEntry, header: GgufHeader) -> None:
-    """Keep what plans need of the header of a whole model."""
-    if entry.sha256 and header.split_count == 1 and kept_summary(entry.sha256) is None:
+def _store_summary(entry: HubEntry, header: GgufHeader) -> None:
+    """Store the header summary that plans use, for a model of a single file."""
+    if entry.sha256 and header.split_count == 1 and load_summary(entry.sha256) is None:
         with suppress(OSError):
-            keep_summary(entry.sha256, header)
+            store_summary(entry.sha256, header)
 
 
-def _kept_path(entry: HubEntry) -> Path:
+def _cache_path(entry: HubEntry) -> Path:
     content = entry.sha256 or hashlib.sha256(f"{entry.url} {entry.etag} {entry.bytes}".encode()).hexdigest()
     return cache_dir() / "headers" / content
 
 
-def _forget_oldest(folder: Path) -> None:
+def _delete_oldest(folder: Path) -> None:
     files = sorted(((path.stat(), path) for path in folder.iterdir()), key=lambda kept: -kept[0].st_mtime)
     total = 0
     for stat, path in files:

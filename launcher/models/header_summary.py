@@ -1,7 +1,7 @@
-"""What plans need of a file's header: of one on this disk at once, of one on the hub when it was read before.
+"""Summaries of GGUF headers for plans: of local files read on demand, of files on the hub from a cache.
 
-A header with a vocabulary of 248,320 tokens takes 30 to 100 ms to read. Of the hub's files the summary is kept as JSON
-by the checksum.
+Reading a header with a vocabulary of 248,320 tokens takes 30 to 100 ms. For files on the hub the summary is cached as
+JSON by the file's SHA-256.
 """
 
 import hashlib
@@ -15,18 +15,18 @@ from launcher import __version__
 from launcher.base.errors import GeometryUnknown, LauncherError
 from launcher.base.files import write_atomically
 from launcher.base.paths import cache_dir
+from launcher.base.store import KeptFile
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.catalogue_load import build
-from launcher.models.geometry import Geometry, geometry_of
-from launcher.models.gguf import read_model
-from launcher.models.gguf_header import GgufHeader, GgufModel
+from launcher.models.catalogue_load import build_dataclass
+from launcher.models.geometry import Geometry, read_geometry
+from launcher.models.gguf import GgufHeader, GgufModel, read_model
 from launcher.models.memory import DraftModel
-from launcher.models.weights import Weights, weights_by_rules, weights_of
+from launcher.models.weights import Weights, read_weights, weights_by_rules
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderSummary:
-    """A file's size, geometry and weights, whether the MTP head is inside, and the program's version that read it."""
+    """The size, geometry and weights of a file, if it has an MTP head, and the program version that read it."""
 
     size_bytes: int
     has_head: bool
@@ -35,61 +35,71 @@ class HeaderSummary:
     version: str = __version__
 
 
-def known_of(entry: ModelEntry, file: ModelFile) -> tuple[ModelEntry, ModelFile, Weights | None]:
-    """Return a model with one file's geometry, that file, and its weights, None while these are unknown.
+def apply_header(entry: ModelEntry, file: ModelFile) -> tuple[ModelEntry, ModelFile, Weights | None]:
+    """Return the entry with the file's geometry, the file, and its weights (None if unknown).
 
-    Its header has the last word where it was read, else the catalogue and its rules.
+    The values come from the file's header if it was read, else from the catalogue and its rules.
     """
     if entry.repo is None:
-        summary = _summary_here(Path(file.file))
+        summary = _summarise_local(Path(file.file))
     else:
-        summary = kept_summary(file.sha256) if file.sha256 and not file.parts else None
+        summary = load_summary(file.sha256) if file.sha256 and not file.parts else None
     if summary is None:
         return entry, file, weights_by_rules(entry, file, entry.geometry) if entry.geometry else None
     file = replace(file, size_bytes=file.size_bytes or summary.size_bytes, has_head=summary.has_head)
     return replace(entry, geometry=summary.geometry), file, summary.weights
 
 
-def draft_of(entry: ModelEntry) -> DraftModel | None:
-    """Return the draft beside a model, as its header states it; None where there is none, or its header is not read."""
+def read_draft_model(entry: ModelEntry) -> DraftModel | None:
+    """Return the separate draft model of an entry; None if it has none or its header was not read."""
     if entry.draft is None:
         return None
     if entry.draft.repo or entry.repo:
-        summary = kept_summary(entry.draft.sha256) if entry.draft.sha256 else None
+        summary = load_summary(entry.draft.sha256) if entry.draft.sha256 else None
     else:
-        summary = _summary_here(Path(entry.draft.file))
+        summary = _summarise_local(Path(entry.draft.file))
     return DraftModel(summary.geometry, summary.weights) if summary else None
 
 
-def keep_summary(sha256: str, header: GgufHeader) -> None:
-    """Keep the summary of a file's header; none of a model whose memory no formula here knows. Raises OSError."""
+def store_summary(sha256: str, header: GgufHeader) -> None:
+    """Store the summary of a file's header, unless its geometry is unknown. Raises OSError."""
     with suppress(GeometryUnknown):
-        body = json.dumps(asdict(_summary_of(header))).encode()
+        body = json.dumps(asdict(_summarise(header))).encode()
         write_atomically(_path(sha256), _digest(body) + body)
 
 
-def kept_summary(sha256: str) -> HeaderSummary | None:
-    """Return the summary for a file's checksum; None when its header was not read by this version, or is damaged."""
-    with suppress(OSError, TypeError):  # TypeError: a field that is new since
-        text = _path(sha256).read_bytes()
-        body = text[_DIGEST_BYTES:]
-        if text[:_DIGEST_BYTES] == _digest(body):
-            data = json.loads(body)
-            summary = build(HeaderSummary, data)
-            if summary.version == __version__ and json.loads(json.dumps(asdict(summary))) == data:
-                return summary
+def load_summary(sha256: str) -> HeaderSummary | None:
+    """Return the stored summary for a file's SHA-256; None if this version has not stored one, or it is damaged."""
+    with suppress(OSError):
+        return _FILE.load(_path(sha256))
     return None
 
 
-def _summary_of(header: GgufHeader | GgufModel) -> HeaderSummary:
-    geometry = geometry_of(header)
-    return HeaderSummary(header.file_bytes, header.has_mtp_head, geometry, weights_of(header, geometry))
+def _parse(text: bytes) -> HeaderSummary | None:
+    body = text[_DIGEST_BYTES:]
+    if text[:_DIGEST_BYTES] != _digest(body):
+        raise ValueError("its checksum is another one")
+    data = json.loads(body)
+    if data["version"] != __version__:
+        return None
+    summary = build_dataclass(HeaderSummary, data)
+    return summary if json.loads(json.dumps(asdict(summary))) == data else None
 
 
-def _summary_here(path: Path) -> HeaderSummary | None:
-    """Read a file on this disk; None where it is not there, or makes no sense: `estimate` says what is wrong with it.
+_FILE: KeptFile[HeaderSummary | None] = KeptFile(
+    "The summary of a model's header", _parse, lambda: None, cached=True, then="it is read again"
+)
 
-    A path that is not absolute belongs to no folder: the demo's, which is unpacked only when it is served.
+
+def _summarise(header: GgufHeader | GgufModel) -> HeaderSummary:
+    geometry = read_geometry(header)
+    return HeaderSummary(header.file_bytes, header.has_mtp_head, geometry, read_weights(header, geometry))
+
+
+def _summarise_local(path: Path) -> HeaderSummary | None:
+    """Summarise a local file; None if it is missing or invalid (the command `estimate` explains why).
+
+    A relative path is skipped: only the demo model has one, and its file exists only after the demo was served.
     """
     try:
         stat = path.stat() if path.is_absolute() else None
@@ -101,7 +111,7 @@ def _summary_here(path: Path) -> HeaderSummary | None:
 @lru_cache(maxsize=16)
 def _read_once(path: Path, _size: int, _modified_ns: int) -> HeaderSummary | None:
     try:
-        return _summary_of(read_model(path))
+        return _summarise(read_model(path))
     except LauncherError:
         return None
 

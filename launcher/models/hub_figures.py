@@ -1,7 +1,7 @@
-"""What the hub tells of the catalogue's files: sizes, checksums and the commit they belong to.
+"""Sizes, checksums and commits of the catalogue's files, as the hub lists them.
 
-It is asked when the user says so and the answer is kept in the cache folder, where it fills what the catalogue leaves
-open. What the catalogue states stays: a hub that says otherwise has another file under the same name.
+The hub is asked only on request (`models --refresh`). Its reply is cached, and fills figures that the catalogue lacks.
+Figures in the catalogue are never overridden: if the hub's differ, it has another file under the same name.
 """
 
 import json
@@ -13,9 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar, cast
 
 from launcher.base.files import write_atomically
+from launcher.base.messages import message
 from launcher.base.paths import cache_dir
+from launcher.base.store import KeptFile
 from launcher.models.catalogue import CompanionFile, FilePart, ModelEntry, ModelFile
-from launcher.models.gguf_header import part_names
+from launcher.models.gguf import part_names
 
 FigureName = Literal["size_bytes", "sha256"]
 Record = TypeVar("Record", ModelFile, FilePart, CompanionFile)
@@ -30,7 +32,7 @@ _PARTS = re.compile(r"-of-0(\d{4})\.gguf$")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One file on the hub: its repository, revision and name there, its size, its SHA-256 where the hub has one."""
+    """One file on the hub: repository, revision and name, size in bytes, and SHA-256 (None if the hub has none)."""
 
     repo: str
     revision: str
@@ -40,8 +42,8 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """A figure that was unknown. `of` is the file's quantisation, "draft" or "vision"."""
+class NewFigure:
+    """A figure that was unknown before. `of` is the file's quantisation, or "draft" or "vision"."""
 
     of: str
     file: str
@@ -51,7 +53,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure that the hub has otherwise than the catalogue: the file was replaced, or is another one."""
+    """A figure in which hub and catalogue differ: the file was replaced, or is another one."""
 
     of: str
     file: str
@@ -61,8 +63,8 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """A file that is not where the catalogue looks for it."""
+class MissingFile:
+    """A file of the catalogue that its repository does not have."""
 
     of: str
     repo: str
@@ -70,20 +72,20 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshed:
-    """What asking the hub about one model has brought. `revision` is what its repository was listed at."""
+class RefreshResult:
+    """The result of refreshing one model. `revision` is the commit at which its repository was listed."""
 
     model: str
     repo: str | None
     revision: str | None
-    learned: tuple[Learned, ...]
+    learned: tuple[NewFigure, ...]
     differs: tuple[Difference, ...]
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """An answer of the hub, as it is kept. `asked` is the revision that the catalogue pins, None for the newest."""
+class _HubReply:
+    """A cached reply of the hub. `asked` is the revision that the catalogue pins, None for the newest."""
 
     repo: str | None
     asked: str | None
@@ -96,58 +98,59 @@ class _Kept:
 
 
 def is_on_hub(model: ModelEntry) -> bool:
-    """Whether a model, or what is loaded beside it, comes from the hub."""
-    return any(repo for _, repo, _ in _places(model))
+    """Return whether a model, its draft or its vision projector comes from the hub."""
+    return any(repo for _, repo, _ in _hub_files(model))
 
 
-def refresh(model: ModelEntry) -> Refreshed:
-    """Ask the hub about all files of a model, given as the catalogue alone has it; keep the answer, tell what is new.
+def refresh_figures(model: ModelEntry) -> RefreshResult:
+    """Ask the hub about all files of `model`, cache its reply, and return what is new or different.
 
-    Raises what `list_files` raises, and OSError when the answer cannot be kept.
+    `model` must be loaded without hub figures. Raises the errors of `list_files`, and OSError if the reply cannot be
+    written.
     """
     from launcher.fetch.hub import list_files
 
-    places = list(_places(model))
+    places = list(_hub_files(model))
     listings = {
         repo: list_files(repo, model.revision if repo == model.repo else None)
         for repo in dict.fromkeys(repo for _, repo, _ in places)
     }
     files: list[Figure] = []
-    missing: list[Missing] = []
+    missing: list[MissingFile] = []
     for of, repo, name in places:
         found = listings[repo].files.get(name)
         if found is None or not found.bytes:
-            missing.append(Missing(of, repo, name))
+            missing.append(MissingFile(of, repo, name))
         else:
             files.append(Figure(repo, listings[repo].revision, name, found.bytes, found.sha256))
     own = listings.get(model.repo) if model.repo else None
-    kept = _Kept(model.repo, model.revision, own.revision if own else None, tuple(files))
-    before, after = with_kept_figures(model), _with_figures(model, kept)
+    kept = _HubReply(model.repo, model.revision, own.revision if own else None, tuple(files))
+    before, after = fill_from_hub_cache(model), _fill_model(model, kept)
     write_atomically(_path(model, None), json.dumps(asdict(kept), indent=1).encode())
-    return Refreshed(
+    return RefreshResult(
         model=model.id,
         repo=model.repo,
         revision=kept.revision,
-        learned=tuple(_learned(before, after)),
+        learned=tuple(_new_figures(before, after)),
         differs=tuple(_differences(model, kept.known)),
         missing=tuple(missing),
     )
 
 
-def with_kept_figures(model: ModelEntry, folder: Path | None = None) -> ModelEntry:
-    """Return a model with what the hub has told of it where the catalogue says nothing, its revision too.
+def fill_from_hub_cache(model: ModelEntry, folder: Path | None = None) -> ModelEntry:
+    """Return `model` with missing figures, and a missing revision, filled from the hub's cached reply.
 
-    `folder` is where the answers lie (default: in the cache folder). One that is damaged, or was given for another
-    repository or revision, is as good as none.
+    `folder` has the cached replies (default: in the cache folder). A reply that is damaged, or for another repository
+    or revision, is ignored.
     """
     kept = _read(_path(model, folder))
     if kept is None or (kept.repo, kept.asked) != (model.repo, model.revision):
         return model
-    return _with_figures(model, kept)
+    return _fill_model(model, kept)
 
 
 def figures_folder() -> Path:
-    """Return the folder where the hub's answers are kept, one file for each model."""
+    """Return the folder of the hub's cached replies, one file per model."""
     return cache_dir() / "hub-figures"
 
 
@@ -155,16 +158,26 @@ def _path(model: ModelEntry, folder: Path | None) -> Path:
     return (folder or figures_folder()) / f"{model.id}.json"
 
 
-def _read(path: Path) -> _Kept | None:
-    """Read an answer as it was written; None when it is not there, or is not what we write."""
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        data = json.loads(path.read_bytes())
-        figures = tuple(Figure(**each) for each in data.pop("files"))
-        kept = _Kept(**data, files=figures)
-        texts = [kept.repo, kept.asked, kept.revision]
-        if all(text is None or isinstance(text, str) for text in texts) and all(map(_is_sound, figures)):
-            return kept
+def _read(path: Path) -> _HubReply | None:
+    """Return a cached reply; None if it is missing or damaged."""
+    with suppress(OSError):
+        return _FILE.load(path)
     return None
+
+
+def _parse(text: bytes) -> _HubReply:
+    data = json.loads(text)
+    figures = tuple(Figure(**each) for each in data.pop("files"))
+    kept = _HubReply(**data, files=figures)
+    texts = [kept.repo, kept.asked, kept.revision]
+    if not all(text is None or isinstance(text, str) for text in texts) or not all(map(_is_sound, figures)):
+        raise ValueError("it is not what the hub told")
+    return kept
+
+
+_FILE: KeptFile[_HubReply | None] = KeptFile(
+    "The kept answer of the hub on a model", _parse, lambda: None, cached=True, then="`models --refresh` asks again"
+)
 
 
 def _is_sound(figure: Figure) -> bool:
@@ -180,8 +193,8 @@ def _companions(model: ModelEntry) -> Iterator[tuple[str, CompanionFile]]:
     yield from (("vision", companion) for companion in model.mmproj)
 
 
-def _places(model: ModelEntry) -> Iterator[tuple[str, str, str]]:
-    """What each file on the hub is of, its repository, its name."""
+def _hub_files(model: ModelEntry) -> Iterator[tuple[str, str, str]]:
+    """Yield each file on the hub: its quantisation (or "draft" or "vision"), its repository, its name."""
     if model.repo:
         for file in model.files:
             yield from ((file.quant, model.repo, each.file) for each in _parts(file) or (file,))
@@ -191,7 +204,7 @@ def _places(model: ModelEntry) -> Iterator[tuple[str, str, str]]:
 
 
 def _parts(file: ModelFile) -> tuple[FilePart, ...]:
-    """The parts of a split model, by its name when they are not listed; none when it is one file."""
+    """Return the parts of a split model, derived from its name if they are not listed; () for a single file."""
     count = _PARTS.search(file.file)
     if file.parts or count is None:
         return file.parts
@@ -200,7 +213,7 @@ def _parts(file: ModelFile) -> tuple[FilePart, ...]:
 
 
 def _figure_of(file: ModelFile, repo: str, known: _Known) -> Figure | None:
-    """What the hub has of a model: of a split one the size of all parts together, when it has them all."""
+    """Return the hub's figure of a model; for a split one the total size, or None if the hub lacks a part."""
     parts = _parts(file)
     if not parts:
         return known.get((repo, file.file))
@@ -211,7 +224,7 @@ def _figure_of(file: ModelFile, repo: str, known: _Known) -> Figure | None:
 
 
 def _pairs(model: ModelEntry, known: _Known) -> Iterator[tuple[str, _Entry, Figure | None]]:
-    """Each entry of a model that has figures, and the hub's figures for it."""
+    """Yield each file, part and companion of a model with the hub's figure for it."""
     repo = model.repo or ""
     for file in model.files:
         yield file.quant, file, _figure_of(file, repo, known)
@@ -226,57 +239,62 @@ def _differences(model: ModelEntry, known: _Known) -> Iterator[Difference]:
             yield from (Difference(of, entry.file, *conflict) for conflict in _conflicts(entry, figure))
 
 
-def _learned(before: ModelEntry, after: ModelEntry) -> Iterator[Learned]:
+def _new_figures(before: ModelEntry, after: ModelEntry) -> Iterator[NewFigure]:
     for (_, old, _), (of, new, _) in zip(_pairs(before, {}), _pairs(after, {}), strict=True):
-        if not getattr(new, "parts", ()):  # the sum of parts that are told by themselves
+        if not getattr(new, "parts", ()):  # a split model's parts are listed themselves
             for name in _NAMES:
                 value = getattr(new, name)
                 if value is not None and value != getattr(old, name):
-                    yield Learned(of, new.file, name, value)
+                    yield NewFigure(of, new.file, name, value)
 
 
-def _with_figures(model: ModelEntry, kept: _Kept) -> ModelEntry:
+def _fill_model(model: ModelEntry, kept: _HubReply) -> ModelEntry:
     known, repo = kept.known, model.repo or ""
 
     def beside(companion: CompanionFile) -> CompanionFile:
-        return _filled(companion, known.get((companion.repo or repo, companion.file)))
+        return _fill_entry(companion, known.get((companion.repo or repo, companion.file)))
 
     return replace(
         model,
         revision=model.revision or kept.revision,
-        files=tuple(_filled_file(file, repo, known) for file in model.files),
+        files=tuple(_fill_file(file, repo, known) for file in model.files),
         draft=beside(model.draft) if model.draft else None,
         mmproj=tuple(map(beside, model.mmproj)),
     )
 
 
-def _filled_file(file: ModelFile, repo: str, known: _Known) -> ModelFile:
-    """Fill a model's figures and those of its parts, or none and say so when the hub has another file in its place."""
+def _fill_file(file: ModelFile, repo: str, known: _Known) -> ModelFile:
+    """Fill the figures of a file and its parts, or of none, with a note, if the hub has a different file."""
     figure = _figure_of(file, repo, known)
     if figure is None:
         return file
     parts = [(part, known[repo, part.file]) for part in _parts(file)]
-    if _agree(file, figure) and all(_agree(part, its) for part, its in parts):
-        return replace(_filled(file, figure), parts=tuple(_filled(part, its) for part, its in parts))
+    if _may_be_same(file, figure) and all(_may_be_same(part, its) for part, its in parts):
+        return replace(_fill_entry(file, figure), parts=tuple(_fill_entry(part, its) for part, its in parts))
     checksum = f", SHA-256 {figure.sha256[:12]}" if figure.sha256 else ""
-    told = f"The hub has another file of this name at {figure.revision[:12]}: {figure.size_bytes:,} bytes{checksum}."
-    return replace(file, note=f"{file.note} {told}".lstrip())
+    note = message(
+        "The hub has another file of this name at {revision}: {size_bytes:,} bytes{checksum}.",
+        revision=figure.revision[:12],
+        size_bytes=figure.size_bytes,
+        checksum=checksum,
+    )
+    return replace(file, note=f"{file.note} {note}".lstrip())
 
 
-def _filled(entry: Record, figure: Figure | None) -> Record:
-    """Fill what an entry leaves open, and say where that comes from."""
+def _fill_entry(entry: Record, figure: Figure | None) -> Record:
+    """Fill the missing figures of an entry, and name the hub in its `source`."""
     new = [name for name in _NAMES if getattr(entry, name) is None and getattr(figure, name, None) is not None]
-    if figure is None or not new or not _agree(entry, figure):
+    if figure is None or not new or not _may_be_same(entry, figure):
         return entry
     entry = replace(entry, **{name: getattr(figure, name) for name in new})
     if isinstance(entry, FilePart):
         return entry
-    told = f"{' and '.join(_WORDS[name] for name in new)} by the hub at {figure.revision[:12]}"
-    return replace(entry, source="; ".join(filter(None, (entry.source, told))))
+    origin = f"{' and '.join(_WORDS[name] for name in new)} by the hub at {figure.revision[:12]}"
+    return replace(entry, source="; ".join(filter(None, (entry.source, origin))))
 
 
-def _agree(entry: _Entry, figure: Figure) -> bool:
-    """Whether the hub's file may be the catalogue's: nothing that both know differs."""
+def _may_be_same(entry: _Entry, figure: Figure) -> bool:
+    """Return whether no figure that both have differs, so that the hub's file may be the catalogue's."""
     return not any(_conflicts(entry, figure))
 
 

@@ -1,4 +1,4 @@
-"""What downloads have left beside the models: unfinished files, and those that were not what they should be."""
+"""Files left by downloads: unfinished ones (.part), and ones that failed verification (.bad)."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -8,18 +8,18 @@ from pathlib import Path
 
 from launcher.base.paths import models_dir
 from launcher.fetch import journal
-from launcher.fetch.part import journal_path, unfinished
-from launcher.fetch.transfer import discard
-from launcher.models.added_places import added_places
+from launcher.fetch.part import count_unfinished_bytes, journal_path
+from launcher.fetch.transfer import discard_download
+from launcher.models.added_places import read_added_places
 
 _PART, _BAD = ".part", ".bad"
 _MOST_REASON = 2_000
 _BLOCK = 512
-"""What st_blocks counts in (POSIX)."""
+"""Unit of `st_blocks`, in bytes (POSIX)."""
 
 
 class LeftoverKind(Enum):
-    """UNFINISHED: the download goes on from it. BAD: it arrived whole, but is not the file that was wanted."""
+    """UNFINISHED: a download can be resumed from it. BAD: it is complete, but not the requested file."""
 
     UNFINISHED = "unfinished"
     BAD = "bad"
@@ -27,11 +27,10 @@ class LeftoverKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A file that no engine is given. `target` is what it was to become.
+    """A file left by a download. `target` is the path of the model file that was downloaded.
 
-    `bytes` is what it takes on the disk, `done_bytes` how much of an unfinished one has arrived and `whole_bytes` what
-    it will be, both None where that is not known; `reason` says what is wrong with a bad one. `modified_s` counts from
-    the epoch.
+    `bytes` is its size on the disk. Of an unfinished file, `done_bytes` have been received and `whole_bytes` is the
+    final size, None where unknown. `reason` is why a bad file was rejected. `modified_s` is in seconds since the epoch.
     """
 
     path: Path
@@ -44,28 +43,28 @@ class Leftover:
     modified_s: float
 
 
-def leftovers() -> tuple[Leftover, ...]:
-    """Return what lies in our folder and in those that the user has added, largest first.
+def find_leftovers() -> tuple[Leftover, ...]:
+    """Return the leftovers in the models folder and in the folders that the user added, largest first.
 
-    Outside our folder only what a download of ours has surely left: with its journal, or with its reason beside it.
+    In the user's folders only files with our journal or reason file beside them count: others may be another program's.
     """
     found: dict[Path, Leftover] = {}
     ours = models_dir()
-    for folder in (ours, *(each for each in added_places() if each.is_dir())):
+    for folder in (ours, *(each for each in read_added_places() if each.is_dir())):
         for path in _files(folder):
-            left = _leftover(path, surely=not path.is_relative_to(ours))
+            left = _read_leftover(path, surely=not path.is_relative_to(ours))
             if left is not None:
                 found[path] = left
     return tuple(sorted(found.values(), key=lambda each: (-each.bytes, str(each.path))))
 
 
 def remove_leftover(left: Leftover) -> int:
-    """Delete it and what lies beside it for its sake, and return the bytes that are free now.
+    """Delete a leftover with its journal or reason file, and return the bytes freed.
 
     Raises DownloadBusy while a download writes it, and OSError.
     """
     if left.kind is LeftoverKind.UNFINISHED:
-        discard(left.target)
+        discard_download(left.target)
         left.path.unlink(missing_ok=True)
     else:
         left.path.unlink(missing_ok=True)
@@ -79,8 +78,8 @@ def remove_leftover(left: Leftover) -> int:
     return left.bytes
 
 
-def named_leftovers(found: Iterable[Leftover], text: str) -> list[Leftover]:
-    """Return the leftovers that `text` means: a path, a file's name, or "leftovers" for all."""
+def select_leftovers(found: Iterable[Leftover], text: str) -> list[Leftover]:
+    """Return the leftovers that `text` selects: a path, a file name, or "leftovers" for all."""
     path = Path(text).expanduser().absolute()
     return [each for each in found if text == "leftovers" or path == each.path or text == each.path.name]
 
@@ -92,7 +91,7 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield Path(place, name)
 
 
-def _leftover(path: Path, *, surely: bool) -> Leftover | None:
+def _read_leftover(path: Path, *, surely: bool) -> Leftover | None:
     kind = LeftoverKind.UNFINISHED if path.suffix == _PART else LeftoverKind.BAD
     target = path.with_suffix("")
     beside = journal_path(target) if kind is LeftoverKind.UNFINISHED else _reason_path(path)
@@ -100,21 +99,21 @@ def _leftover(path: Path, *, surely: bool) -> Leftover | None:
         return None
     try:
         status = path.lstat()
-        on_disk = min(status.st_size, getattr(status, "st_blocks", status.st_size) * _BLOCK)  # it may have holes
+        on_disk = min(status.st_size, getattr(status, "st_blocks", status.st_size) * _BLOCK)  # it may be sparse
         if kind is LeftoverKind.BAD:
-            return Leftover(path, kind, target, on_disk, None, None, _reason(path), status.st_mtime)
-        record = journal.read(beside)
+            return Leftover(path, kind, target, on_disk, None, None, _read_reason(path), status.st_mtime)
+        record = journal.read_journal(beside)
         whole = record.identity.bytes if record else None
-        return Leftover(path, kind, target, on_disk, unfinished(target), whole, None, status.st_mtime)
+        return Leftover(path, kind, target, on_disk, count_unfinished_bytes(target), whole, None, status.st_mtime)
     except OSError:
-        return None  # it is gone by now
+        return None  # deleted meanwhile
 
 
 def _reason_path(bad: Path) -> Path:
     return bad.with_name(f"{bad.name}.txt")
 
 
-def _reason(bad: Path) -> str | None:
+def _read_reason(bad: Path) -> str | None:
     try:
         with _reason_path(bad).open("r", encoding="utf-8", errors="replace") as file:
             return file.read(_MOST_REASON).strip() or None

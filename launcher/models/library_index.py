@@ -1,4 +1,4 @@
-"""What is kept of the model files on this machine: one small JSON file, written whole, under a lock."""
+"""The library's index: records and hashes of local model files, in one JSON file that is replaced under a lock."""
 
 import os
 import sys
@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from filelock import FileLock
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from launcher.base.files import set_aside, write_atomically
+from launcher.base.files import write_atomically
+from launcher.base.messages import message
 from launcher.base.paths import data_dir
+from launcher.base.store import KeptFile, hold_file_lock
 
 Kind = Literal["model", "draft", "mmproj"]
 Head = Literal["present", "promised", "none"]
@@ -24,8 +25,8 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Hashed(_Frozen):
-    """A file's SHA-256, and when it was computed (seconds since the epoch), for as long as size and time stay."""
+class FileHash(_Frozen):
+    """The SHA-256 of a file, valid until size or modification time change. `verified_s` is in seconds since 1970."""
 
     path: Path
     bytes: int = Field(ge=0)
@@ -35,10 +36,11 @@ class Hashed(_Frozen):
 
 
 class Record(_Frozen):
-    """One model on this machine, or what is loaded beside one: its files in order, and where they came from.
+    """A local model, draft or vision projector: its files in order, and their origin.
 
-    `sha256` are what the files should be, None where nobody has said, `bytes` the size of all; `problem` says why it is
-    not what was promised. `received_s` (since the epoch) is None for a file that was found and not downloaded by us.
+    `sha256` has the expected hash of each file, None where unknown; `bytes` is the size of all files. `problem` is why
+    the model is not the promised one. `received_s`, in seconds since the epoch, is None for a file that was found and
+    not downloaded by us.
     """
 
     kind: Kind = "model"
@@ -57,79 +59,78 @@ class Record(_Frozen):
 
     @property
     def path(self) -> Path:
-        """Its first file, which an engine is given."""
+        """The first file, which the engine loads."""
         return self.paths[0]
 
     @property
-    def words(self) -> str:
-        """What the user calls it: ID:QUANT, or where it came from, or its path."""
+    def label(self) -> str:
+        """The name to show: ID:QUANT, else REPO:FILE, else the path."""
         if self.model and self.kind == "model":
             return f"{self.model}:{self.quant}"
         return f"{self.repo}:{self.file}" if self.repo else str(self.path)
 
 
 class Index(BaseModel):
-    """The whole file."""
+    """The content of the index file."""
 
     version: Literal[1] = 1
     records: list[Record] = []
-    hashes: list[Hashed] = []
+    hashes: list[FileHash] = []
 
 
 def index_path() -> Path:
-    """Return where the index lies."""
+    """Return the path of the index file."""
     return data_dir() / "library.json"
 
 
 def read_index() -> tuple[Index, str | None]:
-    """Return the index, and what to tell the user when it is damaged and therefore taken as empty."""
+    """Return the index, and a message for the user if it is damaged; it is then empty."""
     path = index_path()
-    if sys.platform == "win32" and path.exists():  # what is being read cannot be replaced there
-        with FileLock(_lock_path(), timeout=_LOCK_S):
+    if sys.platform == "win32" and path.exists():  # Windows cannot replace a file that is being read
+        with hold_file_lock(path, _LOCK_S):
             return _read(path)
     return _read(path)
 
 
-def origin_of(file: Path) -> Record | None:
-    """Return what is known of a file that came from a repository; None when nobody knows where it came from."""
+def find_origin(file: Path) -> Record | None:
+    """Return the record of a file that came from a repository; None if its origin is unknown."""
     index, _ = read_index()
     return next((each for each in index.records if file in each.paths and each.repo is not None), None)
 
 
 def _read(path: Path) -> tuple[Index, str | None]:
     try:
-        return Index.model_validate_json(path.read_bytes()), None
-    except FileNotFoundError:
-        return Index(), None
-    except (OSError, ValidationError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it does not hold what was written to it"
-        return Index(), f"{path} cannot be read ({why}): the models are looked for in their folders."
+        index, damage = _FILE.inspect(path)
+    except OSError as error:
+        return Index(), _unreadable(path, error.strerror)
+    return index, _unreadable(path, "it does not hold what was written to it") if damage else None
+
+
+def _unreadable(path: Path, why: str | None) -> str:
+    return message("{path} cannot be read ({why}): the models are looked for in their folders.", path=path, why=why)
+
+
+_FILE = KeptFile("The list of models", Index.model_validate_json, Index)
 
 
 @contextmanager
-def changed_index() -> Iterator[Index]:
-    """Yield the index to change it; it is written when the block ends well. Others wait meanwhile.
+def edit_index() -> Iterator[Index]:
+    """Lock the index and yield it for changes; it is written when the block ends without an exception.
 
-    A damaged one is kept beside it and begun anew. Raises OSError when it cannot be written.
+    A damaged index is kept as a copy and replaced by an empty one. Raises OSError if it cannot be written.
     """
     path = index_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(_lock_path(), timeout=_LOCK_S):
-        index, damaged = _read(path)
+    with hold_file_lock(path, _LOCK_S):
+        index = _FILE.load(path)
         before = index.model_copy(deep=True)
-        if damaged:
-            set_aside(path, "The list of models")
         yield index
-        if damaged or index != before:
+        if index != before:
             write_atomically(path, index.model_dump_json(indent=1, exclude_none=True).encode())
 
 
-def _lock_path() -> Path:
-    return index_path().with_suffix(".lock")
-
-
-def hash_kept(index: Index, path: Path) -> Hashed | None:
-    """Return the SHA-256 that was computed of a file, None when it was not or the file has changed since."""
+def find_hash(index: Index, path: Path) -> FileHash | None:
+    """Return the stored hash of a file; None if there is none or the file has changed since."""
     try:
         stat = path.stat()
     except OSError:
@@ -138,26 +139,26 @@ def hash_kept(index: Index, path: Path) -> Hashed | None:
     return kept if kept and (kept.bytes, kept.modified_ns) == (stat.st_size, stat.st_mtime_ns) else None
 
 
-def keep_hash(path: Path, sha256: str, stat: os.stat_result) -> None:
-    """Remember a SHA-256 that was just computed of what `stat` told before, so that a change meanwhile shows.
+def store_hash(path: Path, sha256: str, stat: os.stat_result) -> None:
+    """Store the SHA-256 of a file. `stat` must be from before hashing, so that a change meanwhile is noticed.
 
     Raises OSError.
     """
-    new = Hashed(
+    new = FileHash(
         path=path, bytes=stat.st_size, modified_ns=stat.st_mtime_ns, sha256=sha256, verified_s=round(time.time(), 3)
     )
-    with changed_index() as index:
+    with edit_index() as index:
         index.hashes[:] = [*(each for each in index.hashes if each.path != path), new]
 
 
-def keep_record(record: Record) -> None:
-    """Put a record in, in place of one for the same file. Raises OSError."""
-    with changed_index() as index:
+def store_record(record: Record) -> None:
+    """Store a record, replacing one for the same file. Raises OSError."""
+    with edit_index() as index:
         index.records[:] = [*(each for each in index.records if each.path != record.path), record]
 
 
-def forget(paths: tuple[Path, ...]) -> None:
-    """Take out what is kept of files. Raises OSError."""
-    with changed_index() as index:
+def remove_from_index(paths: tuple[Path, ...]) -> None:
+    """Remove the records and hashes of files. Raises OSError."""
+    with edit_index() as index:
         index.records[:] = [each for each in index.records if each.path not in paths]
         index.hashes[:] = [each for each in index.hashes if each.path not in paths]

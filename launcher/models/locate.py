@@ -1,74 +1,115 @@
-"""Where a model is that the user names in place of a file: by its id in the catalogue, or as a file on the hub."""
+"""Resolves a model that the user names (catalogue ID, file on the hub, or path) to its local files."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.base.errors import ModelBroken, ModelMissing, ModelUnknown
-from launcher.base.paths import expanded
+from launcher.base.errors import ModelBroken, ModelMissing, ModelUnexpected, ModelUnknown
+from launcher.base.messages import message
+from launcher.base.paths import expand_user
 from launcher.fetch.hub import HubFile, is_hub_file
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
-from launcher.models.library import LocalModel, Place, State, damaged, find, find_file, of_catalogue
-from launcher.models.wanted import named_model
+from launcher.models.download_target import find_catalogue_model
+from launcher.models.file_entry import describe_file
+from launcher.models.gguf import read_model
+from launcher.models.library import (
+    LocalModel,
+    Place,
+    State,
+    describe_mismatch,
+    find_catalogue_file,
+    find_damaged,
+    find_entry,
+    find_file,
+    find_local_model,
+    find_misnamed,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A model that is named: what the catalogue has of it, and where it is here; `local` is None when it is not.
+class NamedModel:
+    """A model named by catalogue ID or hub file, with its catalogue entry and its local files.
 
-    `command` is what gets it.
+    `local` is None if it is not on this machine. `command` downloads it. `misnamed` is a local file with its name that
+    is another model, and the difference in words.
     """
 
     entry: ModelEntry | None
     file: ModelFile | None
     local: LocalModel | None
     command: str
+    misnamed: tuple[Path, str] | None = None
 
     @property
     def path(self) -> Path:
-        """Its first file. Raises ModelMissing when it is not here, ModelBroken when it is known to be damaged."""
+        """The first local file.
+
+        Raises ModelMissing if it is not on this machine, ModelUnexpected if another model has its name, and ModelBroken
+        if it is known to be damaged.
+        """
         if self.local is None:
             what = self.command.removeprefix("mtp-launcher pull ")
-            raise ModelMissing(f"{what} is not on this machine yet.", f"Get it first: `{self.command}`.", wanted=what)
+            if self.misnamed is not None:
+                other, differs = self.misnamed
+                raise ModelUnexpected(
+                    message("{other} is not {what}: {differs}.", other=other, what=what, differs=differs),
+                    message("`{command}` gets the right one. This one is served by its path.", command=self.command),
+                    path=str(other),
+                    wanted=what,
+                )
+            raise ModelMissing(
+                message("{what} is not on this machine yet.", what=what),
+                message("Get it first: `{command}`.", window="Download it first, on Models.", command=self.command),
+                wanted=what,
+            )
         if self.local.state is State.DAMAGED:
-            raise _broken(self.local, self.command)
+            raise _damage_error(self.local, self.command)
         return self.local.path
 
 
 def refuse_damaged(path: Path) -> None:
-    """Raise ModelBroken when a file is known to be damaged."""
-    local = damaged(path.absolute())
+    """Raise ModelBroken if a file is known to be damaged."""
+    local = find_damaged(path.absolute())
     if local is not None:
         record = local.record
-        raise _broken(local, f"mtp-launcher pull {record.words}" if record.repo else "get it again")
+        raise _damage_error(local, f"mtp-launcher pull {record.label}" if record.repo else "get it again")
 
 
-def _broken(local: LocalModel, command: str) -> ModelBroken:
+def _damage_error(local: LocalModel, command: str) -> ModelBroken:
     path = local.path
     remove = f"`mtp-launcher models remove {path}`"
     if local.place is Place.CACHE:
         remove = "Delete it in the cache where it lies"
     return ModelBroken(
-        f"{path} is damaged: its SHA-256 is not what it should be.",
-        f"{remove}, then {f'`{command}`' if command.startswith('mtp-launcher') else command}.",
+        message("{path} is damaged: its SHA-256 is not what it should be.", path=path),
+        message(
+            "{remove}, then {command}.",
+            remove=remove,
+            command=(f"`{command}`" if command.startswith("mtp-launcher") else command),
+        ),
         path=str(path),
     )
 
 
-def locate(text: str, catalogue: Catalogue) -> Named | None:
-    """Return what `text` names as ID[:QUANT] or OWNER/NAME:FILE; None when it is a path.
+def find_named(text: str, catalogue: Catalogue) -> NamedModel | None:
+    """Resolve ID[:QUANT] or OWNER/NAME:FILE to a model; return None if `text` is a path.
 
-    Raises ModelUnknown for a model of the catalogue that has no such file, and for an id that is nearly right;
+    Raises ModelUnknown for an ID that resembles a known one, or a quantisation that the model does not have;
     ModelBroken for the path of a file that is known to be damaged.
     """
-    if expanded(text).exists():
-        refuse_damaged(expanded(text))
+    if expand_user(text).exists():
+        refuse_damaged(expand_user(text))
         return None
     if is_hub_file(text):
         file = HubFile.parse(text)
-        entry, its = of_catalogue(catalogue, file.repo, file.path)
-        return Named(entry, its, find_file(file.repo, file.path), f"mtp-launcher pull {text}")
+        entry, its = find_catalogue_file(catalogue, file.repo, file.path)
+        local = find_file(file.repo, file.path)
+        command = f"mtp-launcher pull {text}"
+        differs = describe_mismatch(entry, its, local.record.paths) if entry and its and local else ""
+        if local is not None and differs:
+            return NamedModel(entry, its, None, command, (local.path, differs))
+        return NamedModel(entry, its, local, command)
     try:
-        named = named_model(text, catalogue)
+        named = find_catalogue_model(text, catalogue)
     except ModelUnknown as error:
         if not error.facts.get("near", True):
             return None
@@ -76,7 +117,71 @@ def locate(text: str, catalogue: Catalogue) -> Named | None:
     if named is None:
         return None
     entry, its = named
-    local = find(entry, its.quant if its else None)
-    if local is not None:
-        its = entry.file(local.record.quant or "") or its
-    return Named(entry, its, local, f"mtp-launcher pull {text}")
+    quant = its.quant if its else None
+    local = find_local_model(entry, quant)
+    if local is None:
+        return _missing_model(entry, its, quant, text)
+    its = entry.file(local.record.quant or "") or its
+    return NamedModel(entry, its, local, f"mtp-launcher pull {text}")
+
+
+def _missing_model(entry: ModelEntry, file: ModelFile | None, quant: str | None, text: str) -> NamedModel:
+    """Return a Named without local files, with any other model that has its name."""
+    other = find_misnamed(entry, quant)
+    return NamedModel(entry, file, None, f"mtp-launcher pull {text}", (other[0].path, other[1]) if other else None)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSelection:
+    """A model to plan or start.
+
+    `catalogue` contains its `entry`; for a file outside the catalogue, an entry made from its header and nothing else.
+    `file` is the named file, else the local one, and `path` its local path. If it is not on this machine, `path` is
+    None and `named.path` raises the reason.
+    """
+
+    catalogue: Catalogue
+    entry: ModelEntry
+    file: ModelFile | None
+    path: Path | None
+    named: NamedModel | None = None
+    names_file: bool = True
+
+    @property
+    def local_path(self) -> Path:
+        """The first local file. Raises the errors of Named.path."""
+        if self.path is not None:
+            return self.path
+        if self.named is not None:
+            return self.named.path
+        raise ModelMissing(
+            message("{id} is not on this machine.", id=self.entry.id),
+            message("`mtp-launcher models list` shows what is."),
+        )
+
+
+def select_model(text: str, catalogue: Catalogue) -> ModelSelection:
+    """Resolve ID[:QUANT], a local OWNER/NAME:FILE, or the path of a file to a model.
+
+    Raises the errors of `find_named`, ModelUnknown for an unknown name, ModelBroken for a file that is known to be
+    damaged, and ModelMissing or ModelBroken for one that cannot be read.
+    """
+    named = find_named(text, catalogue)
+    if named is not None and named.entry is not None:
+        path = named.path if named.local else None
+        return ModelSelection(catalogue, named.entry, named.file, path, named, ":" in text)
+    if named is None and not expand_user(text).exists() and not text.lower().endswith(".gguf"):
+        catalogue.find(text)  # raises ModelUnknown, with similar ids
+    return select_file(named.path if named else expand_user(text), catalogue)
+
+
+def select_file(path: Path, catalogue: Catalogue) -> ModelSelection:
+    """Return the model of a file: that of the catalogue, else one described by its header.
+
+    Raises ModelMissing or ModelBroken.
+    """
+    found = find_entry(catalogue, path)
+    if found is not None:
+        return ModelSelection(catalogue, *found, path)
+    entry = describe_file(read_model(path))
+    return ModelSelection(Catalogue((entry,)), entry, entry.files[0], path)

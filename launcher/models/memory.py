@@ -1,11 +1,16 @@
-"""The memory that a model takes, by part: pure arithmetic from its geometry, its weights and the settings."""
+"""The memory estimate of a model, by part: pure arithmetic on its geometry, its weights and the server settings."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from difflib import get_close_matches
+from itertools import accumulate
 from types import MappingProxyType
 
 from launcher.base.errors import BadOption
-from launcher.models.compute import (
+from launcher.base.messages import join_messages, message
+from launcher.models.compute_buffers import (
     Backend,
     ComputeSetting,
     compute_buffers,
@@ -13,27 +18,22 @@ from launcher.models.compute import (
     padded_context,
     window_cells,
 )
+from launcher.models.compute_graph import ASSISTANT, attention_interval
 from launcher.models.geometry import Geometry
-from launcher.models.graphs import interval
-from launcher.models.split import by_gpu
-from launcher.models.styles import ASSISTANT
+from launcher.models.server_settings import ROWS, ServerSettings
 from launcher.models.weights import Weights
 
 _MIB = 2**20
 _F32 = 4
 ENCODER_MIB = 500
-"""Buffers of the vision encoder: a guess between 300 and 700 MiB, nobody has published a measurement."""
-_CHECKPOINTS = 32
-"""Context checkpoints that a slot keeps in host memory (--ctx-checkpoints, common/arg.cpp)."""
-_PROMPT_CACHE_MIB = 8_192
-"""The most that cached prompts take of host memory (--cache-ram)."""
+"""Buffers of the vision encoder, in MiB: a guess between 300 and 700, since no measurement is published."""
 
 _NGRAM_OUTPUTS = 49
-"""Rows of logits of a slot that drafts repeats: a token and the 48 that follow (--spec-ngram-mod-n-min)."""
+"""Rows of logits per slot with n-gram drafts: one token and the up to 48 drafted ones (--spec-ngram-mod-n-min)."""
 
 KV_TYPES: Mapping[str, tuple[int, int]] = MappingProxyType(
     {
-        # Elements and bytes of a block (ggml-common.h). iq4_nl is left out: CUDA's flash attention refuses it.
+        # Elements and bytes of a block (ggml-common.h). iq4_nl is missing: CUDA's flash attention refuses it.
         "f32": (1, 4),
         "f16": (1, 2),
         "bf16": (1, 2),
@@ -44,12 +44,14 @@ KV_TYPES: Mapping[str, tuple[int, int]] = MappingProxyType(
         "q4_0": (32, 18),
     }
 )
+_NOT_OFFERED = frozenset({"iq4_nl"})
+"""KV cache types that llama.cpp accepts as an argument but then refuses: ggml-cuda/fattn.cu has no kernel for them."""
 OVERHEAD_MIB: Mapping[str, int] = MappingProxyType(
     {
-        # What a process holds on the device beside llama.cpp's buffers. CUDA: 284 MiB on an L4, 331 on an A30 (peaks
-        # of qiip's logs, b10964, less the sum of the buffers). Of Vulkan and ROCm one GPU each lets it be inferred: 200
-        # (Radeon R9700) and 600 to 670 with whatever else was there (RX 7900 XTX); CUDA's stands in (docs/accuracy.md).
-        # On the processor: 249 MB resident before any weights are read, measured here.
+        # Memory of a process on the device beside llama.cpp's buffers. CUDA: 284 MiB on an L4, 331 on an A30 (peaks in
+        # qiip's logs, b10964, minus the sum of the buffers). For Vulkan and ROCm it can be inferred from one GPU each:
+        # 200 MiB (Radeon R9700), and 600 to 670 including unknown other use (RX 7900 XTX); so CUDA's figure is used
+        # (docs/accuracy.md). Processor: 249 MB resident before any weights are read, measured on our own machine.
         "cuda": 330,
         "rocm": 330,
         "vulkan": 330,
@@ -60,14 +62,12 @@ OVERHEAD_MIB: Mapping[str, int] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """How a model is run, as far as memory follows from it.
+class PlanSettings(ServerSettings):
+    """Server settings for a memory estimate: those that memory depends on are not None. With facts of the machine.
 
-    `context` is the total of all slots, in tokens, `kv` the type of keys and values alike, `draft` the draft length (0
-    is off), `n_cpu_moe` how many layers' routed experts stay on the host, `gpus` over how many GPUs the layers are
-    split, `gpu_free_mib` what each of these has free (alike where it is empty), `mmproj_bytes` a vision projector's
-    file on the GPU, `draft_model_bytes` a draft that lies in a file of its own. With `ngrams` drafts are repeats of
-    earlier text: `draft` then only says that there are some.
+    `gpus` is the number of GPUs that the layers are split over, `gpu_free_mib` the free MiB of each (empty: all alike).
+    `mmproj_bytes` is the size of a vision projector on the GPU, `draft_model_bytes` that of a draft model in a separate
+    file. With `ngrams`, drafts are repeats of earlier text; any `draft` above 0 then just means that drafting is on.
     """
 
     context: int
@@ -76,6 +76,7 @@ class Setting:
     ubatch: int = 512
     slots: int = 1
     n_cpu_moe: int = 0
+    _: KW_ONLY
     backend: Backend = "cuda"
     gpus: int = 1
     gpu_free_mib: tuple[int, ...] = ()
@@ -83,18 +84,42 @@ class Setting:
     draft_model_bytes: int = 0
     ngrams: bool = False
 
-    def check(self) -> None:
-        """Raise BadOption for a value that no engine takes."""
-        if self.kv not in KV_TYPES:
-            raise BadOption(f"There is no KV cache type {self.kv!r}.", f"Choose one of {', '.join(KV_TYPES)}.")
+    @property
+    def streams(self) -> int:
+        """Number of parts of the KV cache: one per slot, or a single one if the slots share it."""
+        return 1 if self.kv_unified else self.slots
+
+    @property
+    def slot_context(self) -> int:
+        """Tokens that one slot can hold: its part of the context, or all of it if the slots share one KV cache."""
+        return self.context // self.streams
+
+
+def check_kv(kv: str, offered: Collection[str] = tuple(KV_TYPES), *, engine: str | None = None) -> None:
+    """Raise BadOption unless `kv` is one of the `offered` KV cache types (those of `engine`, if it is given)."""
+    usable = [each for each in offered if each not in _NOT_OFFERED]
+    if kv in usable:
+        return
+    choose = message("Choose one of {usable}.", usable=", ".join(usable))
+    if kv in _NOT_OFFERED:
+        refused = message("The KV cache type {kv} cannot be used: flash attention on CUDA refuses it.", kv=kv)
+        raise BadOption(refused, join_messages(message("q4_0 takes as much memory."), choose), option="--kv")
+    near = get_close_matches(kv.lower(), usable, n=1)
+    raise BadOption(
+        message('The engine {engine} has no KV cache type "{kv}".', engine=engine, kv=kv)
+        if engine
+        else message('There is no KV cache type "{kv}".', kv=kv),
+        join_messages(message("Did you mean {near}?", near=near[0]) if near else None, choose),
+        option="--kv",
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """Bytes by part, of the GPU's memory (of the host's on the cpu backend).
+class MemoryParts:
+    """Bytes by part: of GPU memory, or of host memory on the cpu backend.
 
-    `staging` is what copies of the host's experts add to the target's compute buffer; those of the head's are in
-    `draft_compute`.
+    `staging` is the growth of the target's compute buffer for copies of experts on the host (the head's is part of
+    `draft_compute`). `caches` is memory set directly by server settings, counted in full.
     """
 
     weights: int
@@ -106,50 +131,56 @@ class Parts:
     staging: int
     overhead: int
     mmproj: int
+    caches: int = 0
 
     @property
     def total(self) -> int:
-        """Their sum."""
+        """Sum of all parts, in bytes."""
         return sum(self.as_dict().values())
 
     def as_dict(self) -> dict[str, int]:
-        """Return the parts by name, in the order of the table."""
+        """Return the bytes by name of the part, in the order in which they are shown."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class HostParts:
-    """Bytes of host memory: at the start, and what the engine may add while it runs."""
+    """Bytes of host memory: at the start, and the most that the engine may add while it runs.
+
+    `checkpoint` is the size of one context checkpoint of one slot.
+    """
 
     weights: int
     compute: int
     checkpoints_most: int
     prompt_cache_most: int
+    checkpoint: int = 0
 
     @property
     def at_start(self) -> int:
-        """What is needed before the first request."""
+        """Bytes needed before the first request."""
         return self.weights + self.compute
 
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    """A draft in a file of its own, as its header states it."""
+    """A draft model in a separate file, as read from its header."""
 
     geometry: Geometry
     weights: Weights
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """What a setting takes, `by_gpu` in bytes of each.
+class MemoryEstimate:
+    """The memory estimate of a setting.
 
-    `weights_exact` when the weights were read from a header, `compute_exact` when the graph is known for the backend,
-    `drafts_counted` when a draft in a file of its own is counted with its cache and buffers.
+    `by_gpu` has the bytes of each GPU. `weights_exact`: the weights were read from a header. `compute_exact`: the
+    compute graph is known for the backend. `drafts_counted`: a draft model in a separate file is counted with its KV
+    cache and buffers.
     """
 
-    setting: Setting
-    parts: Parts
+    setting: PlanSettings
+    parts: MemoryParts
     host: HostParts
     by_gpu: tuple[int, ...]
     weights_exact: bool
@@ -157,36 +188,38 @@ class Estimate:
     drafts_counted: bool
 
     @property
-    def needed(self) -> int:
-        """Bytes that all GPUs together must have free so that each has its share: of one GPU the total."""
+    def needed_bytes(self) -> int:
+        """Bytes that must be free on all GPUs together so that each share fits; with one GPU the total."""
         free = _free_bytes(self.setting, len(self.by_gpu))
         return sum(free) + len(free) * max(need - have for need, have in zip(self.by_gpu, free, strict=True))
 
     @property
-    def fullest(self) -> int:
-        """Which GPU, from 0, has the least left."""
+    def fullest_gpu(self) -> int:
+        """Index of the GPU with the least memory left, from 0."""
         free = _free_bytes(self.setting, len(self.by_gpu))
         return max(range(len(free)), key=lambda gpu: self.by_gpu[gpu] - free[gpu])
 
     @property
     def exact(self) -> bool:
-        """Whether no part of it is a guess."""
+        """Whether no part is a guess."""
         return self.weights_exact and self.compute_exact
 
 
-def _free_bytes(setting: Setting, gpus: int) -> tuple[int, ...]:
-    """What each GPU has free; 0 of each where they are alike: then only the fullest matters."""
+def _free_bytes(setting: PlanSettings, gpus: int) -> tuple[int, ...]:
+    """Return the free bytes of each GPU, or 0 for each if that is unknown: then only the fullest GPU matters."""
     known = setting.gpu_free_mib if len(setting.gpu_free_mib) == gpus else ()
     return tuple(free * _MIB for free in known) or (0,) * gpus
 
 
-def estimate(geometry: Geometry, weights: Weights, setting: Setting, draft: DraftModel | None = None) -> Estimate:
-    """Return the memory that `setting` takes of all GPUs together, with flash attention on and all layers on them.
+def estimate_memory(
+    geometry: Geometry, weights: Weights, setting: PlanSettings, draft: DraftModel | None = None
+) -> MemoryEstimate:
+    """Estimate the memory of `setting`, with flash attention on and all layers on the GPUs.
 
-    `draft` is the draft in a file of its own where its header is known; else its file's size stands for its weights,
-    and its cache and buffers are not counted. Raises BadOption for a KV cache type that does not exist.
+    `draft` is the separate draft model if its header was read; otherwise its file size counts as its weights, and its
+    KV cache and buffers are not counted. Raises BadOption for an unknown KV cache type.
     """
-    setting.check()
+    check_kv(setting.kv)
     mtp = setting.draft > 0 and geometry.mtp_layers > 0 and not setting.ngrams
     on_cpu = setting.backend == "cpu"
     gpus = 1 if on_cpu else setting.gpus
@@ -204,77 +237,96 @@ def estimate(geometry: Geometry, weights: Weights, setting: Setting, draft: Draf
         expert_bytes=tuple(block.matrices for block in (weights.blocks + weights.heads)[:moved]),
         devices=gpus,
         outputs=_NGRAM_OUTPUTS if setting.ngrams and setting.draft else 0,
+        unified=bool(setting.kv_unified),
     )
     compute = compute_buffers(geometry, asked)
     beside = draft if setting.draft_model_bytes else None
     of_draft = draft_model_buffers(beside.geometry, geometry, asked) if beside else None
     head = sum(share for _, share in compute.by_device) - compute.draft if compute.staging else 0
+    head = min(head, compute.staging)  # the target's own may shrink, where copies replace larger results
     checkpoint = recurrent_bytes(geometry, slots=1, draft=0)
-    parts = Parts(
+    parts = MemoryParts(
         weights=device + (host - weights.shared if on_cpu else 0) + _draft_weights(beside, setting, on_cpu),
         kv=kv_bytes(geometry, setting),
         recurrent=recurrent_bytes(geometry, slots=setting.slots, draft=setting.draft if mtp else 0),
         draft_kv=(draft_kv_bytes(geometry, setting) if mtp else 0)
-        + (_own_kv(beside.geometry, setting) if beside else 0),
+        + (_draft_model_kv_bytes(beside.geometry, setting) if beside else 0),
         compute=compute.target,
         draft_compute=compute.draft + head + (of_draft.draft if of_draft else 0),
         staging=compute.staging - head,
         overhead=gpus * OVERHEAD_MIB[setting.backend] * _MIB,
         mmproj=setting.mmproj_bytes + (ENCODER_MIB * _MIB if setting.mmproj_bytes else 0),
+        caches=0
+        if on_cpu
+        else sum((row.value_in(setting) or 0) * _MIB for row in ROWS.values() if row.memory == "gpu_mib"),
     )
     host_parts = HostParts(
         weights=0 if on_cpu else host,
         compute=compute.target_host + compute.draft_host + (of_draft.draft_host if of_draft else 0),
-        checkpoints_most=_CHECKPOINTS * setting.slots * checkpoint,
-        prompt_cache_most=_PROMPT_CACHE_MIB * _MIB,
+        checkpoints_most=effective_value("ctx_checkpoints", setting.ctx_checkpoints) * setting.slots * checkpoint,
+        prompt_cache_most=effective_value("cache_ram", setting.cache_ram) * _MIB,
+        checkpoint=checkpoint,
     )
     buffers_known = compute.exact and (of_draft.exact if of_draft else not setting.draft_model_bytes)
+    buffers_known = buffers_known and setting.split_mode in (None, "layer")
     blocks = [
         block.rest + (0 if at < moved else block.experts) + cache
-        for at, (block, cache) in enumerate(zip(weights.blocks, _caches(geometry, setting, parts), strict=True))
+        for at, (block, cache) in enumerate(zip(weights.blocks, _layer_caches(geometry, setting, parts), strict=True))
     ]
     buffers = [parts.overhead // gpus + share for share, _ in compute.by_device] if gpus > 1 else [0]
-    free = setting.gpu_free_mib if len(setting.gpu_free_mib) == gpus else (1,) * gpus
-    shares = by_gpu(blocks, geometry.mtp_layers, buffers, free, parts.total)
-    return Estimate(
+    buffers[0] += parts.caches if gpus > 1 else 0  # llama.cpp keeps them on the first GPU
+    free = _given_shares(setting.tensor_split, gpus) or setting.gpu_free_mib
+    free = free if len(free) == gpus else (1,) * gpus
+    shares = split_by_gpu(blocks, geometry.mtp_layers, buffers, free, parts.total)
+    return MemoryEstimate(
         setting, parts, host_parts, shares, weights.exact, buffers_known, drafts_counted=of_draft is not None
     )
 
 
-def kv_bytes(geometry: Geometry, setting: Setting) -> int:
-    """Return the bytes of the target's KV cache: each layer of attention, each cell, keys and values.
+def effective_value(name: str, value: int | None) -> int:
+    """Return the value of a numeric server setting, with llama-server's default for None."""
+    return int(ROWS[name].usual or 0) if value is None else value
 
-    Source: src/llama-kv-cache.cpp; a slot's cells are padded to 256 (src/llama-context.cpp). Layers with a sliding
-    window hold its cells only.
+
+def _given_shares(tensor_split: str | None, gpus: int) -> tuple[int, ...]:
+    shares = tuple(round(float(share) * 1_000) for share in (tensor_split or "").split(",") if share)
+    return shares if len(shares) == gpus else ()
+
+
+def kv_bytes(geometry: Geometry, setting: PlanSettings) -> int:
+    """Return the bytes of the target's KV cache: keys and values of each cell in each attention layer.
+
+    Source: src/llama-kv-cache.cpp; a slot's cells are padded to a multiple of 256 (src/llama-context.cpp). Layers with
+    a sliding window only have the cells of that window.
     """
     layers, (whole, sliding) = geometry.attention_layers - geometry.window_layers, _kv_of_layer(geometry, setting)
     return layers * whole + geometry.window_layers * sliding
 
 
-def _kv_of_layer(geometry: Geometry, setting: Setting) -> tuple[int, int]:
-    """Bytes of one layer's KV cache for all slots: without a sliding window, and with one."""
+def _kv_of_layer(geometry: Geometry, setting: PlanSettings) -> tuple[int, int]:
+    """Return the bytes of one layer's KV cache for all slots: of a layer with full attention, and of a windowed one."""
     per_block, block_bytes = KV_TYPES[setting.kv]
 
     def cell(heads: int, key_length: int, value_length: int) -> int:
         return sum(heads * length // per_block * block_bytes for length in (key_length, value_length))
 
-    cells = padded_context(setting.context, setting.slots)
+    cells = padded_context(setting.context, setting.streams)
     window = window_cells(geometry, cells, setting.ubatch)
     whole = cell(geometry.kv_heads, geometry.key_length, geometry.value_length)
     sliding = cell(geometry.window_kv_heads, geometry.window_key_length, geometry.window_value_length)
-    return setting.slots * cells * whole, setting.slots * window * sliding
+    return setting.streams * cells * whole, setting.streams * window * sliding
 
 
-def _caches(geometry: Geometry, setting: Setting, parts: Parts) -> list[int]:
-    """Bytes of each trunk layer's KV cache or recurrent state."""
+def _layer_caches(geometry: Geometry, setting: PlanSettings, parts: MemoryParts) -> list[int]:
+    """Return the bytes of the KV cache or recurrent state of each trunk layer."""
     whole, sliding = _kv_of_layer(geometry, setting)
     other = sliding if geometry.window_layers else parts.recurrent // max(geometry.recurrent_layers, 1)
-    every = interval(geometry)
+    every = attention_interval(geometry)
     return [other if (layer + 1) % every else whole for layer in range(geometry.layers)]
 
 
 def recurrent_bytes(geometry: Geometry, *, slots: int, draft: int) -> int:
-    """Return the bytes of the recurrent states: convolution and delta state in f32, 1 + `draft` copies a slot.
+    """Return the bytes of the recurrent states: convolution and delta state in f32, 1 + `draft` copies per slot.
 
     Source: src/llama-memory-recurrent.cpp, n_rows = mem_size * (1 + n_rs_seq), where n_rs_seq is the draft length.
     """
@@ -283,23 +335,48 @@ def recurrent_bytes(geometry: Geometry, *, slots: int, draft: int) -> int:
     return geometry.recurrent_layers * (geometry.conv_state + geometry.delta_state) * _F32 * slots * (1 + draft)
 
 
-def draft_kv_bytes(geometry: Geometry, setting: Setting) -> int:
-    """Return the bytes of the MTP head's own KV cache: as many cells as the target's, always f16 as we start it.
+def draft_kv_bytes(geometry: Geometry, setting: PlanSettings) -> int:
+    """Return the bytes of the MTP head's KV cache: as many cells as the target's, in f16 since we set no other type.
 
     Source: common/speculative.cpp; --spec-draft-type-k and -v default to f16.
     """
     width = geometry.kv_heads * (geometry.key_length + geometry.value_length)
-    cells = padded_context(setting.context, setting.slots) * setting.slots
+    cells = padded_context(setting.context, setting.streams) * setting.streams
     return geometry.mtp_layers * cells * width * KV_TYPES["f16"][1]
 
 
-def _own_kv(draft: Geometry, setting: Setting) -> int:
-    """Bytes of the KV cache of a draft in a file of its own; Gemma 4's uses its target's."""
+def _draft_model_kv_bytes(draft: Geometry, setting: PlanSettings) -> int:
+    """Return the bytes of a separate draft model's KV cache; 0 for Gemma 4's assistant, which reads its target's."""
     return 0 if draft.architecture == ASSISTANT else kv_bytes(draft, replace(setting, kv="f16"))
 
 
-def _draft_weights(draft: DraftModel | None, setting: Setting, on_cpu: bool) -> int:
-    """Bytes of such a draft beside the target; all its file while its header is not known."""
+def _draft_weights(draft: DraftModel | None, setting: PlanSettings, on_cpu: bool) -> int:
+    """Return the bytes of a separate draft model's weights; its file size if its header was not read."""
     if draft is None or on_cpu:
         return setting.draft_model_bytes
     return draft.weights.on_device(0, mtp=False)
+
+
+def split_layers(count: int, free: Sequence[int]) -> tuple[int, ...]:
+    """Return how many of `count` layers each GPU gets: in order, in proportion to `free`.
+
+    The output counts as one more layer. Source: src/llama-model.cpp, load_tensors: upper_bound over the sums.
+    """
+    sums = list(accumulate(free if sum(free) else [1] * len(free)))
+    owners = Counter(bisect_right(sums, layer * sums[-1] / (count + 1)) for layer in range(count))
+    return tuple(owners[gpu] for gpu in range(len(free)))
+
+
+def split_by_gpu(
+    blocks: Sequence[int], heads: int, buffers: Sequence[int], free: Sequence[int], total: int
+) -> tuple[int, ...]:
+    """Return the share of each GPU in `total`, in bytes, as llama.cpp splits the layers.
+
+    `blocks` has the bytes of each trunk layer with its cache, `heads` is the number of MTP layers after them, `buffers`
+    has the other bytes on each GPU, `free` the weights of the split. The last GPU has the rest: output, heads, drafts.
+    """
+    begin, first = 0, []
+    for count, beside in list(zip(split_layers(len(blocks) + heads, free), buffers, strict=True))[:-1]:
+        first.append(sum(blocks[begin : begin + count]) + beside)
+        begin += count
+    return (*first, total - sum(first))

@@ -1,40 +1,53 @@
-"""Plans: which file of which model to run how on a machine, whether it fits, and why."""
+"""Plans: a model file with server settings and a memory estimate for one machine, with the reasons for them."""
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import Enum
 
-from launcher.base.errors import BadOption, ModelHasNoHead, ModelUnknown
-from launcher.base.words import part
+from launcher.base.errors import BadOption, ModelUnknown
+from launcher.base.messages import join_messages, message
 from launcher.models.catalogue import SPECULATION, Catalogue, CompanionFile, ModelEntry, ModelFile
-from launcher.models.cautions import cautions_for, host_need_mib
-from launcher.models.fitting import Fitted, fit
-from launcher.models.header_summary import draft_of, known_of
-from launcher.models.limits import check_kv, check_limits
-from launcher.models.memory import Estimate, Setting, estimate
+from launcher.models.fitting import (
+    CONTEXT_WITHOUT_GPU,
+    CONTEXTS,
+    LEAST_CONTEXT,
+    FitResult,
+    choose_host_limits,
+    fit_longest_context,
+    fit_settings,
+    host_need_mib,
+    overfills_host,
+)
+from launcher.models.geometry import read_geometry
+from launcher.models.gguf import GgufModel
+from launcher.models.header_summary import apply_header, read_draft_model
+from launcher.models.limits import no_head_error
+from launcher.models.memory import MemoryEstimate, PlanSettings, check_kv, estimate_memory
+from launcher.models.plan_reasons import explain_plan, list_cautions
 from launcher.models.preset import Intent, Mark, Measurement, Preset
-from launcher.models.reasons import rank_reason, reasons_for
+from launcher.models.server_settings import ServerSettings, check_settings, to_fields
 from launcher.models.situation import Situation
-from launcher.models.speed import nearest, roofline
-from launcher.models.weights import Weights
+from launcher.models.speed import bandwidth_limit, nearest_measurements
+from launcher.models.weights import Weights, read_weights
 
 _MIB = 2**20
 _OLD_CLASSES = 1.05
-"""A card of 23.98 GiB counts as one of 24 GB."""
+"""Tolerance of a card's nominal size: 23.98 GiB count as 24 GB."""
 _DEMO = "demo"
-"""The model that is planned only when it is asked for."""
-_CONTEXT_WITHOUT_GPU = 32_768
-"""A processor would read a longer one for many minutes."""
+"""Id of the demo model, which is planned only when the user names it."""
+_OPEN_INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality")
+"""Intents of settings that are computed for a model without presets."""
 _LEAST_HOST_GB, _AVAILABLE = 24, 0.7
-"""A preset for less host memory than the first is never left out; of a computer's memory this share is available."""
+"""Presets that need at most the first (GB of host memory) are never left out; the second is the share of a computer's
+memory that is taken to be available."""
 _LIKE_CARD = 1.034
-"""Free memory over the nominal size of the card that has as much: the inverse of what is usable of it."""
+"""Nominal size of a card over its usable memory, to find the card that has as much memory as is free here."""
 
 
 class Status(Enum):
-    """How a plan fits. TIGHT: it fits, but the margin does not stay free. OFFLOADS: experts lie in host memory."""
+    """The fit of a plan. TIGHT: it fits, but leaves less free than the margin. OFFLOADS: experts are in host memory."""
 
     FITS = "FITS"
     TIGHT = "TIGHT"
@@ -43,47 +56,34 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a user asks for; None leaves the choice to us. `draft` 0 is MTP off, `vision` asks for a projector."""
+class PlanCriteria(ServerSettings):
+    """The criteria of the user for plans. Server settings that are None are chosen by the plan.
+
+    `vision` adds the model's vision projector; `mmproj_bytes` is the size of a projector file that the user named.
+    """
 
     model: str | None = None
     intent: Intent = "balanced"
     quant: str | None = None
-    context: int | None = None
-    kv: str | None = None
-    draft: int | None = None
-    ubatch: int | None = None
-    n_cpu_moe: int | None = None
-    slots: int | None = None
     vision: bool = False
-
-    def overrides(self) -> dict[str, int | str]:
-        """Return the fields of a Setting that the user has fixed."""
-        chosen: Mapping[str, int | str | None] = {
-            "context": self.context,
-            "kv": self.kv,
-            "draft": self.draft,
-            "ubatch": self.ubatch,
-            "n_cpu_moe": self.n_cpu_moe,
-            "slots": self.slots,
-        }
-        return {name: value for name, value in chosen.items() if value is not None}
+    mmproj_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way to run a model on a machine: MiB for memory, tokens per second for limits.
+    """One way to run a model on a machine. Memory is in MiB.
 
-    The limits are those of passes of one token, at an empty context and at a full one.
-    `reasons` say why it is as it is, `cautions` what it costs or risks, `evidence` what was measured nearest to it.
-    `host_short` when the host is known to have too little memory for what stays there.
+    `limit_t_s` and `limit_full_t_s` are the upper limits without drafts, in tokens per second, at an empty and at a
+    full context. `reasons` explain the choices, `cautions` name costs and risks, `evidence` has the nearest published
+    measurements. `host_short`: host memory is known to be too small for the part that stays there. `host_overfull`: the
+    memory that a server adds on the host while it runs may be too much.
     """
 
     entry: ModelEntry
     file: ModelFile
-    setting: Setting
+    setting: PlanSettings
     status: Status
-    estimate: Estimate
+    estimate: MemoryEstimate
     free_mib: int
     margin_mib: int
     mark: Mark
@@ -93,20 +93,21 @@ class Plan:
     limit_t_s: float | None
     limit_full_t_s: float | None
     host_short: bool = False
+    host_overfull: bool = False
 
     @property
     def required_mib(self) -> int:
-        """What it takes of the GPU's memory, in whole MiB."""
+        """GPU memory that it takes, in MiB, rounded up."""
         return -(-self.estimate.parts.total // _MIB)
 
     @property
     def needed_mib(self) -> int:
-        """What must be free in all: over several GPUs more than it takes, for their shares are not alike."""
-        return -(-self.estimate.needed // _MIB)
+        """Memory that must be free, in MiB: more than it takes if several GPUs have unequal shares."""
+        return -(-self.estimate.needed_bytes // _MIB)
 
     @property
     def group(self) -> int:
-        """0 for a plan to propose, 1 for one that may fail when other programs ask for memory, 2 for one too big."""
+        """Rank: 0 for a safe plan, 1 for one that may fail if other programs take memory, 2 for one that is too big."""
         if self.status is Status.TOO_BIG:
             return 2
         tight = self.free_mib - self.needed_mib < self.margin_mib // 2
@@ -114,10 +115,10 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Unplanned:
-    """What there is no plan for because something is not known; `quant` is None when that is true of all files.
+class UnplannedFile:
+    """A model file without a plan because some fact is unknown. `quant` is None if that holds for all files.
 
-    `remedy` says what to do about it.
+    `reason` names the unknown fact, `remedy` a way to find it out.
     """
 
     model: str
@@ -126,191 +127,253 @@ class Unplanned:
     remedy: str
 
 
-def source_name(entry: ModelEntry, file: ModelFile) -> str:
-    """Return how `estimate` is told of a file: its path, or its address on the hub."""
+def estimate_argument(entry: ModelEntry, file: ModelFile) -> str:
+    """Return a file as the argument of `mtp-launcher estimate`: its path, or REPO[@REVISION]:FILE."""
     if entry.repo is None:
         return file.file
     return f"{entry.repo}{f'@{entry.revision}' if entry.revision else ''}:{file.file}"
 
 
-def check_wish(wish: Wish) -> None:
-    """Raise BadOption for a value that no engine could use."""
-    check_limits(context=wish.context, draft=wish.draft, ubatch=wish.ubatch, n_cpu_moe=wish.n_cpu_moe, slots=wish.slots)
-    if wish.kv is not None:
-        check_kv(wish.kv)
+def check_criteria(criteria: PlanCriteria) -> None:
+    """Raise BadOption for a server setting that no engine accepts."""
+    check_settings(criteria)
+    if criteria.kv is not None:
+        check_kv(criteria.kv)
 
 
-def make_plans(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[Plan, ...]:
-    """Return plans for `situation`, the one to propose first.
+def make_plans(catalogue: Catalogue, situation: Situation, criteria: PlanCriteria) -> tuple[Plan, ...]:
+    """Return plans for `situation`, the best one first.
 
-    Raises ModelUnknown for a model or a quantisation that the catalogue has not, and BadOption for a bad setting.
+    Raises ModelUnknown for a model or a quantisation that is not in the catalogue, and BadOption for an invalid
+    setting.
     """
-    check_wish(wish)
-    plans = [plan for entry in _entries(catalogue, wish) for plan in _plans_of(entry, situation, wish)]
-    plans.sort(key=lambda plan: plan.group if wish.intent != "as-published" or plan.group == 2 else 0)
+    check_criteria(criteria)
+    plans = [
+        plan
+        for entry in _requested_entries(catalogue, criteria)
+        for plan in _make_model_plans(entry, situation, criteria)
+    ]
+    plans.sort(key=lambda plan: plan.group if criteria.intent != "as-published" or plan.group == 2 else 0)
     possible = [plan for plan in plans if plan.status is not Status.TOO_BIG]
-    plans = plans if wish.model or not possible else possible
-    if plans and wish.quant is None and (why := rank_reason(plans[0], plans[1:])):
+    plans = plans if criteria.model or not possible else possible
+    if plans and criteria.quant is None and (why := _rank_reason(plans[0], plans[1:])):
         plans[0] = replace(plans[0], reasons=(plans[0].reasons[0], why, *plans[0].reasons[1:]))
     return tuple(plans)
 
 
-def unplanned(catalogue: Catalogue, situation: Situation, wish: Wish) -> tuple[Unplanned, ...]:
-    """Return what `make_plans` would plan if more were known of it, in the same order. Raises what that raises."""
-    check_wish(wish)
-    found: dict[tuple[str, str | None], Unplanned] = {}
-    for entry in _entries(catalogue, wish):
-        seeds = _seeds(entry, situation, wish)
-        if wish.model and not seeds:
-            told = "Write a preset for it: docs/models.md tells how."
-            found[entry.id, None] = Unplanned(entry.id, None, part("it has no preset"), told)
-        for known, file, _, preset in _files(entry, seeds, wish):
-            if lack := _lack(known, file, preset, wish):
-                found[entry.id, file.quant] = Unplanned(entry.id, file.quant, *lack)
+def plan_file(model: GgufModel, situation: Situation, criteria: PlanCriteria) -> Plan:
+    """Return the plan for a model file that is not in the catalogue.
+
+    Raises GeometryUnknown for a model whose memory cannot be estimated, BadOption for an invalid setting, and
+    ModelHasNoHead for drafts with a file that has no MTP head.
+    """
+    from launcher.models.file_entry import describe_file  # late: it needs the library, which other plans do not
+
+    check_criteria(criteria)
+    entry = describe_file(model)
+    (file,) = entry.files
+    weights = read_weights(model, read_geometry(model))
+    criteria = replace(criteria, model=entry.id, quant=None)
+    _can_draft(entry, file, criteria)
+    (preset,) = _starting_presets(entry, situation, criteria)
+    return _make_plan(
+        entry, file, weights, _preset_settings(entry, file, preset, situation, criteria), preset, situation, criteria
+    )
+
+
+def list_unplanned(catalogue: Catalogue, situation: Situation, criteria: PlanCriteria) -> tuple[UnplannedFile, ...]:
+    """Return the model files that `make_plans` skips because of unknown facts, in the same order. Same errors."""
+    check_criteria(criteria)
+    found: dict[tuple[str, str | None], UnplannedFile] = {}
+    for entry in _requested_entries(catalogue, criteria):
+        seeds = _starting_presets(entry, situation, criteria)
+        for known, file, _, preset in _files_of_presets(entry, seeds, criteria):
+            if lack := _missing_fact(known, file, preset, criteria):
+                found[entry.id, file.quant] = UnplannedFile(entry.id, file.quant, *lack)
     return tuple(found.values())
 
 
-def _entries(catalogue: Catalogue, wish: Wish) -> list[ModelEntry]:
-    if wish.model:
-        return [_with_projector(catalogue.find(wish.model), wish)]
-    having = [each for each in catalogue.models if wish.quant is None or each.file(wish.quant)]
-    if not having and wish.quant is not None:
-        raise _no_quant("No model has", wish.quant, [file.quant for each in catalogue.models for file in each.files])
-    meant = (each for each in having if each.id != _DEMO and (each.projector or not wish.vision))
+def _requested_entries(catalogue: Catalogue, criteria: PlanCriteria) -> list[ModelEntry]:
+    if criteria.model:
+        return [_with_projector(catalogue.find(criteria.model), criteria)]
+    having = [each for each in catalogue.models if criteria.quant is None or each.file(criteria.quant)]
+    if not having and criteria.quant is not None:
+        raise _unknown_quant_error(
+            message("No model has {quant}.", quant=criteria.quant),
+            criteria.quant,
+            [file.quant for each in catalogue.models for file in each.files],
+        )
+    meant = (each for each in having if each.id != _DEMO and (each.projector or not criteria.vision))
     return sorted(meant, key=lambda each: each.preference)
 
 
-def _with_projector(entry: ModelEntry, wish: Wish) -> ModelEntry:
-    if wish.vision and entry.projector is None:
-        raise BadOption(f"No vision projector of {entry.id} is known.", "Leave --vision out, or take another model.")
+def _with_projector(entry: ModelEntry, criteria: PlanCriteria) -> ModelEntry:
+    if criteria.vision and entry.projector is None:
+        raise BadOption(
+            message("No vision projector of {id} is known.", id=entry.id),
+            message("Leave --vision out, or take another model."),
+        )
     return entry
 
 
-def _no_quant(owner: str, quant: str, known: Iterable[str]) -> ModelUnknown:
+def _unknown_quant_error(title: str, quant: str, known: Iterable[str]) -> ModelUnknown:
     by_name = {name.casefold(): name for name in known}
     near = [by_name[name] for name in get_close_matches(quant.casefold(), by_name)]
-    meant = f"Did you mean {' or '.join(near)}? " if near else ""
+    meant = message("Did you mean {near}?", near=" or ".join(near)) if near else None
     return ModelUnknown(
-        f"{owner} {quant}.", f"{meant}`mtp-launcher models ID` lists a model's files.", wanted=quant, near=near
+        title,
+        join_messages(meant, message("`mtp-launcher models ID` lists a model's files.")),
+        wanted=quant,
+        near=near,
     )
 
 
-def _files(
-    entry: ModelEntry, seeds: Iterable[Preset], wish: Wish
+def _files_of_presets(
+    entry: ModelEntry, seeds: Iterable[Preset], criteria: PlanCriteria
 ) -> list[tuple[ModelEntry, ModelFile, Weights | None, Preset]]:
-    """What is known of the file that each preset is for, or of the one that is wished for.
+    """Return entry, file and weights for each preset's file, or for the requested one, with the preset.
 
-    Raises ModelUnknown when there is no such file.
+    Raises ModelUnknown if the requested file does not exist.
     """
-    if wish.quant is not None and entry.file(wish.quant) is None:
-        raise _no_quant(f"{entry.id} has no", wish.quant, [file.quant for file in entry.files])
-    named = [(file, preset) for preset in seeds if (file := entry.file(wish.quant or preset.quant))]
-    return [(*known_of(entry, file), preset) for file, preset in named]
+    if criteria.quant is not None and entry.file(criteria.quant) is None:
+        raise _unknown_quant_error(
+            message("{id} has no {quant}.", id=entry.id, quant=criteria.quant),
+            criteria.quant,
+            [file.quant for file in entry.files],
+        )
+    named = [(file, preset) for preset in seeds if (file := entry.file(criteria.quant or preset.quant))]
+    return [(*apply_header(entry, file), preset) for file, preset in named]
 
 
-def _lack(entry: ModelEntry, file: ModelFile, preset: Preset, wish: Wish) -> tuple[str, str] | None:
-    """Return what is not known of a file that a plan needs, and what to do about it; None when all is known."""
-    source = shlex.quote(source_name(entry, file))
+def _missing_fact(entry: ModelEntry, file: ModelFile, preset: Preset, criteria: PlanCriteria) -> tuple[str, str] | None:
+    """Return an unknown fact that a plan for `file` needs, and a remedy; None if all facts are known."""
+    source = shlex.quote(estimate_argument(entry, file))
     estimate_it = (
-        f"`mtp-launcher estimate {source}` reads its header."
+        message("`mtp-launcher estimate {source}` reads its header.", source=source)
         if entry.repo
-        else f"`mtp-launcher estimate {source}` says what is wrong with it."
+        else message("`mtp-launcher estimate {source}` says what is wrong with it.", source=source)
     )
-    ask_hub = f"`mtp-launcher models {entry.id} --refresh` asks the hub."
+    ask_hub = message(
+        "`mtp-launcher models {id} --refresh` asks the hub.",
+        window="In a terminal, `mtp-launcher models {id} --refresh` asks the hub.",
+        id=entry.id,
+    )
     if entry.geometry is None:
         by_checksum = entry.repo and file.sha256 is None and not file.parts
-        return part("its shape is unknown"), f"{ask_hub} {estimate_it}" if by_checksum else estimate_it
+        return message("its shape is unknown"), join_messages(ask_hub, estimate_it) if by_checksum else estimate_it
     if file.size_bytes is None:
-        return part("its size is unknown"), ask_hub if entry.repo else estimate_it
-    if wish.vision and entry.projector and entry.projector.size_bytes is None:
-        state_it = f"State the size_bytes of {entry.projector.file}, or leave --vision out."
-        return part("the size of its vision projector is unknown"), ask_hub if entry.repo else state_it
-    beside, drafts = _draft_file(entry), preset.draft if wish.draft is None else wish.draft
+        return message("its size is unknown"), ask_hub if entry.repo else estimate_it
+    if criteria.vision and entry.projector and entry.projector.size_bytes is None:
+        state_it = message("State the size_bytes of {file}, or leave --vision out.", file=entry.projector.file)
+        return message("the size of its vision projector is unknown"), ask_hub if entry.repo else state_it
+    beside, drafts = _draft_file(entry), preset.draft if criteria.draft is None else criteria.draft
     if beside and drafts and beside.size_bytes is None:
-        state_it = f"State the size_bytes of {beside.file}, or take --no-mtp."
-        return part("the size of its draft is unknown"), ask_hub if beside.repo or entry.repo else state_it
+        state_it = message("State the size_bytes of {file}, or take --no-mtp.", file=beside.file)
+        return message("the size of its draft is unknown"), ask_hub if beside.repo or entry.repo else state_it
     return None
 
 
 def _draft_file(entry: ModelEntry) -> CompanionFile | None:
-    """The draft that is loaded beside a model, where its way to draft needs one."""
+    """Return the separate draft file of a model, or None if its kind of speculation needs none."""
     return entry.draft if entry.speculation and SPECULATION[entry.speculation].needs_draft_file else None
 
 
-def _plans_of(entry: ModelEntry, situation: Situation, wish: Wish) -> list[Plan]:
-    """Plans for one model: what keeps its experts where its preset has them first."""
-    found: dict[tuple[str, Setting], tuple[bool, Plan]] = {}
-    for known, file, weights, preset in _files(entry, _seeds(entry, situation, wish), wish):
-        if weights is None or _lack(known, file, preset, wish) or not _can_draft(known, file, wish):
+def _make_model_plans(entry: ModelEntry, situation: Situation, criteria: PlanCriteria) -> list[Plan]:
+    """Return the plans for one model; those that keep the experts where the preset has them come first."""
+    found: dict[tuple[str, PlanSettings], tuple[bool, Plan]] = {}
+    for known, file, weights, preset in _files_of_presets(
+        entry, _starting_presets(entry, situation, criteria), criteria
+    ):
+        if weights is None or _missing_fact(known, file, preset, criteria) or not _can_draft(known, file, criteria):
             continue
-        setting = _setting(known, file, preset, situation, wish)
-        plan = _plan(known, file, weights, setting, preset, situation, wish)
+        setting = _preset_settings(known, file, preset, situation, criteria)
+        plan = _make_plan(known, file, weights, setting, preset, situation, criteria)
         moved = plan.setting.n_cpu_moe > 0 and not preset.n_cpu_moe
         found.setdefault((file.quant, plan.setting), (moved, plan))
     return [plan for _, plan in sorted(found.values(), key=lambda one: one[0])]
 
 
-def _can_draft(entry: ModelEntry, file: ModelFile, wish: Wish) -> bool:
-    """Whether the drafts that are wished for can be made. Raises ModelHasNoHead when the user has named the model."""
+def _can_draft(entry: ModelEntry, file: ModelFile, criteria: PlanCriteria) -> bool:
+    """Return whether `file` can make the requested drafts. Raises ModelHasNoHead if the user named the model."""
     can = entry.has_head(file) if entry.speculation in ("mtp", None) else True
-    if wish.draft and not can and wish.model:
-        raise ModelHasNoHead(
-            f"{file.quant} of {entry.id} has no MTP head.",
-            "Leave --draft out, or take another --quant.",
-            file=file.file,
-        )
-    return can or not wish.draft
+    if criteria.draft and not can and criteria.model:
+        own = not entry.presets and entry.repo is None
+        raise no_head_error(entry.name if own else f"{entry.id}:{file.quant}", file=file.file)
+    return can or not criteria.draft
 
 
-def _setting(
-    entry: ModelEntry, file: ModelFile, preset: Preset, situation: Situation, wish: Wish | None = None
-) -> Setting:
-    """The setting of a preset, with what the user has fixed; without what this model or machine has no use for."""
+def _preset_settings(
+    entry: ModelEntry, file: ModelFile, preset: Preset, situation: Situation, criteria: PlanCriteria | None = None
+) -> PlanSettings:
+    """Return the setting of a preset, with the user's choices, and without what this model or machine cannot use."""
     on_cpu = situation.backend == "cpu"
-    headless_file = entry.speculation == "mtp" and not entry.has_head(file)
-    setting = Setting(
-        context=min(preset.ctx, _CONTEXT_WITHOUT_GPU) if on_cpu else preset.ctx,
+    headless_file = not entry.has_head(file) and entry.speculation in (("mtp",) if entry.presets else ("mtp", None))
+    context = preset.ctx if entry.presets else _longest_context(entry, criteria)
+    setting = PlanSettings(
+        context=min(context, CONTEXT_WITHOUT_GPU) if on_cpu else context,
         kv=preset.kv,
         draft=0 if headless_file else preset.draft,
         ubatch=preset.ubatch,
         slots=preset.slots,
         n_cpu_moe=preset.n_cpu_moe,
+        threads=preset.threads,
         backend=situation.backend,
         gpus=situation.gpus,
         gpu_free_mib=situation.gpu_free_mib,
     )
-    if wish is not None:
-        setting = replace(setting, **wish.overrides())  # type: ignore[arg-type]
+    if criteria is not None:
+        setting = replace(setting, **to_fields(criteria.chosen()))
     geometry, beside = entry.geometry, _draft_file(entry)
-    projector = entry.projector if wish is not None and wish.vision else None
+    projector = entry.projector if criteria is not None and criteria.vision else None
     with_experts = 0 if on_cpu or geometry is None or not geometry.experts else geometry.layers + geometry.mtp_layers
     return replace(
         setting,
         n_cpu_moe=min(setting.n_cpu_moe, with_experts),
-        mmproj_bytes=(projector.size_bytes or 0) if projector else 0,
+        mmproj_bytes=(projector.size_bytes or 0) if projector else criteria.mmproj_bytes if criteria is not None else 0,
         draft_model_bytes=(beside.size_bytes or 0) if beside and setting.draft else 0,
         ngrams=entry.speculation == "ngram-mod",
     )
 
 
-def _seeds(entry: ModelEntry, situation: Situation, wish: Wish) -> list[Preset]:
-    """The presets to start from: those for a GPU of this size, then those for one that has as much free."""
-    single = [preset for preset in entry.presets if preset.slots == 1 or wish.slots is not None]
-    rows = [preset for preset in single if wish.intent in preset.intents]
+def _longest_context(entry: ModelEntry, criteria: PlanCriteria | None) -> int:
+    """Return the longest context to try for a model without presets: its trained context for each slot."""
+    trained = entry.native_context or (entry.geometry.trained_context if entry.geometry else 0)
+    slots = criteria.slots if criteria is not None and criteria.slots and not criteria.kv_unified else 1
+    return min(trained * slots, CONTEXTS[0]) if trained else LEAST_CONTEXT
+
+
+def _starting_presets(entry: ModelEntry, situation: Situation, criteria: PlanCriteria) -> list[Preset]:
+    """Return the presets to plan with: those for a GPU of this size, then those for a GPU with as much free memory.
+
+    A model without presets is planned only if the user names it, with one derived preset for each file.
+    """
+    if not entry.presets:
+        quants = (
+            []
+            if criteria.model is None
+            else [criteria.quant]
+            if criteria.quant
+            else [file.quant for file in entry.files]
+        )
+        return [Preset(intents=_OPEN_INTENTS, quant=quant, ctx=LEAST_CONTEXT, mark="derived") for quant in quants]
+    single = [preset for preset in entry.presets if preset.slots == 1 or criteria.slots is not None] or list(
+        entry.presets
+    )
+    rows = [preset for preset in single if criteria.intent in preset.intents]
     if not rows:
-        rows = single if wish.model is not None else []
+        rows = single if criteria.model is not None else []
     sizes = sorted({preset.memory_gb for preset in rows if preset.memory_gb})
     free_like_gb = situation.free_mib / 1_024 * _LIKE_CARD
     chosen: list[Preset] = [preset for preset in rows if preset.memory_gb is None]
     for nominal in (situation.nominal_gb * _OLD_CLASSES, free_like_gb * _OLD_CLASSES):
         size = max((size for size in sizes if size <= nominal), default=sizes[0] if sizes else None)
         chosen += [preset for preset in rows if preset.memory_gb == size]
-    kept = [preset for preset in dict.fromkeys(chosen) if _suits(preset, situation)]
+    kept = [preset for preset in dict.fromkeys(chosen) if _suits_machine(preset, situation)]
     return kept or chosen
 
 
-def _suits(preset: Preset, situation: Situation) -> bool:
-    """Whether a preset's variant and its need of host memory go with the machine."""
+def _suits_machine(preset: Preset, situation: Situation) -> bool:
+    """Return whether a preset's variant and its need of host memory suit the machine."""
     if preset.variant == "headless" and not situation.headless:
         return False
     need, have = preset.host_memory_gb_min, situation.host_mib
@@ -319,59 +382,103 @@ def _suits(preset: Preset, situation: Situation) -> bool:
     return need <= _LEAST_HOST_GB or have >= need * 1_024 * _AVAILABLE
 
 
-def _plan(
+def _make_plan(
     entry: ModelEntry,
     file: ModelFile,
     weights: Weights,
-    setting: Setting,
+    setting: PlanSettings,
     preset: Preset,
     situation: Situation,
-    wish: Wish,
+    criteria: PlanCriteria,
 ) -> Plan:
-    geometry, beside, fixed = entry.geometry, draft_of(entry) if setting.draft_model_bytes else None, wish.overrides()
-    assert geometry is not None  # noqa: S101 -- the caller has looked
+    geometry, beside = entry.geometry, read_draft_model(entry) if setting.draft_model_bytes else None
+    fixed = to_fields(criteria.chosen())
+    assert geometry is not None  # noqa: S101 -- _lack has checked it
 
-    def measure(candidate: Setting) -> Estimate:
-        return estimate(geometry, weights, candidate, beside)
+    def measure(candidate: PlanSettings) -> MemoryEstimate:
+        return estimate_memory(geometry, weights, candidate, beside)
 
     layers = weights.expert_layers(mtp=setting.draft > 0) if situation.backend != "cpu" else 0
     budgets = [situation.free_mib - situation.margin_mib, situation.free_mib - situation.margin_mib // 2]
-    intent = wish.intent if wish.intent in preset.intents else preset.intents[0]
-    if intent == "as-published":  # then it is run as it was, or not at all
-        fitted = Fitted(setting, measure(setting), ())
+    intent = criteria.intent if criteria.intent in preset.intents else preset.intents[0]
+    if intent == "as-published":  # the published settings are never shrunk
+        fitted = FitResult(setting, measure(setting), ())
     else:
-        fitted = fit(setting, budgets, frozenset(fixed), layers, measure)
-    evidence = nearest(entry, file.quant, fitted.setting, situation)
-    if not _as_preset(_setting(entry, file, preset, situation), fitted.setting):
+        fitted = (fit_settings if entry.presets else fit_longest_context)(
+            setting, budgets, frozenset(fixed), layers, measure
+        )
+    evidence = nearest_measurements(entry, file.quant, fitted.setting, situation)
+    if not _is_as_preset(_preset_settings(entry, file, preset, situation), fitted.setting):
         preset = replace(preset, mark="derived", note="")
+    limits = choose_host_limits(fitted.estimate, situation.host_mib) if situation.host_mib is not None else {}
+    if limits:
+        limited = replace(fitted.setting, **to_fields(limits))
+        fitted = replace(fitted, setting=limited, estimate=measure(limited))
     return Plan(
         entry=entry,
         file=file,
         setting=fitted.setting,
-        status=_status(fitted, situation),
+        status=fit_status(fitted.needed_mib, fitted.setting, situation.free_mib, situation.margin_mib),
         estimate=fitted.estimate,
         free_mib=situation.free_mib,
         margin_mib=situation.margin_mib,
         mark=preset.mark,
-        reasons=reasons_for(entry, file, weights, fitted, preset, situation, intent, fixed, measure),
-        cautions=cautions_for(entry, file, weights, fitted, situation, evidence, measure),
+        reasons=explain_plan(entry, file, weights, fitted, preset, situation, intent, fixed, measure),
+        cautions=list_cautions(entry, file, weights, fitted, situation, evidence, limits, measure),
         evidence=evidence,
-        limit_t_s=roofline(geometry, weights, fitted.setting, situation),
-        limit_full_t_s=roofline(geometry, weights, fitted.setting, situation, full=True),
+        limit_t_s=bandwidth_limit(geometry, weights, fitted.setting, situation),
+        limit_full_t_s=bandwidth_limit(geometry, weights, fitted.setting, situation, full=True),
         host_short=situation.backend != "cpu"
         and situation.host_mib is not None
-        and situation.host_mib < host_need_mib(fitted),
+        and situation.host_mib < host_need_mib(fitted.estimate),
+        host_overfull=situation.host_mib is not None and overfills_host(fitted.estimate, situation.host_mib),
     )
 
 
-def _as_preset(whole: Setting, found: Setting) -> bool:
-    """Whether a preset's setting is left as it was; a few layers' experts more or less are no matter."""
+def _is_as_preset(whole: PlanSettings, found: PlanSettings) -> bool:
+    """Return whether `found` still is the preset's setting; the number of layers with host experts may differ."""
     return replace(found, n_cpu_moe=whole.n_cpu_moe) == whole and bool(found.n_cpu_moe) == bool(whole.n_cpu_moe)
 
 
-def _status(fitted: Fitted, situation: Situation) -> Status:
-    if fitted.needed_mib > situation.free_mib:
+def fit_status(needed_mib: int, setting: PlanSettings, free_mib: int, margin_mib: int) -> Status:
+    """Return the fit of `needed_mib` into `free_mib`, of which `margin_mib` should stay free."""
+    if needed_mib > free_mib:
         return Status.TOO_BIG
-    if fitted.setting.n_cpu_moe:
+    if setting.n_cpu_moe:
         return Status.OFFLOADS
-    return Status.FITS if fitted.needed_mib + situation.margin_mib <= situation.free_mib else Status.TIGHT
+    return Status.FITS if needed_mib + margin_mib <= free_mib else Status.TIGHT
+
+
+def _rank_reason(first: Plan, others: Sequence[Plan]) -> str:
+    """Return why a plan ranks above another of the same model that leaves more memory free, or has a larger file."""
+    same = [each for each in others if each.entry.id == first.entry.id and each.group == first.group < 2]
+    roomier = next((each for each in same if each.status.value == "FITS" != first.status.value), None)
+    if first.status.value == "TIGHT" and roomier and (roomier.file.size_bytes or 0) < (first.file.size_bytes or 0):
+        spare = first.free_mib - first.needed_mib
+        return message(
+            "It comes before {quant}, which leaves more free, because its weights are better and"
+            " {spare:,} MiB are enough when no other program asks for much; if one does, take"
+            " --quant {quant}.",
+            window="It comes before {quant}, which leaves more free, because its weights are better and"
+            " {spare:,} MiB are enough when no other program asks for much; if one does, take"
+            " {quant}.",
+            quant=roomier.file.quant,
+            spare=spare,
+        )
+    larger = next((each for each in same if (each.file.size_bytes or 0) > (first.file.size_bytes or 0)), None)
+    if larger is None or larger.setting.n_cpu_moe > first.setting.n_cpu_moe:
+        return ""
+    if larger.setting.context < first.setting.context:
+        return message(
+            "{quant} is larger and fits too, but with a context of {context:,} in place of"
+            " {context_2:,}: --quant {quant}.",
+            window="{quant} is larger and fits too, but with a context of {context:,} in place of {context_2:,}.",
+            quant=larger.file.quant,
+            context=larger.setting.context,
+            context_2=first.setting.context,
+        )
+    return message(
+        "{quant} is larger and fits too (--quant {quant}).",
+        window="{quant} is larger and fits too.",
+        quant=larger.file.quant,
+    )

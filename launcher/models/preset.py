@@ -1,4 +1,7 @@
-"""How a model is started, what was measured when somebody did, and what its makers advise."""
+"""Catalogue classes for presets, published measurements, quality notes and sampling advice.
+
+Their docstrings become the descriptions in presets/schema.json, see catalogue.py.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -115,7 +118,7 @@ class Measurement:
 
     @property
     def speedup(self) -> float | None:
-        """Rate with speculation over the rate without; below 1 it was slower. None when either is unknown."""
+        """Rate with speculation divided by the rate without; below 1 means slower. None if either is unknown."""
         return self.tokens_per_second / self.baseline if self.tokens_per_second and self.baseline else None
 
 

@@ -1,38 +1,49 @@
-"""Models, downloaded: each file found on this machine or fetched, verified, its header checked, then kept."""
+"""Downloads models: finds or fetches each file, verifies it, checks its header and adds it to the library."""
 
 import asyncio
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Literal
 from urllib.parse import urlsplit
 
 from launcher.base.errors import DiskFull, LauncherError, ModelMissing, ModelReplaced, Offline, Unreachable
-from launcher.base.paths import MODELS_VARIABLE, expanded
-from launcher.fetch.digest import sha256_of
-from launcher.fetch.hub import resolve, token
-from launcher.fetch.hub_cache import claimed_sha256, find_cached
-from launcher.fetch.transfer import Phase, Progress, Source, TransferSettings, fetch, unfinished
-from launcher.models.folders import make_folder
+from launcher.base.messages import join_messages, message
+from launcher.base.paths import MODELS_VARIABLE, expand_user
+from launcher.fetch.asking_again import ask_again_later
+from launcher.fetch.digest import hash_file
+from launcher.fetch.hub import hub_token, resolve_file
+from launcher.fetch.hub_cache import claimed_sha256, find_cached_files
+from launcher.fetch.transfer import (
+    DownloadSource,
+    TransferPhase,
+    TransferProgress,
+    TransferSettings,
+    count_unfinished_bytes,
+    download_file,
+)
+from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, local_target
+from launcher.models.folders import make_download_folder
 from launcher.models.library import quant_of
-from launcher.models.library_index import Kind, Record, hash_kept, keep_hash, keep_record, read_index
+from launcher.models.library_index import Kind, Record, find_hash, read_index, store_hash, store_record
 from launcher.models.locate import refuse_damaged
-from launcher.models.received import Checked, check_received, keep_header, promises_head
-from launcher.models.wanted import Item, Piece, Wanted, target_of
+from launcher.models.received import HeaderCheck, check_received, promises_head, store_header
 
 Origin = Literal["downloaded", "here", "cache"]
 
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """How far a pull is, over all its files: bytes, bytes per second, seconds; None is not known.
+    """The progress of a download over all its files. None means unknown.
 
-    `done_bytes` count those resumed and those found on this machine. `note` says why it waits.
+    File `number` (from 1) `of` all files is in progress. `done_bytes` includes resumed bytes and files found locally.
+    `note` is why it waits.
     """
 
-    phase: Phase
+    phase: TransferPhase
     file: str
     number: int
     of: int
@@ -46,7 +57,7 @@ class PullProgress:
 
 @dataclass(frozen=True, slots=True)
 class PulledFile:
-    """One file that is there now, and how it came to be. `received_bytes` are those that were sent for it this time."""
+    """One local file of a finished download, and its origin. `received_bytes` were transferred this time."""
 
     path: Path
     kind: Kind
@@ -58,15 +69,15 @@ class PulledFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
-    """What was pulled. `checked` is what the model's header told; its problem is not raised: the files are kept.
+class PullResult:
+    """A finished download. `checked` is the result of the header check; a problem in it is not raised, and files stay.
 
-    `notes` are what to know besides.
+    `notes` are further remarks for the user.
     """
 
     files: tuple[PulledFile, ...]
     record: Record
-    checked: Checked
+    checked: HeaderCheck
     seconds: float
     notes: tuple[str, ...]
 
@@ -77,23 +88,23 @@ class Pulled:
 
     @property
     def bytes(self) -> int:
-        """The size of all files."""
+        """Size of all files."""
         return sum(file.bytes for file in self.files)
 
     @property
     def resumed_bytes(self) -> int:
-        """What an earlier, interrupted download had left."""
+        """Bytes received by an earlier, interrupted download."""
         return sum(file.resumed_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A piece with what is known of it now: where it is fetched from, its size, checksum and commit.
+class _ResolvedFile:
+    """A file to download with its URL, size in bytes, SHA-256 and commit, as far as known.
 
-    `absent` is why the hub was not asked or did not answer.
+    `absent` is the error of the hub, if it could not be reached.
     """
 
-    piece: Piece
+    piece: DownloadFile
     url: str | None
     bytes: int | None
     sha256: str | None
@@ -105,115 +116,154 @@ OnPull = Callable[[PullProgress], None]
 
 
 async def pull(
-    wanted: Wanted,
+    wanted: DownloadTarget,
     *,
     to: Path | None = None,
     on_progress: OnPull | None = None,
     settings: TransferSettings | None = None,
-) -> Pulled:
-    """Bring all files of `wanted` onto this machine, into `to` or the folder for models.
+) -> PullResult:
+    """Download all files of `wanted` into `to` (default: the models folder).
 
-    What is there already, in our folder or, unless `to` is given, in a cache of the hub's tools, is verified once and
-    used in place. Cancelling it pauses: the next pull of the same goes on. Whatever is wrong with the model that
-    arrived is told in the answer's `checked`.
+    Files that exist in the models folder, or (without `to`) in a cache of the hub's tools, are verified once and used
+    in place. Cancelling pauses the download: the next call resumes it. A problem with the downloaded model, such as a
+    missing MTP head, is returned in `checked`.
 
-    Raises ModelReplaced when the hub has other files than the catalogue describes or than are here, ModelBroken for
-    what is no whole GGUF or is known to be damaged, what `resolve` raises when a file is not here, and what
-    `make_folder` and `fetch` raise.
+    Raises ModelReplaced if the hub's files differ from the catalogue's or from local ones, ModelBroken for a truncated
+    or invalid GGUF or a file known to be damaged, the errors of `resolve_file` if a file is not local, and the errors
+    of `make_download_folder` and `download_file`.
     """
     began_s = time.monotonic()
-    pieces = [piece for item in wanted.items for piece in item.pieces]
-    known = await asyncio.gather(*(asyncio.to_thread(_ask, piece, wanted) for piece in pieces))
+    settings = settings or TransferSettings()
+    known = await _resolve_all(wanted, settings, on_progress)
     notes = [note for each in known for note in _differences(each, wanted)]
-    work = _Work(wanted, expanded(to) if to else None, settings or TransferSettings(), on_progress, known)
-    brought = [await work.bring(item) for item in wanted.items]
+    work = _Download(wanted, expand_user(to) if to else None, settings, on_progress, known)
+    brought = [await work.get_files(item) for item in wanted.items]
     checks = [
-        await asyncio.to_thread(_keep, work.record(item, files), wanted)
+        await asyncio.to_thread(_add_to_library, work.make_record(item, files), wanted)
         for item, files in zip(wanted.items, brought, strict=True)
     ]
     notes += [str(checked.problem) for _, checked in checks[1:] if checked.problem]
     files = tuple(file for each in brought for file in each)
-    return Pulled(files, *checks[0], time.monotonic() - began_s, tuple(notes))
+    return PullResult(files, *checks[0], time.monotonic() - began_s, tuple(notes))
 
 
-def unfinished_bytes(wanted: Wanted, to: Path | None = None) -> int:
-    """Return how many bytes of `wanted` are there when it is paused."""
-    targets = [target_of(piece, wanted.folder, to=to) for item in wanted.items for piece in item.pieces]
-    return sum(unfinished(target) or (target.stat().st_size if target.is_file() else 0) for target in targets)
+def unfinished_bytes(wanted: DownloadTarget, to: Path | None = None) -> int:
+    """Return the number of bytes that a paused download of `wanted` has on the disk."""
+    targets = [local_target(piece, wanted.folder, to=to) for item in wanted.items for piece in item.pieces]
+    return sum(
+        count_unfinished_bytes(target) or (target.stat().st_size if target.is_file() else 0) for target in targets
+    )
 
 
-def _ask(piece: Piece, wanted: Wanted) -> _Known:
-    """Ask the hub about a file. Without the hub, what the catalogue knows must do."""
-    if piece.hub is None:
-        return _Known(piece, piece.url, piece.bytes, piece.sha256)
+async def _resolve_all(
+    wanted: DownloadTarget, settings: TransferSettings, on_progress: OnPull | None
+) -> list[_ResolvedFile]:
+    """Resolve all files on the hub concurrently. If it limits requests, report WAITING and retry."""
+    pieces = [piece for item in wanted.items for piece in item.pieces]
+
+    def report(number: int, note: str) -> None:
+        if on_progress is not None:
+            name = PurePosixPath(pieces[number].name).name
+            progress = PullProgress(
+                TransferPhase.WAITING, name, number + 1, len(pieces), 0, wanted.bytes, 0, None, None, note
+            )
+            on_progress(progress)
+
+    asked = [
+        asyncio.ensure_future(ask_again_later(partial(_resolve_file, piece, wanted), settings, partial(report, number)))
+        for number, piece in enumerate(pieces)
+    ]
     try:
-        entry = resolve(piece.hub)
+        return await asyncio.gather(*asked)
+    finally:
+        for each in asked:  # if one has failed, the others are pointless
+            each.cancel()
+
+
+def _resolve_file(piece: DownloadFile, wanted: DownloadTarget) -> _ResolvedFile:
+    """Resolve a file on the hub. If the hub cannot be reached, use the catalogue's figures."""
+    if piece.hub is None:
+        return _ResolvedFile(piece, piece.url, piece.bytes, piece.sha256)
+    try:
+        entry = resolve_file(piece.hub)
     except (Offline, Unreachable) as error:
-        return _Known(piece, None, piece.bytes, piece.sha256, piece.hub.revision, error)
+        return _ResolvedFile(piece, None, piece.bytes, piece.sha256, piece.hub.revision, error)
     except ModelMissing as error:
         if wanted.insists != "catalogue":
             raise
-        hint = f"The catalogue describes that revision. `--revision main` takes what is there now. {error.hint}"
+        hint = join_messages(
+            message("The catalogue describes that revision. `--revision main` takes what is there now."), error.hint
+        )
         raise ModelMissing(error.title, hint, **error.facts) from error
-    return _Known(piece, entry.url, entry.bytes, entry.sha256 or piece.sha256, entry.revision)
+    return _ResolvedFile(piece, entry.url, entry.bytes, entry.sha256 or piece.sha256, entry.revision)
 
 
-def _differences(known: _Known, wanted: Wanted) -> Iterator[str]:
-    """Yield what to know of a file that is another one than was described. Raises ModelReplaced unless that may be."""
-    piece, told = known.piece, []
+def _differences(known: _ResolvedFile, wanted: DownloadTarget) -> Iterator[str]:
+    """Yield remarks on a file that differs from its description. Raises ModelReplaced if the caller insists on it."""
+    piece, differences = known.piece, []
     if piece.bytes is not None and known.bytes not in (None, piece.bytes):
-        told.append(f"{known.bytes:,} bytes in place of {piece.bytes:,}")
+        differences.append(f"{known.bytes:,} bytes in place of {piece.bytes:,}")
     if piece.sha256 is not None and known.sha256 not in (None, piece.sha256):
-        told.append(f"SHA-256 {known.sha256[:12]}… in place of {piece.sha256[:12]}…")
+        differences.append(f"SHA-256 {known.sha256[:12]}… in place of {piece.sha256[:12]}…")
     if known.url and known.sha256 is None:
-        yield f"Nobody names a checksum of {piece.words}: only its size can be verified."
-    if not told:
+        yield message("Nobody names a checksum of {words}: only its size can be verified.", words=piece.label)
+    if not differences:
         return
-    what = f"{piece.words} is another file than {{}}: {' and '.join(told)}."
-    facts = {"file": piece.words, "bytes": known.bytes, "sha256": known.sha256}
+    other = message(
+        "{words} is another file than the catalogue describes: {told}.",
+        words=piece.label,
+        told=" and ".join(differences),
+    )
+    facts = {"file": piece.label, "bytes": known.bytes, "sha256": known.sha256}
     if wanted.insists == "catalogue":
-        hint = "It may have been uploaded again. `--revision main` takes what is there now, as it is."
-        raise ModelReplaced(what.format("the catalogue describes"), hint, **facts)
+        hint = message(
+            "It may have been uploaded again. `--revision main` takes what is there now, as it is.",
+            window="It may have been uploaded again.",
+        )
+        raise ModelReplaced(other, hint, **facts)
     if wanted.insists == "user":
-        hint = "Is --sha256 that of this file? Without it, the hub's own is used."
-        raise ModelReplaced(what.format("you asked for"), hint, **facts)
-    yield f"{what.format('the catalogue describes')} What the catalogue says of it may not hold."
+        hint = message("Is --sha256 that of this file? Without it, the hub's own is used.")
+        other = message(
+            "{words} is another file than you asked for: {told}.", words=piece.label, told=" and ".join(differences)
+        )
+        raise ModelReplaced(other, hint, **facts)
+    yield join_messages(other, message("What the catalogue says of it may not hold."))
 
 
-def _shown(url: str) -> str:
-    """Return an address without a password or a signature."""
+def _redact_url(url: str) -> str:
+    """Return a URL without user, password and query, which may hold a signature."""
     there = urlsplit(url)
     return f"{there.scheme}://{there.netloc.rpartition('@')[2]}{there.path}"
 
 
-def _keep(record: Record, wanted: Wanted) -> tuple[Record, Checked]:
-    """Read the header of what is there, and put it into the library with what that told."""
+def _add_to_library(record: Record, wanted: DownloadTarget) -> tuple[Record, HeaderCheck]:
+    """Check the header of a downloaded model, and store its record in the library."""
     is_model = record.kind == "model"
     entry, file = (wanted.entry, wanted.file) if is_model else (None, None)
     promised = is_model and promises_head(record.repo, record.file or record.path.name)
     try:
         checked = check_received(record.path, record.kind, entry=entry, file=file, head=promised)
     except LauncherError as error:
-        keep_record(record.model_copy(update={"problem": error.title}))
+        store_record(record.model_copy(update={"problem": error.title}))
         raise
     problem = checked.problem.title if checked.problem else None
     record = record.model_copy(update={"head": checked.head, "problem": problem})
-    keep_record(record)
+    store_record(record)
     if is_model and len(record.paths) == 1 and record.sha256[0]:
-        keep_header(record.path, record.sha256[0])
+        store_header(record.path, record.sha256[0])
     return record, checked
 
 
-class _Work:
-    """One pull: where its files go, and how far it is."""
+class _Download:
+    """One download in progress: its target folder and its progress."""
 
     def __init__(
         self,
-        wanted: Wanted,
+        wanted: DownloadTarget,
         to: Path | None,
         settings: TransferSettings,
         on_progress: OnPull | None,
-        known: Sequence[_Known],
+        known: Sequence[_ResolvedFile],
     ) -> None:
         self._wanted = wanted
         self._to = to.absolute() if to else None
@@ -224,21 +274,21 @@ class _Work:
         sizes = [each.bytes for each in known]
         self._bytes = None if None in sizes else sum(size or 0 for size in sizes)
 
-    async def bring(self, item: Item) -> list[PulledFile]:
-        """Return a model's files: those in our folder, else those in a cache, else fetched ones."""
+    async def get_files(self, item: DownloadItem) -> list[PulledFile]:
+        """Return a model's files: from the models folder, else from a cache, else downloaded."""
         known = [self._known[piece] for piece in item.pieces]
         files = None
         if self._to is None and not any(self._target(each).exists() for each in known):
-            files = await self._in_cache(item.kind, known)
+            files = await self._find_in_cache(item.kind, known)
         if files is None:
             files = []
             for each in known:
-                files.append(await self._here(item.kind, each) or await self._fetched(item.kind, each))
+                files.append(await self._find_local(item.kind, each) or await self._fetch_file(item.kind, each))
                 self._done.append(files[-1])
         return files
 
-    def record(self, item: Item, files: Sequence[PulledFile]) -> Record:
-        """Return what the library keeps of a model, its header aside."""
+    def make_record(self, item: DownloadItem, files: Sequence[PulledFile]) -> Record:
+        """Return a model's record for the library, without the facts from its header."""
         first, wanted = self._known[item.pieces[0]], self._wanted
         is_model, hub = item.kind == "model", first.piece.hub
         return Record(
@@ -251,119 +301,135 @@ class _Work:
             repo=hub.repo if hub else None,
             revision=first.revision,
             file=hub.path if hub else None,
-            url=_shown(first.piece.url) if first.piece.url else None,
+            url=_redact_url(first.piece.url) if first.piece.url else None,
             received_s=round(time.time(), 3),
         )
 
-    def _target(self, known: _Known) -> Path:
-        return target_of(known.piece, self._wanted.folder, to=self._to)
+    def _target(self, known: _ResolvedFile) -> Path:
+        return local_target(known.piece, self._wanted.folder, to=self._to)
 
-    async def _in_cache(self, kind: Kind, known: Sequence[_Known]) -> list[PulledFile] | None:
-        """Return the files in a cache of the hub's tools if they are the very ones, else None."""
+    async def _find_in_cache(self, kind: Kind, known: Sequence[_ResolvedFile]) -> list[PulledFile] | None:
+        """Return the files in a cache of the hub's tools if their SHA-256 match, else None."""
         hubs = [each.piece.hub for each in known if each.piece.hub]
         if not hubs:
             return None
         names = [hub.path for hub in hubs]
-        for paths in await asyncio.to_thread(lambda: list(find_cached(hubs[0].repo, names, known[0].revision))):
+        for paths in await asyncio.to_thread(lambda: list(find_cached_files(hubs[0].repo, names, known[0].revision))):
             wanted = [each.sha256 or claimed_sha256(path) for each, path in zip(known, paths, strict=True)]
             sizes = [path.stat().st_size for path in paths]
             if None in wanted or any(each.bytes not in (None, size) for each, size in zip(known, sizes, strict=True)):
                 continue
             files: list[PulledFile] = []
             for each, path, sha256 in zip(known, paths, wanted, strict=True):
-                if claimed_sha256(path) in (None, sha256) and await self._sha256(path, each) == sha256:
+                if claimed_sha256(path) in (None, sha256) and await self._hash_file(path, each) == sha256:
                     files.append(PulledFile(path, kind, path.stat().st_size, sha256 or "", "cache"))
             if len(files) == len(known):
                 self._done += files
                 return files
         return None
 
-    async def _here(self, kind: Kind, known: _Known) -> PulledFile | None:
-        """Return the file where it belongs if it is there. Raises ModelReplaced when that is another one."""
+    async def _find_local(self, kind: Kind, known: _ResolvedFile) -> PulledFile | None:
+        """Return the file if it exists at its target path. Raises ModelReplaced if a different file is there."""
         target = self._target(known)
         if not target.is_file():
             return None
         size = target.stat().st_size
-        sha256 = await self._sha256(target, known) if known.bytes in (None, size) else None
+        sha256 = await self._hash_file(target, known) if known.bytes in (None, size) else None
         if sha256 is None or known.sha256 not in (None, sha256):
             await asyncio.to_thread(refuse_damaged, target)
             raise ModelReplaced(
-                f"{target} is another file than {known.piece.words}.",
-                "Remove it first (`mtp-launcher models remove`), or get this one into another folder with --to.",
+                message("{target} is another file than {words}.", target=target, words=known.piece.label),
+                message(
+                    "Remove it first (`mtp-launcher models remove`), or get this one into another folder with --to.",
+                    window="Delete it on Models first, or choose another folder in Settings.",
+                ),
                 path=str(target),
             )
         return PulledFile(target, kind, size, sha256, "here")
 
-    async def _sha256(self, path: Path, known: _Known) -> str:
-        """Return a file's SHA-256: the one that was computed before, while the file is as it was then."""
+    async def _hash_file(self, path: Path, known: _ResolvedFile) -> str:
+        """Return a file's SHA-256: the stored one if the file is unchanged, else computed with progress reports."""
         index, _ = await asyncio.to_thread(read_index)
-        kept = hash_kept(index, path)
+        kept = find_hash(index, path)
         if kept is not None:
             return kept.sha256
         began_s, size = time.monotonic(), known.bytes
 
-        def tell(done: int) -> None:
+        def report(done: int) -> None:
             speed = done / max(time.monotonic() - began_s, 1e-3)
-            self._tell(known, Progress(Phase.VERIFYING, done, size, 0, speed))
+            self._report_progress(known, TransferProgress(TransferPhase.VERIFYING, done, size, 0, speed))
 
         stat = await asyncio.to_thread(path.stat)
-        sha256 = await sha256_of(path, tell)
-        await asyncio.to_thread(keep_hash, path, sha256, stat)
+        sha256 = await hash_file(path, report)
+        await asyncio.to_thread(store_hash, path, sha256, stat)
         return sha256
 
-    async def _fetched(self, kind: Kind, known: _Known) -> PulledFile:
+    async def _fetch_file(self, kind: Kind, known: _ResolvedFile) -> PulledFile:
         if known.url is None:
-            raise known.absent or Offline(f"{known.piece.words} is not here.", "It has to be fetched.")
+            raise known.absent or Offline(
+                message("{words} is not here.", words=known.piece.label), message("It has to be fetched.")
+            )
         target = self._target(known)
-        await asyncio.to_thread(make_folder, target.parent, named="--to" if self._to else MODELS_VARIABLE)
-        self._check_room()
-        source = Source(
+        await asyncio.to_thread(make_download_folder, target.parent, named="--to" if self._to else MODELS_VARIABLE)
+        self._check_disk_space()
+        source = DownloadSource(
             url=known.url,
             bytes=known.bytes,
             sha256=known.sha256,
-            token=token() if known.piece.hub else None,
-            name=known.piece.words,
+            token=hub_token() if known.piece.hub else None,
+            name=known.piece.label,
         )
-        got = await fetch(source, target, settings=self._settings, on_progress=lambda told: self._tell(known, told))
-        await asyncio.to_thread(keep_hash, target, got.sha256, target.stat())
+        got = await download_file(
+            source, target, settings=self._settings, on_progress=lambda progress: self._report_progress(known, progress)
+        )
+        await asyncio.to_thread(store_hash, target, got.sha256, target.stat())
         return PulledFile(target, kind, got.bytes, got.sha256, "downloaded", got.resumed_bytes, got.received_bytes)
 
-    def _check_room(self) -> None:
-        """Raise DiskFull when several files together do not fit. One alone is the transfer's own business."""
+    def _check_disk_space(self) -> None:
+        """Raise DiskFull if several files together do not fit. For a single file, the transfer checks that."""
         left = [each for each in self._known.values() if each.bytes and not self._target(each).exists()]
         if len(left) < 2:
             return
         folder = self._target(left[0]).parent
         while not folder.exists():
             folder = folder.parent
-        need = sum((each.bytes or 0) - (unfinished(self._target(each)) or 0) for each in left)
+        need = sum((each.bytes or 0) - (count_unfinished_bytes(self._target(each)) or 0) for each in left)
         free = shutil.disk_usage(folder).free
         if need + self._settings.reserve_bytes > free:
             raise DiskFull(
-                f"{self._wanted.words} needs {need / 1e9:.1f} GB more, and {folder} has {free / 1e9:.1f} GB free.",
-                "Make room, or take another folder with --to. What is there already is kept.",
+                message(
+                    "{words} needs {need:.1f} GB more, and {folder} has {free:.1f} GB free.",
+                    words=self._wanted.words,
+                    need=need / 1e9,
+                    folder=folder,
+                    free=free / 1e9,
+                ),
+                message(
+                    "Make room, or take another folder with --to. What is there already is kept.",
+                    window="Make room, or choose another folder in Settings. What is there already is kept.",
+                ),
                 needed_bytes=need,
                 free_bytes=free,
                 folder=str(folder),
             )
 
-    def _tell(self, known: _Known, told: Progress) -> None:
+    def _report_progress(self, known: _ResolvedFile, progress: TransferProgress) -> None:
         if self._on_progress is None:
             return
         before = sum(file.bytes for file in self._done)
-        done, speed = before + told.done_bytes, told.bytes_per_second
-        left = (self._bytes - done) / speed if self._bytes is not None and speed else told.seconds_left
+        done, speed = before + progress.done_bytes, progress.bytes_per_second
+        left = (self._bytes - done) / speed if self._bytes is not None and speed else progress.seconds_left
         self._on_progress(
             PullProgress(
-                phase=told.phase,
+                phase=progress.phase,
                 file=self._target(known).name,
                 number=list(self._known).index(known.piece) + 1,
                 of=len(self._known),
                 done_bytes=done,
-                bytes=self._bytes if len(self._known) > 1 else told.bytes or self._bytes,
-                resumed_bytes=told.resumed_bytes,
+                bytes=self._bytes if len(self._known) > 1 else progress.bytes or self._bytes,
+                resumed_bytes=progress.resumed_bytes,
                 bytes_per_second=speed,
                 seconds_left=left,
-                note=told.note,
+                note=progress.note,
             )
         )

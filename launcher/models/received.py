@@ -1,4 +1,4 @@
-"""Whether a file that has arrived is the model that it was taken for: its header says so, whatever its name."""
+"""Checks by its header that a downloaded file is the expected model, whatever its name."""
 
 import re
 from collections.abc import Iterator
@@ -7,23 +7,22 @@ from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
 from launcher.base.errors import GeometryUnknown, LauncherError, ModelHasNoHead, ModelUnexpected
-from launcher.base.words import part
+from launcher.base.messages import message
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.geometry import Geometry, geometry_of
-from launcher.models.gguf import check_complete, read_model
-from launcher.models.gguf_header import GgufModel, MtpHead
-from launcher.models.header_summary import keep_summary
+from launcher.models.geometry import Geometry, read_geometry
+from launcher.models.gguf import GgufModel, MtpHead, check_complete, read_model
+from launcher.models.header_summary import store_summary
 from launcher.models.library_index import Head, Kind
 
 _WITH_HEAD = re.compile(r"(?<![a-z0-9])mtp(?![a-z0-9])", re.IGNORECASE)
 _PROJECTOR_ARCHITECTURE = "clip"
 _UNSURE = frozenset({"trained_context", "vocabulary"})
-"""Figures that quantisers edit, or pad, without making another model of it."""
+"""Fields that quantisers edit or pad, so a difference does not mean another model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What a header told: whether the MTP head is there, and what is wrong with the model, None when nothing is."""
+class HeaderCheck:
+    """The result of a header check: the state of the MTP head, the model's name, and its problem or None."""
 
     head: Head
     name: str
@@ -31,9 +30,9 @@ class Checked:
 
 
 def promises_head(repo: str | None, file: str) -> bool:
-    """Return whether the name of a model's file or of its repository promises an MTP head inside.
+    """Return whether the name of a model's file or repository promises an MTP head inside.
 
-    A file whose name begins with mtp- is such a head itself.
+    A file whose name begins with mtp- is a separate MTP head, so for that the answer is False.
     """
     name = PurePosixPath(file).name
     if name.lower().startswith(("mtp-", "mmproj")):
@@ -48,33 +47,40 @@ def check_received(
     entry: ModelEntry | None = None,
     file: ModelFile | None = None,
     head: bool = False,
-) -> Checked:
-    """Read the headers of the model whose first file is at `path`, and compare it with what it should be.
+) -> HeaderCheck:
+    """Read the headers of the model whose first file is at `path`, and compare them with the expected model.
 
-    `entry` and `file` are the catalogue's, `head` says that its name promises an MTP head. What is no whole GGUF raises
-    ModelMissing or ModelBroken; what is another model than it should be is told in `problem`.
+    `entry` and `file` are the catalogue's; `head` is whether its name promises an MTP head. Raises ModelMissing or
+    ModelBroken for a file that is not a complete GGUF; that it is another model is returned in `problem`.
     """
     model = read_model(path)
     check_complete(*model.parts)
-    return Checked(model.mtp_head.value, model.name, next(_problems(model, path, kind, entry, file, head), None))
+    return HeaderCheck(
+        model.mtp_head.value, model.name, next(_find_problems(model, path, kind, entry, file, head), None)
+    )
 
 
-def keep_header(path: Path, sha256: str) -> None:
-    """Let plans count a received file's own tensors. Nothing depends on its success."""
+def store_header(path: Path, sha256: str) -> None:
+    """Store the header summary of a downloaded file for plans. Failures are ignored: it is only a cache."""
     with suppress(OSError, LauncherError):
         (header,) = read_model(path).parts
-        keep_summary(sha256, header)
+        store_summary(sha256, header)
 
 
-def _problems(
+def _find_problems(
     model: GgufModel, path: Path, kind: Kind, entry: ModelEntry | None, file: ModelFile | None, head: bool
 ) -> Iterator[LauncherError]:
     is_projector = model.architecture == _PROJECTOR_ARCHITECTURE
     if is_projector is not (kind == "mmproj"):
-        found = "a vision projector" if is_projector else part(f"a model ({model.architecture})")
-        wanted = {"mmproj": "a vision projector", "draft": "a draft"}.get(kind, "a model")
+        found = (
+            message("a vision projector")
+            if is_projector
+            else message("a model ({architecture})", architecture=model.architecture)
+        )
+        wanted = {"mmproj": message("a vision projector"), "draft": message("a draft")}.get(kind, message("a model"))
         yield ModelUnexpected(
-            f"{path.name} is {found}, not {wanted}.", "It is kept. Look at its repository's page for the right file."
+            message("{name} is {found}, not {wanted}.", name=path.name, found=found, wanted=wanted),
+            message("It is kept. Look at its repository's page for the right file."),
         )
         return
     if kind != "model":
@@ -82,30 +88,42 @@ def _problems(
     promised = entry.has_head(file) if entry and file else head
     if promised and model.mtp_head is not MtpHead.PRESENT:
         why = (
-            part("its metadata promises one, but the tensors are missing")
+            message("its metadata promises one, but the tensors are missing")
             if model.promised_heads
-            else part("no MTP tensors")
+            else message("no MTP tensors")
         )
         yield ModelHasNoHead(
-            f"{path.name} should have an MTP head and has none ({why}): it seems to have been uploaded again without.",
-            f"It is kept at {path} and runs without MTP (--draft 0). For MTP take another file, or an earlier revision"
-            " with --revision.",
+            message(
+                "{name} should have an MTP head and has none ({why}): it seems to have been uploaded again without.",
+                name=path.name,
+                why=why,
+            ),
+            message(
+                "It is kept at {path} and runs without MTP (--draft 0). For MTP take another file, or"
+                " an earlier revision with --revision.",
+                window="It is kept at {path} and runs without MTP. For MTP take another file.",
+                path=path,
+            ),
             path=str(path),
         )
-    if entry and entry.geometry and (differs := _differences(model, entry.geometry)):
+    if entry and entry.geometry and (differs := describe_differences(model, entry.geometry)):
         yield ModelUnexpected(
-            f"{path.name} is not {entry.name}: {differs}.",
-            f"It is kept at {path}, but plans for {entry.id} do not hold for it.",
+            message("{name} is not {name_2}: {differs}.", name=path.name, name_2=entry.name, differs=differs),
+            message("It is kept at {path}, but plans for {id} do not hold for it.", path=path, id=entry.id),
             path=str(path),
         )
 
 
-def _differences(model: GgufModel, wanted: Geometry) -> str:
-    """Return in words in what a model's shape is not what it should be; its heads are another matter."""
+def describe_differences(model: GgufModel, wanted: Geometry) -> str:
+    """Return, in words, the differences of a model's geometry from `wanted`, MTP heads aside; "" if there are none."""
     try:
-        found = geometry_of(model)
+        found = read_geometry(model)
     except GeometryUnknown:
-        return "" if model.architecture == wanted.architecture else part(f"its architecture is {model.architecture}")
+        return (
+            ""
+            if model.architecture == wanted.architecture
+            else message("its architecture is {architecture}", architecture=model.architecture)
+        )
     names = [each.name for each in fields(Geometry) if each.name not in _UNSURE | {"mtp_layers"}]
     lines = [
         f"{name.replace('_', ' ')} {getattr(found, name)} in place of {getattr(wanted, name)}"

@@ -1,50 +1,62 @@
-"""What a plan has to fit into: the memory of a machine that is here, or of one that is described."""
+"""The situation that plans are made for: the memory of this machine, or of one described by options."""
 
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from launcher.base.errors import BadOption
-from launcher.machine.backend import choose_backend
-from launcher.machine.gpu import Gpu
-from launcher.machine.machine import Machine
-from launcher.machine.visibility import hidden_by
-from launcher.models.compute import Backend
-from launcher.models.learned import excess_mib
+from launcher.base.messages import fill_template, mark, message, plural_message
+from launcher.models.compute_buffers import Backend
 
 _MIB, _GIB = 2**20, 2**30
 HEADLESS_MARGIN_MIB, DESKTOP_MARGIN_MIB = 512, 1_024
-"""What is left free beside the estimate: on Linux without a display, and elsewhere."""
-_LEAST_MARGIN_MIB = 256
-_ASLEEP = "The {} sleeps and is left out; --wake wakes it."
-_UNTOLD = "The {} is left out, because its memory is not known: {}"
-_HIDDEN = "The {} is left out: {}={} hides it."
-_TOO_OLD = "{} It is left out."
-_OTHER_MAKER = "The {} is left out: a model is split over GPUs of one maker."
-_SHARED = "The {} shares the host's memory: what a plan takes of one is gone from the other."
-_SILENT = "What the {} has free is not told: it is taken to be {:.1f} % of its memory."
-_USABLE = 0.967
-"""Share of a card's nominal memory that a program gets: 15,840 MiB of an RTX 5060 Ti 16 GB, 0.98 of others."""
-_HOST_COUNTED = "Of {:g} GiB of host memory {:,} MiB are counted on: a quarter is left to the system."
-_ENGINES_NAMES: Mapping[str, Backend] = {"CUDA": "cuda", "ROCm": "rocm", "MTL": "metal", "Vulkan": "vulkan"}
-"""How an engine begins a device's name, by backend."""
-_COUNTED = (
-    "Of the RPC workers {} these devices are counted, as the engine lists them: {}. The network limits their speed."
+"""Margin in MiB left free beside the memory estimate: on Linux without a display, and elsewhere."""
+USABLE = 0.967
+"""Usable share of a card's nominal memory: 15,840 MiB of an RTX 5060 Ti 16 GB; 0.98 on other cards."""
+_HOST_COUNTED = mark(
+    "Of {host_gib:g} GiB of host memory {counted:,} MiB are counted on: a quarter is left to the system."
 )
-_UNCOUNTED = "The RPC workers {} are not counted: the engine lists no device of theirs beside a GPU of its own."
 _HOST_RESERVE = 0.25
-"""Share of the host's memory that the system and other programs are taken to need, where its free memory is unknown."""
+"""Share of host memory reserved for the system and other programs if the free memory is unknown."""
+_OWN_UNKNOWN = mark(
+    "How much of this memory {name} has is not known. Stopping it frees more memory than this figure shows."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerShare:
+    """The memory, in MiB, that one of our running servers uses of a situation's memory.
+
+    `by_device` has one entry per GPU, or a single one for host memory; None if unknown. `measured`: the figures are
+    from the driver or the system, not from the memory estimate.
+    """
+
+    engine_pid: int
+    model: str
+    by_device: tuple[int, ...] | None
+    host_mib: int
+    measured: bool
+
+    @property
+    def mib(self) -> int:
+        """Sum over all devices, in MiB; 0 if unknown."""
+        return sum(self.by_device or ())
+
+    def with_workers(self, workers: int) -> "ServerShare":
+        """Return it extended by 0 MiB for each device of RPC workers, where a server's memory is unknown."""
+        return self if self.by_device is None else replace(self, by_device=(*self.by_device, *(0,) * workers))
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A machine, as far as plans depend on it; memory in MiB, bandwidth in 10^9 bytes per second.
+    """The facts of a machine that plans depend on. Memory is in MiB, bandwidth in 10^9 bytes per second.
 
-    `nominal_gb` is the size that the GPU is sold by. `host_mib` is what is available on the host now, beside
-    `free_mib` when a GPU shares it, None when not known. `gpus` counts GPUs that a model is split over, `gpu_free_mib`
-    has what each of them has free. `headless` when
-    no display takes any of their memory, `described` when nobody asked the machine itself, `no_gpu` when it was asked
-    and has none that can be used. `notes` are sentences on how the memory is known.
+    `nominal_gb` is the advertised size of the GPU's memory. `free_mib`, `host_mib` and `gpu_free_mib` are free as if
+    this user's own running servers were stopped, because a new start replaces them. `host_mib` is the available host
+    memory (if a GPU shares it, beside `free_mib`), None if unknown. `gpus` is the number of GPUs to split a model over,
+    and `gpu_free_mib` the free memory of each. `own` is the memory of those servers, `by_device_now_mib` the free
+    memory of each device while they run. `read_at` is the time of reading in seconds since the epoch, None if nothing
+    was read. `headless`: no display uses the GPUs. `described`: given by options, not read from a machine. `no_gpu`:
+    read, without a usable GPU. `notes` are sentences for users on how the memory is known.
     """
 
     backend: Backend
@@ -61,9 +73,81 @@ class Situation:
     described: bool = False
     no_gpu: bool = False
     notes: tuple[str, ...] = ()
+    own: tuple[ServerShare, ...] = ()
+    by_device_now_mib: tuple[int, ...] = ()
+    read_at: float | None = None
+
+    @property
+    def beside_mib(self) -> int:
+        """Memory that is free now, with all of our own servers running, in MiB."""
+        return sum(self.by_device_now_mib) if self.own else self.free_mib
+
+    @property
+    def own_mib(self) -> int | None:
+        """Memory of all of our own servers, in MiB; None if that of one is unknown."""
+        return None if any(each.by_device is None for each in self.own) else sum(each.mib for each in self.own)
+
+    @property
+    def own_pids(self) -> frozenset[int]:
+        """Process ids of our own servers' engines."""
+        return frozenset(each.engine_pid for each in self.own)
+
+    @property
+    def own_notes(self) -> tuple[str, ...]:
+        """Sentences for users on the memory of our own servers, which counts as free as far as it is known."""
+        unknown = tuple(
+            fill_template(_OWN_UNKNOWN, {"name": each.model}) for each in self.own if each.by_device is None
+        )
+        having = [each for each in self.own if each.mib]
+        if not having or self.beside_mib >= self.free_mib:  # none is counted as stopped: see `with_servers_running`
+            return unknown
+        counted = plural_message(
+            "Free memory is counted as if {names} were stopped, which frees {own:,} MiB."
+            " While it runs, {beside:,} MiB are free.",
+            "Free memory is counted as if {names} were stopped, which frees {own:,} MiB."
+            " While they run, {beside:,} MiB are free.",
+            len(having),
+            names=", ".join(dict.fromkeys(each.model for each in having)),
+            own=sum(each.mib for each in having),
+            beside=self.beside_mib,
+        )
+        return counted, *unknown
+
+    def with_servers_running(self, *, ending: Collection[int] = ()) -> "Situation":
+        """Return the situation of a server that runs beside our own servers.
+
+        Servers whose engine pids are in `ending` count as stopped; `own` has the others.
+        """
+        staying = tuple(each for each in self.own if each.engine_pid not in ending)
+        if not staying:
+            return replace(self, own=(), by_device_now_mib=()) if self.own else self
+        alone = self.gpu_free_mib or (self.free_mib,)
+        now = list(self.by_device_now_mib)
+        for each in self.own:
+            if each.engine_pid in ending and each.by_device is not None:
+                now = [free + had for free, had in zip(now, each.by_device, strict=True)]
+        free = tuple(min(most, here) for most, here in zip(alone, now, strict=True))
+        gone_mib = sum(each.host_mib for each in staying)
+        return replace(
+            self,
+            free_mib=sum(free),
+            gpu_free_mib=free if self.gpu_free_mib else (),
+            host_mib=None if self.host_mib is None else max(0, self.host_mib - gone_mib),
+            own=staying,
+            by_device_now_mib=free,
+        )
+
+    def memory_json(self) -> dict[str, object]:
+        """Return the free memory with and without our own servers, and the time of reading, for JSON output."""
+        return {
+            "alone_mib": self.free_mib,
+            "beside_mib": self.beside_mib,
+            "own_mib": self.own_mib,
+            "read_at": None if self.read_at is None else round(self.read_at, 1),
+        }
 
 
-def described(
+def describe_machine(
     gpu_memory_gib: float,
     *,
     free_mib: int | None = None,
@@ -71,28 +155,35 @@ def described(
     host_gib: float | None = None,
     backend: Backend | None = None,
 ) -> Situation:
-    """Return the situation of a machine that is only described; its backend is cuda unless named.
+    """Return the situation of a machine described by options. The default backend is cuda.
 
-    Raises BadOption for memory that no GPU has, and for a processor whose host memory is not told.
+    Raises BadOption for an impossible memory size, and for the backend cpu without host memory.
     """
     if not 0.5 <= gpu_memory_gib <= 4_096:
-        raise BadOption(f"--gpu-memory {gpu_memory_gib:g} is out of range.", "It goes from 0.5 to 4096 GiB.")
+        raise BadOption(
+            message("--gpu-memory {gpu_memory_gib:g} is out of range.", gpu_memory_gib=gpu_memory_gib),
+            message("It goes from 0.5 to 4096 GiB."),
+        )
     if backend == "cpu":
         if host_gib is None:
             raise BadOption(
-                "--backend cpu computes in the host's memory, and that is not described.",
-                "Add --host-memory, or leave --gpu-memory out to mean this machine.",
+                message("--backend cpu computes in the host's memory, and that is not described."),
+                message("Add --host-memory, or leave --gpu-memory out to mean this machine."),
             )
         _check_free(free_mib, host_gib, "The host")
-        notes = () if free_mib is not None else _counted(host_gib)
-        free_mib = _available_mib(host_gib) if free_mib is None else free_mib
-        return _processor(host_gib, free_mib, described=True, notes=notes)
+        notes = () if free_mib is not None else host_notes(host_gib)
+        free_mib = available_mib(host_gib) if free_mib is None else free_mib
+        return processor_situation(host_gib, free_mib, described=True, notes=notes)
     _check_free(free_mib, gpu_memory_gib, "The GPU")
-    notes = _counted(host_gib)
+    notes = host_notes(host_gib)
     if free_mib is None:
-        free_mib = _usable_mib(gpu_memory_gib)
+        free_mib = usable_mib(gpu_memory_gib)
         notes = (
-            f"Of {gpu_memory_gib:g} GiB a program gets about {free_mib:,} MiB, as on cards that were measured.",
+            message(
+                "Of {gpu_memory_gib:g} GiB a program gets about {free_mib:,} MiB, as on cards that were measured.",
+                gpu_memory_gib=gpu_memory_gib,
+                free_mib=free_mib,
+            ),
             *notes,
         )
     return Situation(
@@ -100,7 +191,7 @@ def described(
         nominal_gb=gpu_memory_gib,
         free_mib=free_mib,
         margin_mib=HEADLESS_MARGIN_MIB if headless else DESKTOP_MARGIN_MIB,
-        host_mib=None if host_gib is None else _available_mib(host_gib),
+        host_mib=None if host_gib is None else available_mib(host_gib),
         headless=headless,
         described=True,
         notes=notes,
@@ -110,26 +201,35 @@ def described(
 def _check_free(free_mib: int | None, size_gib: float, owner: str) -> None:
     most = int(size_gib * 1_024)
     if free_mib is not None and not 0 <= free_mib <= most:
-        raise BadOption(f"--free-memory {free_mib} is out of range.", f"{owner} has {most:,} MiB.")
+        raise BadOption(
+            message("--free-memory {free_mib} is out of range.", free_mib=free_mib),
+            message("{owner} has {most:,} MiB.", owner=owner, most=most),
+        )
 
 
-def _available_mib(host_gib: float) -> int:
+def available_mib(host_gib: float) -> int:
+    """Return the MiB taken to be available on a host with `host_gib`, if its free memory is unknown."""
     return int(host_gib * 1_024 * (1 - _HOST_RESERVE))
 
 
-def _counted(host_gib: float | None) -> tuple[str, ...]:
-    """How host memory that the user has named is counted."""
-    return () if host_gib is None else (_HOST_COUNTED.format(host_gib, _available_mib(host_gib)),)
+def host_notes(host_gib: float | None) -> tuple[str, ...]:
+    """Return the note on how host memory named by the user is counted."""
+    return (
+        ()
+        if host_gib is None
+        else (fill_template(_HOST_COUNTED, {"host_gib": host_gib, "counted": available_mib(host_gib)}),)
+    )
 
 
-def _usable_mib(gpu_memory_gib: float) -> int:
-    return int(gpu_memory_gib * 1_024 * _USABLE)
+def usable_mib(gpu_memory_gib: float) -> int:
+    """Return the usable MiB of a GPU with `gpu_memory_gib`."""
+    return int(gpu_memory_gib * 1_024 * USABLE)
 
 
-def _processor(
+def processor_situation(
     memory_gib: float, free_mib: int, *, described: bool = False, no_gpu: bool = False, notes: tuple[str, ...] = ()
 ) -> Situation:
-    """A model that runs on the processor, in the host's memory."""
+    """Return the situation of a model that runs on the processor, in host memory."""
     return Situation(
         backend="cpu",
         nominal_gb=memory_gib,
@@ -139,154 +239,4 @@ def _processor(
         described=described,
         no_gpu=no_gpu,
         notes=notes,
-    )
-
-
-def situation_of(
-    machine: Machine,
-    *,
-    free_mib: int | None = None,
-    headless: bool = False,
-    host_gib: float | None = None,
-    backend: Backend | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> Situation:
-    """Return the situation of this machine, with its memory as it is now; what is given replaces what was read.
-
-    Without a usable GPU the model runs on the processor, in the host's memory. The margin grows and shrinks with what
-    earlier loads on this GPU took beyond their estimates. `environ` (else this process's) may hide GPUs. Raises
-    BadOption for a GPU's backend without a GPU.
-    """
-    host = machine.host
-    host_mib = host.available_bytes // _MIB if host_gib is None else _available_mib(host_gib)
-    memory_gib, host_free_mib = host.memory_bytes / _GIB, host_mib if free_mib is None else free_mib
-    if backend == "cpu":
-        return _processor(memory_gib, host_free_mib, notes=_counted(host_gib) if free_mib is None else ())
-    gpus, left_out = _choose(machine.gpus, backend, os.environ if environ is None else environ)
-    notes = (*machine.failures, *left_out, *_counted(host_gib))
-    if not gpus and backend is not None:
-        raise BadOption(f"--backend {backend} needs a GPU, and none can be used here.", "Describe one: --gpu-memory.")
-    if not gpus:
-        told = tuple(filter(None, [machine.no_gpu_because, *notes]))
-        return _processor(memory_gib, host_free_mib, no_gpu=True, notes=told)
-    first = gpus[0]
-    backend = backend or backend_of(first)
-    notes += tuple(_ASLEEP.format(gpu.name) for gpu in machine.gpus if gpu.asleep)
-    if free_mib is None:
-        silent = [gpu.name for gpu in gpus if gpu.free_bytes is None]
-        notes += tuple(_SILENT.format(name, 100 * _USABLE) for name in silent)
-    by_gpu = [_free_mib(gpu, host_mib) for gpu in gpus]
-    if free_mib is None:
-        free_mib = sum(by_gpu)
-    elif sum(by_gpu):
-        by_gpu = [free * free_mib // sum(by_gpu) for free in by_gpu]
-    if first.unified:
-        host_mib = max(0, host_mib - max(0, free_mib - first.carve_out_free_bytes // _MIB))
-        notes += (_SHARED.format(first.name),)
-    alone = headless or (host.kind == "linux" and host.wsl is None and host.display is None)
-    margin_mib = (HEADLESS_MARGIN_MIB if alone else DESKTOP_MARGIN_MIB) * len(gpus)
-    excess = (excess_mib(first.id, backend) if len(gpus) == 1 else None) or 0
-    if excess:
-        notes += (_learned(excess),)
-    return Situation(
-        backend=backend,
-        nominal_gb=sum(gpu.memory_bytes or 0 for gpu in gpus) / _GIB,
-        free_mib=free_mib,
-        margin_mib=max(_LEAST_MARGIN_MIB, margin_mib + excess),
-        host_mib=host_mib,
-        bandwidth_gb_s=first.memory_bandwidth_gb_s if len(gpus) == 1 else None,
-        gpu_name=first.name,
-        gpus=len(gpus),
-        gpu_free_mib=tuple(by_gpu) if len(gpus) > 1 else (),
-        unified=bool(first.unified),
-        headless=alone,
-        notes=notes,
-    )
-
-
-def _learned(excess_mib: int) -> str:
-    if excess_mib > 0:
-        return f"Earlier loads on this GPU took up to {excess_mib:,} MiB beyond their estimates; the margin follows."
-    return f"Earlier loads on this GPU took at least {-excess_mib:,} MiB less than estimated; the margin follows."
-
-
-def _free_mib(gpu: Gpu, host_mib: int) -> int:
-    """What a GPU has free; of the host's memory it cannot take more than is available there."""
-    free = gpu.free_bytes // _MIB if gpu.free_bytes is not None else _usable_mib((gpu.memory_bytes or 0) / _GIB)
-    return min(free, gpu.carve_out_free_bytes // _MIB + host_mib) if gpu.unified else free
-
-
-def _choose(
-    gpus: Sequence[Gpu], backend: Backend | None, environ: Mapping[str, str]
-) -> tuple[list[Gpu], tuple[str, ...]]:
-    """Return the GPUs that a model is split over, and a sentence for each that is left out.
-
-    They are all of one maker that one backend uses, or one without memory of its own.
-    """
-    notes, usable = [], []
-    for gpu in gpus:
-        variable = _hidden_by(gpu, gpus, backend or backend_of(gpu), environ)
-        if variable is not None:
-            notes.append(_HIDDEN.format(gpu.name, variable, environ[variable]))
-        elif gpu.memory_bytes:
-            usable.append(gpu)
-    own = sorted((gpu for gpu in usable if not gpu.unified), key=_too_old_for_cuda)
-    chosen = own or usable[:1]
-    if own:
-        family = backend or backend_of(own[0])
-        ours = [gpu for gpu in own if gpu.vendor == own[0].vendor]
-        notes += [_OTHER_MAKER.format(gpu.name) for gpu in own if gpu not in ours]
-        fresh = [gpu for gpu in ours if not _too_old_for_cuda(gpu)]
-        if family == "cuda" and fresh:
-            notes += [_TOO_OLD.format(choose_backend([gpu], "Linux").reason) for gpu in ours if gpu not in fresh]
-            ours = fresh
-        chosen = ours
-    untold = [gpu for gpu in gpus if not gpu.memory_bytes and not gpu.asleep and not (gpu.unified and chosen)]
-    return chosen, (*notes, *(_UNTOLD.format(gpu.name, gpu.absent.get("memory_bytes", "")).rstrip() for gpu in untold))
-
-
-def _hidden_by(gpu: Gpu, gpus: Sequence[Gpu], backend: Backend, environ: Mapping[str, str]) -> str | None:
-    """Return the variable that hides a GPU from a backend; one that only the engine names is not hidden from it."""
-    told_by_drivers = [each for each in gpus if _engines_backend(each) is None]
-    return hidden_by(told_by_drivers, backend, environ).get(gpu.id)
-
-
-def _too_old_for_cuda(gpu: Gpu) -> bool:
-    known = gpu.vendor == "nvidia" and gpu.compute_capability is not None and gpu.driver is not None
-    return known and choose_backend([gpu], "Linux").backend == "vulkan"
-
-
-def _engines_backend(gpu: Gpu) -> Backend | None:
-    return next((backend for name, backend in _ENGINES_NAMES.items() if gpu.id.startswith(name)), None)
-
-
-def backend_of(gpu: Gpu) -> Backend:
-    """Return the backend that an engine uses on a GPU.
-
-    It is CUDA on NVIDIA's that are not too old for it, Vulkan on all others; on one that only the engine's device list
-    names, that list's.
-    """
-    cuda = gpu.vendor == "nvidia" and not _too_old_for_cuda(gpu)
-    return _engines_backend(gpu) or ("cuda" if cuda else "vulkan")
-
-
-def with_workers(situation: Situation, free_mib: Mapping[str, int], workers: Collection[str]) -> Situation:
-    """Return a situation with the devices that an engine lists for RPC workers: their names and free MiB.
-
-    None is counted that it does not list; a note says so. The margin is kept free on each.
-    """
-    names = ", ".join(workers)
-    if not free_mib or situation.backend == "cpu":
-        return replace(situation, notes=(*situation.notes, _UNCOUNTED.format(names)))
-    own = situation.gpu_free_mib or (situation.free_mib,)
-    count = situation.gpus + len(free_mib)
-    devices = ", ".join(f"{name} with {free:,} MiB free" for name, free in free_mib.items())
-    return replace(
-        situation,
-        gpus=count,
-        gpu_free_mib=(*own, *free_mib.values()),
-        free_mib=situation.free_mib + sum(free_mib.values()),
-        margin_mib=situation.margin_mib * count // situation.gpus,
-        bandwidth_gb_s=None,
-        notes=(*situation.notes, _COUNTED.format(names, devices)),
     )

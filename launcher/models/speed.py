@@ -1,12 +1,13 @@
-"""How fast a plan may be: what somebody measured nearest to it, and the limit that memory bandwidth sets."""
+"""Expected speed of a plan: the nearest published measurements, and the limit by memory bandwidth."""
 
 import re
 from dataclasses import replace
 from math import log2
 
+from launcher.base.messages import message
 from launcher.models.catalogue import ModelEntry
 from launcher.models.geometry import Geometry
-from launcher.models.memory import Setting, kv_bytes
+from launcher.models.memory import PlanSettings, kv_bytes
 from launcher.models.preset import Measurement
 from launcher.models.situation import Situation
 from launcher.models.weights import Weights
@@ -14,21 +15,23 @@ from launcher.models.weights import Weights
 _FAR = 3.0
 _SHOWN = 3
 _USUAL_BITS = 4
-"""A result that does not name its file is taken for one of four bits, which most people run."""
+"""Bits per weight assumed for a result without a named file; most people run four bits."""
 _OTHER_ENGINES = ("vLLM", "ik_llama", "fork", "Ollama")
-"""Words in a result's engine that make it none of llama.cpp's own; anything else there names a build."""
+"""Words in a result's engine that mean it is not llama.cpp; any other text names a build of llama.cpp."""
 _VARIANTS = frozenset({"TI", "SUPER", "LAPTOP", "D", "XT", "XTX", "MAX", "GRE"})
-"""Words that make a GPU another one than that of the same number without them."""
+"""Words that distinguish GPU models of the same number."""
 _SAME_MEMORY = 1.15
-"""Cards of one name come with different memory: 8 and 16 GB of the RTX 5060 Ti."""
+"""Largest ratio of two memory sizes that count as the same card: the RTX 5060 Ti exists with 8 and 16 GB."""
 
 
-def nearest(entry: ModelEntry, quant: str, setting: Setting, situation: Situation) -> tuple[Measurement, ...]:
-    """Return the published results of the same model that lie nearest to a plan, nearest first; () when all are far.
+def nearest_measurements(
+    entry: ModelEntry, quant: str, setting: PlanSettings, situation: Situation
+) -> tuple[Measurement, ...]:
+    """Return the published results of the same model that are nearest to a plan, nearest first; () if all are far.
 
-    A result on this very GPU comes before all others. Near means: GPU memory and bits alike, experts on the host in
-    both or in neither, and a rate with MTP for a plan with it, without for one without. Of the results of one report on
-    one file and GPU the nearest stands for all.
+    Results on this GPU model come first. Near means: similar GPU memory and file size, experts on the host in both or
+    in neither, and a rate with MTP for a plan with MTP, without it for one without. Of several results of one source on
+    one file and GPU only the nearest is returned.
     """
     scored = [
         (not _same_gpu(result, situation), distance, index, result)
@@ -41,19 +44,19 @@ def nearest(entry: ModelEntry, quant: str, setting: Setting, situation: Situatio
     return tuple(found.values())[:_SHOWN]
 
 
-def rate(result: Measurement, setting: Setting) -> float | None:
-    """Return the tokens per second of a result that are comparable with a plan: without MTP for one without it."""
+def comparable_rate(result: Measurement, setting: PlanSettings) -> float | None:
+    """Return the tokens per second of a result that compare with a plan: its baseline for a plan without drafts."""
     if bool(setting.draft) == (result.draft != 0):
         return result.tokens_per_second
     return result.baseline if result.draft != 0 else None
 
 
-def _distance(entry: ModelEntry, result: Measurement, quant: str, setting: Setting, situation: Situation) -> float:
-    if rate(result, setting) is None or result.trust == "low" or situation.backend == "cpu":
+def _distance(entry: ModelEntry, result: Measurement, quant: str, setting: PlanSettings, situation: Situation) -> float:
+    if comparable_rate(result, setting) is None or result.trust == "low" or situation.backend == "cpu":
         return _FAR
     if any(name in (result.engine or "") for name in _OTHER_ENGINES):
         return _FAR
-    if _on_host(entry, result) != bool(setting.n_cpu_moe):
+    if _had_host_experts(entry, result) != bool(setting.n_cpu_moe):
         return _FAR
     distance = 0.0
     if not _same_gpu(result, situation):
@@ -74,8 +77,8 @@ def _distance(entry: ModelEntry, result: Measurement, quant: str, setting: Setti
     return distance + (1.0 if result.filled else 0.0)
 
 
-def _on_host(entry: ModelEntry, result: Measurement) -> bool:
-    """Whether experts were in host memory: as the report says, else if the file is larger than the GPU's memory."""
+def _had_host_experts(entry: ModelEntry, result: Measurement) -> bool:
+    """Return whether experts were in host memory: as reported, else if the file is larger than the GPU's memory."""
     if result.n_cpu_moe is not None:
         return result.n_cpu_moe > 0
     if result.gpu_memory_gb is None or entry.geometry is None or not entry.geometry.experts:
@@ -87,9 +90,10 @@ def _on_host(entry: ModelEntry, result: Measurement) -> bool:
 
 
 def _same_gpu(result: Measurement, situation: Situation) -> bool:
-    """Whether "2x RTX 4090" are the two "NVIDIA GeForce RTX 4090" here.
+    """Return whether a published GPU, such as "2x RTX 4090", is this machine's (two "NVIDIA GeForce RTX 4090").
 
-    All words of the published name must be there, none besides that names a variant, and as much memory.
+    This machine's name must have all words of the published one and no further word of a variant; the memory must be
+    about the same.
     """
     if situation.gpu_name is None:
         return False
@@ -107,8 +111,8 @@ def _same_gpu(result: Measurement, situation: Situation) -> bool:
     )
 
 
-def describe(entry: ModelEntry, result: Measurement) -> str:
-    """Return a published result of `entry` as a sentence with its source, and what it became as the context filled."""
+def describe_measurement(entry: ModelEntry, result: Measurement) -> str:
+    """Return a published result of `entry` as a sentence, with its source and its rate with the context filled."""
     where = [result.gpu]
     if result.gpu_memory_gb and not re.search(rf"\b{result.gpu_memory_gb} ?GB", result.gpu):
         where.append(f"{result.gpu_memory_gb} GB")
@@ -122,27 +126,27 @@ def describe(entry: ModelEntry, result: Measurement) -> str:
     if result.n_cpu_moe:
         how.append(f"experts of {result.n_cpu_moe} layers on the host")
     how.append("MTP off" if result.draft == 0 else f"draft {result.draft}" if result.draft else "draft length unknown")
-    told = f"{', '.join(where)}: {_rate(result)} with {', '.join(how)}"
+    text = f"{', '.join(where)}: {_format_rate(result)} with {', '.join(how)}"
     if result.baseline:
-        told += f"; {result.baseline:g} t/s without MTP"
+        text += f"; {result.baseline:g} t/s without MTP"
     if result.acceptance is not None:
         top = f" to {100 * result.acceptance_high:g}" if result.acceptance_high else ""
-        told += f"; {100 * result.acceptance:g}{top} % of drafts accepted"
+        text += f"; {100 * result.acceptance:g}{top} % of drafts accepted"
     fullest = max(_same_run(entry, result), key=lambda each: each.filled or 0)
     if fullest is not result:
         without = f" ({fullest.baseline:g} without MTP)" if fullest.baseline else ""
-        told += f"; {_rate(fullest)}{without} with {fullest.filled:,} tokens in the context"
+        text += f"; {_format_rate(fullest)}{without} with {fullest.filled:,} tokens in the context"
     note = f" {result.note}" if result.note else ""
-    return f"{told}.{note} Source: {result.source}."
+    return message("{told}.{note} Source: {source}.", told=text, note=note, source=result.source)
 
 
-def _rate(result: Measurement) -> str:
+def _format_rate(result: Measurement) -> str:
     high = f" to {result.tokens_per_second_high:g}" if result.tokens_per_second_high else ""
     return f"{result.tokens_per_second:g}{high} t/s"
 
 
 def _same_run(entry: ModelEntry, result: Measurement) -> list[Measurement]:
-    """The results that differ from `result` at most in how far the context was filled, and the rates that follow."""
+    """Return the results that equal `result` in all conditions but the filled context."""
     return [
         each
         for each in entry.measurements
@@ -161,10 +165,10 @@ def _same_run(entry: ModelEntry, result: Measurement) -> list[Measurement]:
     ]
 
 
-def bytes_per_token(geometry: Geometry, weights: Weights, setting: Setting, *, full: bool = False) -> int:
-    """Return the bytes that one pass over one token reads: active weights, and when it is `full` one slot's KV cache.
+def bytes_per_token(geometry: Geometry, weights: Weights, setting: PlanSettings, *, full: bool = False) -> int:
+    """Return the bytes read to compute one token: the active weights and, with a `full` context, one slot's KV cache.
 
-    Of routed experts those are read that work on a token; the MTP head and recurrent states are not counted.
+    Of the routed experts only the active ones count. The MTP head and recurrent states are not counted.
     """
     active = geometry.experts_used / geometry.experts if geometry.experts else 0.0
     read = weights.output + sum(block.rest + int(active * block.experts) for block in weights.blocks)
@@ -172,15 +176,13 @@ def bytes_per_token(geometry: Geometry, weights: Weights, setting: Setting, *, f
     return read + (kv_bytes(geometry, slot) if full else 0)
 
 
-def roofline(
-    geometry: Geometry, weights: Weights, setting: Setting, situation: Situation, *, full: bool = False
+def bandwidth_limit(
+    geometry: Geometry, weights: Weights, setting: PlanSettings, situation: Situation, *, full: bool = False
 ) -> float | None:
-    """Return the limit in tokens per second that memory bandwidth sets to passes of one token.
+    """Return the limit by memory bandwidth, in tokens per second, without drafts, at an empty or a `full` context.
 
-    That is at an empty context, or at a `full` one.
-
-    It is a limit, not a forecast: MTP gets past it, because one pass then yields several tokens. None while the
-    bandwidth is unknown, or when some weights are read from the host.
+    It is a limit, not a forecast. MTP can exceed it, because one pass then yields several tokens. Returns None if the
+    bandwidth is unknown, or if some weights are read from the host.
     """
     if situation.bandwidth_gb_s is None or setting.n_cpu_moe:
         return None

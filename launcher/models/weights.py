@@ -1,54 +1,54 @@
-"""Where a model's weights go: tensor by tensor from its header, or by a family's rules until that is read."""
+"""Splits a model's weights between GPU and host: by the tensors in its header, else by rules of its family."""
 
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 
 from launcher.base.errors import GeometryUnknown
+from launcher.base.messages import message
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.geometry import Geometry
-from launcher.models.gguf_header import GgufHeader, GgufModel
-from launcher.models.quants import QUANTS_BY_NAME
+from launcher.models.gguf import QUANTS_BY_NAME, GgufHeader, GgufModel
 
 _MIB = 2**20
 _HEADER_BYTES_PER_TOKEN = 44
-"""Of metadata, nearly all of it vocabulary: 10.5 MiB for the 248,320 tokens of Qwen3.5 to 3.8."""
+"""Bytes of header per token of the vocabulary: 10.5 MiB for the 248,320 tokens of Qwen3.5 to 3.8."""
 _USUAL_EMBEDDING = "Q4_K"
 _EMBEDDING_BY_BITS = {1: "Q2_K", 2: "Q2_K", 3: "Q3_K", 5: "Q5_K", 6: "Q6_K", 8: "Q8_0", 16: "BF16"}
-"""What llama.cpp's own quantiser gives the input embedding (src/llama-quant.cpp); publishers differ."""
+"""Type of the input embedding by llama.cpp's own quantiser (src/llama-quant.cpp); publishers may choose others."""
 _REPACKED = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
-"""What an x86 processor's backend keeps in another order to multiply by (ggml-cpu/repack.cpp)."""
+"""Types that the x86 backend repacks for multiplication, as a copy of the tensor (ggml-cpu/repack.cpp)."""
 _OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
-"""Models that ask for their output before the embedding it is made of, and so get both (src/models)."""
+"""Architectures that create the output tensor before the tied embedding, and so load both (src/models)."""
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"ffn_(up|down|gate|gate_up)_(?:ch)?exps\.")
-"""What --n-cpu-moe moves (llama.cpp, common/common.h: LLM_FFN_EXPS_REGEX)."""
+"""Tensors that --n-cpu-moe moves to the host (llama.cpp, common/common.h: LLM_FFN_EXPS_REGEX)."""
 
 
 Matrices = tuple[int, int, int]
-"""Bytes of a layer's routed experts: of the gate, up and down matrices; of the first two in one they are the gate's."""
+"""Bytes of the gate, up and down matrices of a layer's routed experts; a fused gate-and-up matrix counts as gate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One layer's bytes: its routed experts' matrices, and all else."""
+    """Bytes of one layer: `matrices` of its routed experts, and `rest`."""
 
     rest: int
     matrices: Matrices = (0, 0, 0)
 
     @property
     def experts(self) -> int:
-        """Bytes of its routed experts."""
+        """Bytes of the routed experts."""
         return sum(self.matrices)
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's tensors in bytes.
+    """Sizes of a model's tensors, in bytes.
 
-    `embedding` is the input embedding, which stays on the host; `output` is what lies beside the blocks and goes to the
-    device with them. `exact` when the header was read, else the family's rules stand in. `shared` bytes of `output` are
-    the embedding itself where both lie in a processor's memory.
+    `embedding` is the input embedding, which stays on the host; `output` are the tensors outside the blocks that go to
+    the device. `exact`: read from the header, not computed by the family's rules. `shared` bytes of `output` are the
+    same memory as the embedding if the model runs on the processor.
     """
 
     embedding: int
@@ -59,28 +59,28 @@ class Weights:
     shared: int = 0
 
     def on_device(self, n_cpu_moe: int, *, mtp: bool) -> int:
-        """Bytes on the GPU with all layers there but the experts of the first `n_cpu_moe`.
+        """Return the bytes on the GPU if all layers are there, except the experts of the first `n_cpu_moe`.
 
-        The head's tensors are loaded with MTP only (llama.cpp, src/models/qwen35moe.cpp: load_mtp).
+        The head's tensors are loaded only with MTP (llama.cpp, src/models/qwen35moe.cpp: load_mtp).
         """
         blocks = self.blocks + (self.heads if mtp else ())
         kept = sum(block.rest for block in blocks) + sum(block.experts for block in blocks[n_cpu_moe:])
         return self.output + kept
 
     def on_host(self, n_cpu_moe: int, *, mtp: bool) -> int:
-        """Bytes on the host: the input embedding and the experts that are not on the GPU."""
+        """Return the bytes on the host: the input embedding and the experts that are not on the GPU."""
         blocks = self.blocks + (self.heads if mtp else ())
         return self.embedding + sum(block.experts for block in blocks[:n_cpu_moe])
 
     def expert_layers(self, *, mtp: bool) -> int:
-        """How many layers have routed experts: the most that --n-cpu-moe can move."""
+        """Return the number of layers with routed experts: the most that --n-cpu-moe can move."""
         return sum(1 for block in self.blocks + (self.heads if mtp else ()) if block.experts)
 
 
-def weights_of(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
-    """Return the weights as the header states them.
+def read_weights(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
+    """Return the weights by the tensors in a model's header.
 
-    Raises GeometryUnknown when a tensor's type is not known, or there are fewer tensors than layers.
+    Raises GeometryUnknown if a tensor has an unknown type, or if there are fewer tensors than layers.
     """
     rest: dict[int, int] = defaultdict(int)
     experts: dict[tuple[int, str], int] = defaultdict(int)
@@ -88,7 +88,14 @@ def weights_of(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
     tied = True
     for tensor in model.tensors:
         if tensor.n_bytes is None:
-            raise GeometryUnknown(f"{model.name} holds {tensor.name} as {tensor.quant}, which is not known here.")
+            raise GeometryUnknown(
+                message(
+                    "{name} holds {name_2} as {quant}, which is not known here.",
+                    name=model.name,
+                    name_2=tensor.name,
+                    quant=tensor.quant,
+                )
+            )
         block = _BLOCK.fullmatch(tensor.name)
         if block:
             index, expert = int(block[1]), _EXPERT.match(block[2])
@@ -106,7 +113,14 @@ def weights_of(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
         output += embedding
     count = geometry.layers + geometry.mtp_layers
     if count > len(model.tensors):
-        raise GeometryUnknown(f"{model.name} names {count:,} layers and has {len(model.tensors):,} tensors.")
+        raise GeometryUnknown(
+            message(
+                "{name} names {count:,} layers and has {tensors:,} tensors.",
+                name=model.name,
+                count=count,
+                tensors=len(model.tensors),
+            )
+        )
     blocks = tuple(
         Block(rest[index], (experts[index, "gate"], experts[index, "up"], experts[index, "down"]))
         for index in range(count)
@@ -116,9 +130,9 @@ def weights_of(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
 
 
 def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> Weights | None:
-    """Return the weights as the catalogue's rules put them, or None while the file's size is unknown.
+    """Return the weights by the catalogue's rules, or None if the file's size is unknown.
 
-    All blocks are taken as equal: together they are the file, less its metadata, the embedding and the head.
+    All blocks are taken to be equal: the file's size without metadata, embedding and MTP head, split evenly.
     """
     total, rules = file.size_bytes, entry.weights
     if total is None:
@@ -140,7 +154,7 @@ def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> 
 
 
 def _embedding_bytes(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> int:
-    """By the file's own type, else the one that most known files of the family have, else by the name's bits."""
+    """Return the bytes of the input embedding: by the file's own type, else that of most files, else by the bits."""
     known = [each.token_embd_type for each in entry.files if each.token_embd_type]
     usual = next((name for name in known if known.count(name) > max(1, len(known) / 2)), None)
     wanted = file.token_embd_type or usual or _EMBEDDING_BY_BITS.get(file.bits or 0, _USUAL_EMBEDDING)

@@ -1,0 +1,606 @@
+"""Models of llama.cpp's compute graphs, detailed enough to compute the sizes of its buffers.
+
+A graph has the operations in order, their operands, and the sizes of their results. Sizes are symbolic (so many bytes
+per token, per sequence, ...), so one graph serves every context and batch size. Source: llama.cpp b11434:
+ggml/src/ggml.c, src/llama-graph.cpp and src/models/*.cpp.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, auto
+from types import MappingProxyType
+from typing import NamedTuple
+
+from launcher.models.geometry import Geometry
+
+_F32, _F16, _I32, _I64 = 4, 2, 4, 8
+
+HOST = 0
+"""The place number of host memory; devices are 1, 2, ..."""
+
+
+class Op(IntEnum):
+    """The operations that the backends' rules distinguish; all others are OTHER."""
+
+    NONE = auto()
+    ADD = auto()
+    ARGSORT = auto()
+    CLAMP = auto()
+    DIV = auto()
+    FLASH_ATTN = auto()
+    GET_ROWS = auto()
+    GLU = auto()
+    MUL = auto()
+    MUL_MAT = auto()
+    MUL_MAT_ID = auto()
+    RMS_NORM = auto()
+    ROPE = auto()
+    SCALE = auto()
+    SET_ROWS = auto()
+    SOFT_MAX = auto()
+    SSM_CONV = auto()
+    SUM_ROWS = auto()
+    UNARY = auto()
+    OTHER = auto()
+    PERMUTE = auto()
+    RESHAPE = auto()
+    TRANSPOSE = auto()
+    VIEW = auto()
+
+
+EMPTY = frozenset({Op.NONE, Op.PERMUTE, Op.RESHAPE, Op.TRANSPOSE, Op.VIEW})
+"""Operations that compute nothing: views and inputs."""
+IN_PLACE = frozenset(
+    {Op.ADD, Op.CLAMP, Op.DIV, Op.MUL, Op.RMS_NORM, Op.ROPE, Op.SCALE, Op.SOFT_MAX, Op.UNARY},
+)
+"""Operations whose result may reuse the memory of an operand (ggml_op_can_inplace)."""
+
+
+class Size(NamedTuple):
+    """A symbolic size: bytes as a sum of terms per token, per output row, per sequence, ...
+
+    `mask` is bytes per token and context cell, `cache` per cell of all sequences; the `window_` terms are the same for
+    the cells of a sliding window. `gate`, `up` and `down` count matrices of one layer's experts.
+    """
+
+    fixed: int = 0
+    token: int = 0
+    output: int = 0
+    sequence: int = 0
+    mask: int = 0
+    cache: int = 0
+    window_mask: int = 0
+    window_cache: int = 0
+    gate: int = 0
+    up: int = 0
+    down: int = 0
+
+    def plus(self, other: "Size") -> "Size":
+        """Return the sum of both sizes, term by term."""
+        return Size(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def bytes(self, units: "Size") -> int:
+        """Return the size in bytes; `units` has the value of each term: number of tokens, output rows, ..."""
+        return sum(a * b for a, b in zip(self, units, strict=True))
+
+
+_ZERO = Size()
+
+
+@dataclass(slots=True)
+class Graph:
+    """A compute graph.
+
+    Tensors are numbers, which index the lists `ops`, `sizes`, `sources`, `bases`, `places` and `readers`. `bases` has,
+    for a view, the tensor whose memory it shows, for others the tensor itself. `readers` counts the reads of a tensor.
+    `nodes` are computed in that order; `inputs` are filled before; `outside` are weights and caches, whose memory is
+    not part of the compute buffer. `place` is where new nodes are computed.
+    """
+
+    ops: list[Op] = field(default_factory=list)
+    sizes: list[Size] = field(default_factory=list)
+    sources: list[tuple[int, ...]] = field(default_factory=list)
+    bases: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    readers: list[int] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    outside: set[int] = field(default_factory=set)
+    place: int = HOST
+
+    def node(self, op: Op, size: Size, *sources: int) -> int:
+        """Add a node: `op` computes a tensor of `size` from `sources`. Returns the tensor."""
+        tensor = self._add(op, size, sources, len(self.ops), self.place)
+        self.nodes.append(tensor)
+        return tensor
+
+    def like(self, op: Op, *sources: int) -> int:
+        """Add a node whose result is as large as the first of `sources`."""
+        return self.node(op, self.sizes[sources[0]], *sources)
+
+    def view(self, op: Op, source: int, *others: int) -> int:
+        """Add a node whose result shares the memory of `source`; `others` are read as well."""
+        tensor = self._add(op, self.sizes[source], (source, *others), self.bases[source], self.place)
+        self.nodes.append(tensor)
+        return tensor
+
+    def input(self, size: Size) -> int:
+        """Add a tensor of `size` that is filled on the host before the graph runs."""
+        tensor = self._add(Op.NONE, size, (), len(self.ops), HOST)
+        self.inputs.append(tensor)
+        return tensor
+
+    def external(self, size: Size = _ZERO, place: int | None = None) -> int:
+        """Add a weight or a cache: its memory is not in the compute buffer. `size` matters if it must be copied."""
+        tensor = self._add(Op.NONE, size, (), len(self.ops), self.place if place is None else place)
+        self.outside.add(tensor)
+        return tensor
+
+    def copy(self, tensor: int, place: int) -> int:
+        """Add a copy of `tensor` at `place`. The schedule decides when it is made."""
+        return self._add(Op.NONE, self.sizes[tensor], (), len(self.ops), place)
+
+    def _add(self, op: Op, size: Size, sources: tuple[int, ...], base: int, place: int) -> int:
+        self.ops.append(op)
+        self.sizes.append(size)
+        self.sources.append(sources)
+        self.bases.append(base)
+        self.places.append(place)
+        self.readers.append(0)
+        for source in sources:
+            self.readers[source] += 1
+        return len(self.ops) - 1
+
+
+# Styles: the differences between the architectures' graphs. Source: llama.cpp's src/models/*.cpp (b11434).
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """The features of an architecture's blocks beside plain attention and feed forward.
+
+    `gated`: queries have a gate of the same size. `biased`: queries, keys and values have a bias. `normed_heads`:
+    queries and keys are normalised; `normed_values`: so are values. `scaled_queries`: queries are multiplied by a
+    factor. `windowed`: some layers have a sliding window. `post_norms`: norms after attention and feed forward too.
+    `scaled_blocks`: a factor at the end of each block. `scaled_input`: a factor for each token's embedding.
+    `late_pick`: the output rows are selected after the last block, not inside it. `borrowed`: keys and values are read
+    from another model's cache. `experts`: the graph with experts is known too. `positions`: position numbers per token.
+    """
+
+    gated: bool = False
+    biased: bool = False
+    normed_heads: bool = False
+    normed_values: bool = False
+    scaled_queries: bool = False
+    windowed: bool = False
+    post_norms: bool = False
+    scaled_blocks: bool = False
+    scaled_input: bool = False
+    late_pick: bool = False
+    borrowed: bool = False
+    experts: bool = False
+    positions: int = 1
+
+
+ASSISTANT = "gemma4-assistant"
+"""The architecture of a draft model that reads its target's hidden states and KV cache."""
+_QWEN35 = Style(gated=True, normed_heads=True, experts=True, positions=4)
+_GEMMA3 = Style(normed_heads=True, scaled_queries=True, windowed=True, post_norms=True, scaled_input=True)
+STYLES: Mapping[str, Style] = MappingProxyType(
+    {
+        "gemma3": _GEMMA3,
+        "gemma4": Style(
+            normed_heads=True,
+            normed_values=True,
+            windowed=True,
+            post_norms=True,
+            scaled_blocks=True,
+            scaled_input=True,
+            late_pick=True,
+        ),
+        ASSISTANT: Style(normed_heads=True, windowed=True, post_norms=True, scaled_blocks=True, borrowed=True),
+        "llama": Style(experts=True),
+        "qwen2": Style(biased=True),
+        "qwen3": Style(normed_heads=True),
+        "qwen3moe": Style(normed_heads=True, experts=True),
+        "qwen35": _QWEN35,
+        "qwen35moe": _QWEN35,
+    }
+)
+"""The styles of the architectures whose graphs are known."""
+UNKNOWN = Style(gated=True, biased=True, normed_heads=True, normed_values=True, post_norms=True, positions=4)
+"""Substitute for an unknown architecture: with every feature that enlarges the graph."""
+
+
+# Blocks: the nodes of a transformer block, in llama.cpp's order.
+#
+# Source: src/llama-graph.cpp, src/models/delta-net-base.cpp, qwen35.cpp and qwen35moe.cpp; compared with the graphs
+# that llama.cpp b11434 builds. Weights are left out where nothing depends on them.
+
+_ROTATION = 64
+"""Width of the rotation applied to values in a quantised KV cache (src/llama-kv-cache.cpp); for keys it is the largest
+power of two that divides the head size."""
+
+
+ExpertBytes = tuple[int, int, int]
+"""The bytes of the gate, up and down matrices of one layer's routed experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The parameters that a graph's nodes and their order depend on.
+
+    `snapshots`: recurrent states kept per sequence, 0 without drafts. `rotated`: the KV cache is quantised. `scratch`:
+    attention converts keys and values to F16 in extra memory. `devices`: number of GPUs; with `pipelined` they work on
+    successive batches at the same time. `cpu_expert_layers`: layers with experts on the host; `expert_bytes` has the
+    bytes of each of them if they differ. `offload_tokens`, `offload_outputs`: a batch has enough tokens, or output
+    rows, for a device to copy these experts and compute with them. `target_hidden`: width of the hidden states that a
+    draft model reads.
+    """
+
+    snapshots: int = 0
+    rotated: bool = False
+    scratch: bool = False
+    devices: int = 1
+    pipelined: bool = False
+    cpu_expert_layers: int = 0
+    expert_bytes: tuple[ExpertBytes, ...] = ()
+    offload_tokens: bool = True
+    offload_outputs: bool = False
+    target_hidden: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The KV heads of layers with or without a sliding window. `name` is the prefix of their inputs' names."""
+
+    name: str
+    count: int
+    key_length: int
+    value_length: int
+
+
+class Blocks:
+    """Builds `graph` block by block. Once `outputs_only` is set, rows count output rows instead of tokens."""
+
+    def __init__(self, geometry: Geometry, shape: Shape) -> None:
+        self.geometry = geometry
+        self.style = STYLES.get(geometry.architecture, UNKNOWN)
+        self.heads = Heads("", geometry.kv_heads, geometry.key_length, geometry.value_length)
+        self.window_heads = Heads(
+            "window ", geometry.window_kv_heads, geometry.window_key_length, geometry.window_value_length
+        )
+        self.shape = shape
+        self.graph = Graph()
+        self.outputs_only = False
+        self._inputs: dict[str, int] = {}
+
+    def rows(self, width: int) -> Size:
+        """Return the size of a row of `width` floats for each token."""
+        return Size(output=_F32 * width) if self.outputs_only else Size(token=_F32 * width)
+
+    def input(self, name: str, size: Size) -> int:
+        """Return the input called `name`, adding it at its first use."""
+        if name not in self._inputs:
+            self._inputs[name] = self.graph.input(size)
+        return self._inputs[name]
+
+    def norm(self, source: int, place: int | None = None) -> int:
+        """Add an RMS norm and the product with its weight. The graph continues at `place`, where that weight is."""
+        normed = self.graph.like(Op.RMS_NORM, source)
+        self.graph.place = self.graph.place if place is None else place
+        return self.graph.like(Op.MUL, normed)
+
+    def matmul(self, width: int, *sources: int) -> int:
+        """Add a product with a weight matrix, which gives rows of `width`."""
+        return self.graph.node(Op.MUL_MAT, self.rows(width), *sources)
+
+    def select_outputs(self, source: int) -> int:
+        """Select the output rows of `source`."""
+        width = self.graph.sizes[source].token
+        return self.graph.node(Op.GET_ROWS, Size(output=width), source, self.input("rows", Size(output=_I32)))
+
+    def attention(self, normed: int, *, windowed: bool = False) -> int:
+        """Add attention to all cells, or to those of a sliding window."""
+        g, model, style = self.graph, self.geometry, self.style
+        heads = self.window_heads if windowed else self.heads
+        width = model.heads * heads.key_length
+        mixed = self.matmul(width * (1 + style.gated), normed)
+        mixed = g.like(Op.ADD, mixed) if style.biased else mixed
+        query = g.view(Op.VIEW if style.gated else Op.RESHAPE, mixed)
+        if style.normed_heads:
+            query = g.like(Op.MUL, g.node(Op.RMS_NORM, self.rows(width), query))
+        query = self.rope(query, self.rows(width))
+        query = g.like(Op.SCALE, query) if style.scaled_queries else query
+        query = self.rotate(query, "key", heads)
+        keys, values = g.external(), g.external()
+        if not style.borrowed:
+            self.store(normed, keys, values, heads)
+        attended = self.attend(query, keys, values, heads)
+        if style.gated:
+            gate = g.node(Op.OTHER, self.rows(width), g.view(Op.VIEW, mixed))
+            attended = g.node(Op.MUL, self.rows(width), attended, g.like(Op.UNARY, gate))
+        return self.matmul(model.hidden, attended)
+
+    def store(self, normed: int, keys: int, values: int, heads: Heads) -> None:
+        """Write keys and values into their caches."""
+        g = self.graph
+        if self.style.windowed:
+            key = self.key(normed, heads)
+            value = self.value(normed, heads)
+        else:
+            value = self.value(normed, heads)
+            key = self.key(normed, heads)
+        g.view(Op.SET_ROWS, keys, g.view(Op.VIEW, key), self.input(f"{heads.name}key rows", Size(token=_I64)))
+        g.view(Op.SET_ROWS, values, g.view(Op.VIEW, value), self.input(f"{heads.name}value rows", Size(token=_I64)))
+
+    def key(self, normed: int, heads: Heads) -> int:
+        """Add the keys, with their rotary position embedding."""
+        key = self.project(normed, heads.count * heads.key_length)
+        key = self.norm(key) if self.style.normed_heads else key
+        return self.rotate(self.rope(key, self.rows(heads.count * heads.key_length)), "key", heads)
+
+    def value(self, normed: int, heads: Heads) -> int:
+        """Add the values."""
+        value = self.project(normed, heads.count * heads.value_length)
+        value = self.graph.like(Op.RMS_NORM, value) if self.style.normed_values else value
+        return self.rotate(value, "value", heads)
+
+    def project(self, normed: int, width: int) -> int:
+        """Add a projection of `width`, reshaped to heads."""
+        projected = self.matmul(width, normed)
+        return self.graph.view(Op.RESHAPE, self.graph.like(Op.ADD, projected) if self.style.biased else projected)
+
+    def rope(self, source: int, size: Size) -> int:
+        """Apply the rotary position embedding to `source`."""
+        return self.graph.node(Op.ROPE, size, source, self.input("positions", Size(token=self.style.positions * _I32)))
+
+    def rotate(self, source: int, what: str, heads: Heads) -> int:
+        """Rotate keys, values or queries if the KV cache is quantised and the head size is a multiple of 64."""
+        g = self.graph
+        length = heads.key_length if what == "key" else heads.value_length
+        if not self.shape.rotated or length % _ROTATION:
+            return source
+        width = length & -length if what == "key" else _ROTATION
+        rotation = self.input(f"{heads.name}{what} rotation", Size(_F32 * width**2))
+        return g.view(Op.RESHAPE, g.node(Op.MUL_MAT, g.sizes[source], rotation, g.view(Op.RESHAPE, source)))
+
+    def attend(self, query: int, keys: int, values: int, heads: Heads) -> int:
+        """Add flash attention of `query` to the cached `keys` and `values`."""
+        g, model, name = self.graph, self.geometry, heads.name
+        query = g.view(Op.PERMUTE, g.view(Op.VIEW, query))
+        keys = g.view(Op.PERMUTE, g.view(Op.VIEW, keys))
+        values = g.view(Op.PERMUTE, g.view(Op.VIEW, values))
+        mask = self.input(f"{name}mask", Size(window_mask=_F16) if name else Size(mask=_F16))
+        width = model.heads * heads.value_length
+        scratch = self.shape.scratch * _F16 * heads.count * (heads.key_length + heads.value_length)
+        copied = Size(window_cache=scratch) if name else Size(cache=scratch)
+        attended = g.node(Op.FLASH_ATTN, self.rows(width).plus(copied), query, keys, values, mask)
+        attended = g.view(Op.RESHAPE, attended)
+        if not self.shape.rotated or heads.value_length % _ROTATION:
+            return attended
+        rotation = self.input(f"{name}value rotation", Size(_F32 * _ROTATION**2))
+        return g.view(Op.RESHAPE, g.node(Op.MUL_MAT, self.rows(width), rotation, g.view(Op.RESHAPE, attended)))
+
+    def delta_net(self, normed: int) -> int:
+        """Add a gated delta net: convolution over keys, queries and values, then the update of the state."""
+        g, model = self.graph, self.geometry
+        convolutions, states = g.external(), g.external()
+        kept = Size(sequence=_F32 * model.conv_state)
+        conv_state = g.view(Op.RESHAPE, self.state(convolutions, kept))
+        mixed = self.matmul(model.conv_channels, normed)
+        mixed = g.view(Op.TRANSPOSE, g.view(Op.RESHAPE, mixed))
+        joined = g.node(Op.OTHER, Size(token=_F32 * model.conv_channels, sequence=kept.sequence), conv_state, mixed)
+        for _ in range(max(self.shape.snapshots, 1)):
+            self.copy(joined, convolutions)
+        state = self.state(states, Size(sequence=_F32 * model.delta_state))
+        convolved = g.like(Op.UNARY, g.node(Op.SSM_CONV, self.rows(model.conv_channels), joined))
+        key_width = self.rows(model.group_count * model.state_size)
+        query, key = (g.like(Op.SCALE, g.node(Op.RMS_NORM, key_width, g.view(Op.VIEW, convolved))) for _ in range(2))
+        value = g.view(Op.VIEW, convolved)
+        decay = g.like(Op.ADD, g.view(Op.RESHAPE, self.matmul(model.time_step_rank, normed)))
+        decay = g.view(Op.RESHAPE, g.like(Op.MUL, g.like(Op.UNARY, decay)))
+        beta = g.like(Op.UNARY, g.view(Op.RESHAPE, self.matmul(model.time_step_rank, normed)))
+        state = g.view(Op.RESHAPE, state)
+        size = Size(token=_F32 * model.inner_size, sequence=_F32 * model.delta_state * max(self.shape.snapshots, 1))
+        delta = g.node(Op.OTHER, size, query, key, value, decay, beta, state)
+        self.copy(delta, states)
+        output = g.like(Op.MUL, g.node(Op.RMS_NORM, self.rows(model.inner_size), g.view(Op.VIEW, delta)))
+        gate = g.like(Op.UNARY, g.view(Op.RESHAPE, self.matmul(model.inner_size, normed)))
+        output = g.view(Op.RESHAPE, g.like(Op.MUL, output, gate))
+        return g.view(Op.RESHAPE, self.matmul(model.hidden, output))
+
+    def state(self, cache: int, size: Size) -> int:
+        """Gather the recurrent states of the batch's sequences from `cache`."""
+        g = self.graph
+        all_states = g.view(Op.RESHAPE, cache)
+        g.view(Op.SCALE, g.view(Op.VIEW, all_states))
+        gathered = g.node(Op.GET_ROWS, size, all_states, self.input("state copies", Size(sequence=_I32)))
+        state = g.view(Op.VIEW, gathered)
+        self.copy(gathered, cache)
+        return state
+
+    def copy(self, source: int, cache: int) -> None:
+        """Copy a part of `source` into `cache`."""
+        g = self.graph
+        part = g.view(Op.VIEW, source)
+        g.view(Op.OTHER, g.view(Op.VIEW, cache), part)
+
+    def feed_forward(self, normed: int, width: int) -> int:
+        """Add a gated feed-forward network of `width`."""
+        gate = self.matmul(width, normed)
+        up = self.matmul(width, normed)
+        return self.matmul(self.geometry.hidden, self.graph.like(Op.GLU, gate, up))
+
+    def experts(self, normed: int, layer: int) -> int:
+        """Add the routed experts, and the gated shared expert if the model has one."""
+        g, model = self.graph, self.geometry
+        used, hidden = model.experts_used, model.hidden
+        chances = g.like(Op.SOFT_MAX, self.matmul(model.experts, normed))
+        reshaped = g.view(Op.RESHAPE, chances)
+        best = g.view(Op.VIEW, g.like(Op.ARGSORT, chances))
+        weights = g.view(Op.RESHAPE, g.node(Op.GET_ROWS, self.rows(used), reshaped, best))
+        total = g.like(Op.CLAMP, g.node(Op.SUM_ROWS, self.rows(1), weights))
+        weights = g.view(Op.RESHAPE, g.like(Op.DIV, weights, total))
+        rows = g.view(Op.RESHAPE, normed)
+        gates, ups, downs = self.expert_weights(layer)
+        device = g.place
+        g.place = self.experts_place(layer)
+        inner = self.rows(used * (model.expert_ffn or model.ffn))
+        gate = g.node(Op.MUL_MAT_ID, inner, gates, rows, best)
+        up = g.node(Op.MUL_MAT_ID, inner, ups, rows, best)
+        down = g.node(Op.MUL_MAT_ID, self.rows(used * hidden), downs, g.like(Op.GLU, gate, up), best)
+        g.place = g.place or device
+        weighted = g.like(Op.MUL, down, weights)
+        parts = [g.view(Op.VIEW, weighted) for _ in range(used)]
+        result = parts[0]
+        for part in parts[1:]:
+            result = g.node(Op.ADD, self.rows(hidden), result, part)
+        if not model.shared_expert_ffn:
+            return result
+        g.place = device
+        shared = self.feed_forward(normed, model.shared_expert_ffn)
+        shared = g.like(Op.MUL, shared, g.like(Op.UNARY, self.matmul(1, normed)))
+        return g.like(Op.ADD, result, shared)
+
+    def expert_weights(self, layer: int) -> tuple[int, int, int]:
+        """Return the expert matrices of `layer`, on the host if it is one of the layers with experts there."""
+        g, known = self.graph, self.shape.expert_bytes
+        if layer >= self.shape.cpu_expert_layers:
+            return g.external(), g.external(), g.external()
+        alike = Size(gate=1), Size(up=1), Size(down=1)
+        sizes = [Size(fixed=size) for size in known[layer]] if layer < len(known) else alike
+        gate, up, down = (g.external(size, HOST) for size in sizes)
+        return gate, up, down
+
+    def experts_place(self, layer: int) -> int:
+        """Return the place that computes the experts of `layer`: the first device, by copying, for large batches."""
+        if layer >= self.shape.cpu_expert_layers:
+            return self.graph.place
+        enough = self.shape.offload_outputs if self.outputs_only else self.shape.offload_tokens
+        return min(self.graph.place, 1) if enough else HOST
+
+    def block_end(self, mixed: int, residual: int, layer: int) -> int:
+        """Add the second half of a block, after attention or delta net: residual, norm, feed forward, residual."""
+        g, model = self.graph, self.geometry
+        residual = g.node(Op.ADD, self.rows(model.hidden), mixed, residual)
+        normed = self.norm(residual)
+        result = self.experts(normed, layer) if model.experts else self.feed_forward(normed, model.ffn)
+        result = self.norm(result) if self.style.post_norms else result
+        result = g.node(Op.ADD, self.rows(model.hidden), result, residual)
+        return g.like(Op.MUL, result) if self.style.scaled_blocks else result
+
+
+# Whole graphs: the trunk, the MTP head, and an assistant (a draft model that reads the target's states).
+#
+# Source: src/models/*.cpp (b11434). Only the graph of a prompt is built, because it is the largest; and of the trunk
+# only as many blocks as it takes to reach the peak memory.
+
+
+def blocks_until_repetition(geometry: Geometry) -> int:
+    """Return the number of blocks after which the pattern of allocations repeats."""
+    return max(2 * attention_interval(geometry), 4)
+
+
+def trunk_graph(geometry: Geometry, shape: Shape, devices: int) -> Graph:
+    """Return the graph of a trunk whose layers are split over `devices` GPUs; 0 is the processor alone."""
+    build = Blocks(geometry, shape)
+    current = _add_blocks(build, _add_embeddings(build, min(devices, 1)), devices)
+    build.matmul(geometry.vocabulary, current)
+    return build.graph
+
+
+def head_graph(geometry: Geometry, shape: Shape, device: int) -> Graph:
+    """Return the graph of an MTP head on `device`: token and hidden state joined, one attention block, the output."""
+    build = Blocks(geometry, shape)
+    g, hidden = build.graph, build.rows(geometry.hidden)
+    g.place = HOST
+    token = g.node(Op.GET_ROWS, hidden, build.input("tokens", Size(token=_I32)))
+    g.place = device
+    token = build.norm(token)
+    state = build.norm(build.input("states", hidden))
+    current = build.matmul(geometry.hidden, g.node(Op.OTHER, build.rows(2 * geometry.hidden), token, state))
+    current = build.block_end(build.attention(build.norm(current)), current, geometry.layers)
+    picked = build.select_outputs(build.norm(current))
+    build.outputs_only = True
+    build.matmul(geometry.vocabulary, picked)
+    return g
+
+
+def assistant_graph(geometry: Geometry, shape: Shape, devices: int) -> Graph:
+    """Return the graph of a draft model that reads the target's hidden states and KV cache."""
+    build = Blocks(geometry, shape)
+    g, states = build.graph, build.rows(shape.target_hidden)
+    g.place = HOST
+    token = g.node(Op.GET_ROWS, states, build.input("tokens", Size(token=_I32)))
+    g.place = devices
+    joined = build.rows(2 * shape.target_hidden)
+    joined_rows = g.node(Op.OTHER, joined, g.like(Op.SCALE, token), build.input("states", states))
+    current = _add_blocks(build, build.matmul(geometry.hidden, joined_rows), devices)
+    build.matmul(geometry.vocabulary, current)
+    build.matmul(shape.target_hidden, current)
+    return g
+
+
+def _add_blocks(build: Blocks, current: int, devices: int) -> int:
+    """Add all blocks and the final norm, and select the output rows."""
+    geometry, style, every = build.geometry, build.style, attention_interval(build.geometry)
+    places = _block_places(geometry, build.shape, devices)
+    for layer, place in enumerate(places):
+        normed = build.norm(current, place)
+        whole = layer % every == every - 1
+        mixed = build.attention(normed, windowed=not whole) if whole or geometry.window else build.delta_net(normed)
+        if layer == len(places) - 1 and not style.late_pick:
+            mixed = build.select_outputs(mixed)
+            build.outputs_only = True
+        mixed = build.norm(mixed) if style.post_norms else mixed
+        current = build.select_outputs(current) if build.outputs_only else current
+        current = build.block_end(mixed, current, layer)
+    current = build.norm(current, devices)
+    current = build.select_outputs(current) if style.late_pick else current
+    build.outputs_only = True
+    return current
+
+
+def _block_places(geometry: Geometry, shape: Shape, devices: int) -> list[int]:
+    """Return the device of each block that is built.
+
+    Equal devices get equal shares of the layers, the output counting as one layer (src/llama-model.cpp). Repeating
+    blocks of a share are left out, whole intervals at a time.
+    """
+    every, enough = attention_interval(geometry), blocks_until_repetition(geometry)
+    if 0 < shape.cpu_expert_layers < geometry.layers:
+        enough += blocks_until_repetition(geometry)
+    parts, all_layers = max(devices, 1), geometry.layers + geometry.mtp_layers + 1
+    starts = [min(-(-all_layers * part // parts), geometry.layers) for part in range(parts)] + [geometry.layers]
+    places = []
+    for part in range(parts):
+        count = starts[part + 1] - starts[part]
+        places += [min(devices, part + 1)] * (count if count < enough else enough + (count - enough) % every)
+    return places
+
+
+def attention_interval(geometry: Geometry) -> int:
+    """Return the distance, in layers, between layers with full attention; 1 if all layers are alike."""
+    whole = geometry.attention_layers - geometry.window_layers
+    mixed = geometry.inner_size or geometry.window_layers
+    return max(geometry.layers // whole, 1) if whole > 0 and mixed else 1
+
+
+def _add_embeddings(build: Blocks, device: int) -> int:
+    """Add the embeddings of text tokens.
+
+    llama.cpp's graph also has inputs for images and for a mix of both; they take memory but are not computed.
+    """
+    g, hidden = build.graph, build.rows(build.geometry.hidden)
+    g.place = HOST
+    text = g.node(Op.GET_ROWS, hidden, build.input("tokens", Size(token=_I32)))
+    build.input("embeddings", hidden)
+    mixed_text = g.node(Op.GET_ROWS, hidden, build.input("mixed tokens", Size(token=_I32)))
+    g.place = device
+    slots = build.input("mixed slots", Size(token=_I64))
+    mixed = g.node(Op.OTHER, hidden, build.input("mixed embeddings", hidden))
+    g.view(Op.SET_ROWS, mixed, mixed_text, slots)
+    if build.style.scaled_input:
+        return g.like(Op.MUL, text, build.input("scales", Size(token=_F32)))
+    return text

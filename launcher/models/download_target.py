@@ -1,0 +1,317 @@
+"""Parses what a user wants to download: a model of the catalogue, a file on the hub, or a URL."""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from launcher.base.errors import BadOption, ModelMissing, ModelUnknown
+from launcher.base.messages import message
+from launcher.base.paths import expand_user, models_dir
+from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, hub_endpoint, is_hub_file, list_files
+from launcher.fetch.names import local_name, local_path
+from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelFile
+from launcher.models.library import find_catalogue_file, quant_of, split_names
+from launcher.models.library_index import Kind
+
+_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*)(?::(?P<quant>[\w.-]+))?", re.ASCII)
+_REPO = re.compile(
+    r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>\w[\w./-]*))?(?::(?P<quant>[\w-]+))?", re.ASCII
+)
+_PAGE = re.compile(r"/(?P<repo>[^/]+/[^/]+)/(?:resolve|blob)/(?P<revision>[^/]+)/(?P<path>.+)")
+_REPO_PAGE = re.compile(r"/(?P<repo>[^/]+/[^/]+)(?:/tree/(?P<revision>[^/]+))?/?")
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadFile:
+    """One file to download, from the hub or a URL. Size in bytes and SHA-256 are from the catalogue or the user.
+
+    `name` is its path below its folder, with / as the separator.
+    """
+
+    name: str
+    hub: HubFile | None = None
+    url: str | None = None
+    bytes: int | None = None
+    sha256: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The name to show."""
+        return f"{self.hub.repo}:{self.hub.path}" if self.hub else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadItem:
+    """A model with all its parts, or one draft or vision projector."""
+
+    kind: Kind
+    pieces: tuple[DownloadFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadTarget:
+    """A parsed download target. `entry` and `file` are the catalogue's, None for other models.
+
+    `insists` is set if only files with the expected size and checksum are acceptable: "catalogue" if the catalogue
+    chooses the revision, "user" if the user gave a checksum. With None the hub's current files are accepted.
+    """
+
+    words: str
+    items: tuple[DownloadItem, ...]
+    folder: Path
+    entry: ModelEntry | None = None
+    file: ModelFile | None = None
+    insists: Literal["catalogue", "user"] | None = None
+
+    @property
+    def bytes(self) -> int | None:
+        """Size of all files together, None if that of one is unknown."""
+        sizes = [piece.bytes for item in self.items for piece in item.pieces]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+
+def parse_target(
+    text: str, catalogue: Catalogue, *, sha256: str | None = None, revision: str | None = None, vision: bool = False
+) -> DownloadTarget:
+    """Parse a download target: ID:QUANT, OWNER/NAME[@REVISION]:FILE or :QUANT, or a URL.
+
+    A QUANT of a repository is looked up on the hub. Raises BadOption for invalid targets, ModelUnknown and ModelMissing
+    for models and files that do not exist, and the errors of requests to the hub.
+    """
+    if sha256 is not None and not _SHA256.fullmatch(sha256):
+        raise BadOption(
+            message("--sha256 needs 64 hexadecimal digits."), message("Copy it from the page that offers the file.")
+        )
+    sha256 = sha256.lower() if sha256 else None
+    if "://" in text:
+        page = _parse_hub_url(text)
+        if page is None:
+            return _from_url(text, sha256)
+        text = page
+    named = find_catalogue_model(text, catalogue)
+    if named is not None:
+        return _from_catalogue(text, *named, sha256, revision, vision=vision)
+    if expand_user(text).exists():
+        raise BadOption(
+            message("{text} is on this machine: there is nothing to pull.", text=text),
+            message("Serve it: `mtp-launcher serve {text}`.", text=text),
+        )
+    file = _parse_hub_file(text, revision)
+    entry, its = find_catalogue_file(catalogue, file.repo, file.path)
+    items = [DownloadItem("model", _model_files(file, its, None if revision or file.revision != "main" else its))]
+    if sha256:
+        if len(items[0].pieces) > 1:
+            raise BadOption(
+                message("--sha256 is one file's, and this model has several."), message("The hub tells those of all.")
+            )
+        items = [DownloadItem("model", (replace(items[0].pieces[0], sha256=sha256),))]
+    name = PurePosixPath(file.path).name.lower()
+    if name.startswith(("mmproj", "mtp-")):
+        items = [replace(items[0], kind="mmproj" if name.startswith("mmproj") else "draft")]
+    if vision and entry:
+        items += _projector_items(entry, revision)
+    elif vision:
+        raise BadOption(
+            message("--vision needs a model of the catalogue."), message("Pull the projector's file by its own name.")
+        )
+    return DownloadTarget(str(file), tuple(items), models_dir(), entry, its, "user" if sha256 else None)
+
+
+def find_catalogue_model(text: str, catalogue: Catalogue) -> tuple[ModelEntry, ModelFile | None] | None:
+    """Return the catalogue's model and, with QUANT, its file for ID[:QUANT]; None if `text` has another form.
+
+    Raises ModelUnknown if the catalogue has no such model or file.
+    """
+    found = _ID.fullmatch(text)
+    if found is None or _is_gguf(text):
+        return None
+    entry = catalogue.find(found["id"])
+    if found["quant"] is None:
+        return entry, None
+    file = entry.file(found["quant"])
+    if file is None:
+        quants = ", ".join(each.quant for each in entry.files)
+        raise ModelUnknown(
+            message("{id} has no {found}.", id=entry.id, found=found["quant"]),
+            message("It has {quants}.", quants=quants),
+            wanted=text,
+        )
+    return entry, file
+
+
+def _from_catalogue(
+    text: str, entry: ModelEntry, file: ModelFile | None, sha256: str | None, revision: str | None, *, vision: bool
+) -> DownloadTarget:
+    if file is None:
+        raise BadOption(
+            message("{text} does not say which file.", text=text), message("Write {text}:QUANT.", text=text)
+        )
+    if entry.repo is None:
+        raise BadOption(
+            message("{id} is not on the hub: there is nothing to pull.", id=entry.id),
+            message("Serve it: `mtp-launcher serve {id}`.", id=entry.id),
+        )
+    if sha256 is not None:
+        raise BadOption(message("--sha256 goes with an address."), message("The hub tells that of {text}.", text=text))
+    chosen = revision or entry.revision or "main"
+    hub = HubFile(entry.repo, file.file, chosen)
+    items = [DownloadItem("model", _model_files(hub, file, None if revision else file))]
+    if entry.speculation and SPECULATION[entry.speculation].needs_draft_file and entry.draft:
+        draft, own = entry.draft, entry.draft.repo in (None, entry.repo)
+        its = HubFile(draft.repo or entry.repo, draft.file, chosen if own else "main")
+        known = own and not revision
+        items.append(
+            DownloadItem("draft", (DownloadFile(draft.file, its, None, *_size_and_hash(draft if known else None)),))
+        )
+    if vision:
+        items += _projector_items(entry, revision)
+    return DownloadTarget(
+        f"{entry.id}:{file.quant}", tuple(items), models_dir(), entry, file, None if revision else "catalogue"
+    )
+
+
+def _projector_items(entry: ModelEntry, revision: str | None) -> list[DownloadItem]:
+    projector = entry.projector
+    if projector is None:
+        raise BadOption(message("No vision projector of {id} is known.", id=entry.id), message("Leave --vision out."))
+    own = projector.repo in (None, entry.repo)
+    its = HubFile(
+        projector.repo or entry.repo or "", projector.file, (revision or entry.revision or "main") if own else "main"
+    )
+    return [
+        DownloadItem(
+            "mmproj", (DownloadFile(projector.file, its, None, *_size_and_hash(None if revision else projector)),)
+        )
+    ]
+
+
+def _model_files(first: HubFile, file: ModelFile | None, figures: ModelFile | None) -> tuple[DownloadFile, ...]:
+    """Return all files of a model. `figures` is the catalogue's file if its sizes and checksums apply, else None."""
+    if file and file.parts:
+        return tuple(
+            DownloadFile(part.file, replace(first, path=part.file), None, *_size_and_hash(part if figures else None))
+            for part in file.parts
+        )
+    names = split_names(first.path)
+    size, sha256 = _size_and_hash(figures) if len(names) == 1 else (None, None)
+    return tuple(DownloadFile(name, replace(first, path=name), None, size, sha256) for name in names)
+
+
+def _size_and_hash(entry: object) -> tuple[int | None, str | None]:
+    return getattr(entry, "size_bytes", None), getattr(entry, "sha256", None)
+
+
+def _parse_hub_url(url: str) -> str | None:
+    """Convert the URL of a page on the hub to REPO[@REVISION][:FILE]; None for other URLs."""
+    there = urlsplit(url)
+    if there.netloc not in {urlsplit(each).netloc for each in (hub_endpoint(), DEFAULT_ENDPOINT)}:
+        return None
+    path = there.path.removeprefix(urlsplit(hub_endpoint()).path)
+    found = _PAGE.fullmatch(path) or _REPO_PAGE.fullmatch(path)
+    if found is None:
+        return None
+    revision = unquote(found["revision"] or "main")
+    repo = f"{found['repo']}{'' if revision == 'main' else f'@{revision}'}"
+    file = found.groupdict().get("path")
+    return str(HubFile.parse(f"{repo}:{unquote(file)}")) if file else repo
+
+
+def _from_url(url: str, sha256: str | None) -> DownloadTarget:
+    there = urlsplit(url)
+    if there.scheme not in ("http", "https") or not there.hostname:
+        raise BadOption(
+            message("{url} is no address of a file on the web.", url=url), message("It begins with https://.")
+        )
+    if sha256 is None:
+        raise BadOption(
+            message("Nobody says what {hostname} should send.", hostname=there.hostname),
+            message("Add --sha256 with the checksum that its page names."),
+        )
+    name = local_name(PurePosixPath(unquote(there.path)).name)
+    _check_gguf(name)
+    words = f"{there.hostname}/{name}"
+    return DownloadTarget(
+        words,
+        (DownloadItem("model", (DownloadFile(name, url=url, sha256=sha256),)),),
+        models_dir() / local_name(there.hostname),
+    )
+
+
+def _parse_hub_file(text: str, revision: str | None) -> HubFile:
+    """Return the file on the hub for OWNER/NAME[@REVISION]:FILE, or for a quantisation in place of FILE."""
+    repository = _REPO.fullmatch(text)
+    if repository:
+        if revision and repository["revision"]:
+            raise BadOption(message("The revision is given twice."), message("Leave --revision out."))
+        return _find_quant(repository["repo"], repository["quant"], revision or repository["revision"])
+    if not is_hub_file(text):
+        raise BadOption(
+            message("{text} is nothing that can be pulled.", text=text),
+            message(
+                "Write ID[:QUANT] for a model of the catalogue, OWNER/NAME:FILE.gguf, or an address with --sha256."
+            ),
+        )
+    file = HubFile.parse(text)
+    if revision and file.revision != "main":
+        raise BadOption(message("The revision is given twice."), message("Leave --revision out."))
+    _check_gguf(file.path)
+    return replace(file, revision=revision or file.revision)
+
+
+def _find_quant(repo: str, quant: str | None, revision: str | None) -> HubFile:
+    """Look up the file of a quantisation on the hub. Raises ModelMissing, naming its files, if none fits."""
+    listing = list_files(repo, revision)
+    models = {
+        name: its
+        for name, its in sorted(listing.files.items())
+        if name.endswith(".gguf") and split_names(name)[0] == name and "mmproj" not in name and "imatrix" not in name
+    }
+    meant = [name for name in models if quant and (quant_of(name) or "").casefold() == quant.casefold()]
+    if quant is None and len(models) == 1:
+        meant = list(models)
+    if len(meant) == 1:
+        return HubFile.parse(f"{repo}{f'@{revision}' if revision else ''}:{meant[0]}")
+    choices = meant or list(models)
+    shown: str = ", ".join(choices[:_SHOWN])
+    if len(choices) > _SHOWN:
+        shown = message("{names} and {count} more", names=shown, count=len(choices) - _SHOWN)
+    if not choices:
+        raise ModelMissing(
+            message("{repo} has no GGUF files.", repo=repo),
+            message("Look for a repository whose name ends in -GGUF."),
+            repo=repo,
+        )
+    raise ModelMissing(
+        message("{repo} has no file of {quant}.", repo=repo, quant=quant)
+        if quant and not meant
+        else message("{repo} has several files.", repo=repo),
+        message("Write {repo}:FILE with one of {shown}.", repo=repo, shown=shown),
+        repo=repo,
+        files=choices,
+    )
+
+
+def _is_gguf(text: str) -> bool:
+    return text.lower().endswith(".gguf")
+
+
+def _check_gguf(name: str) -> None:
+    if not _is_gguf(name):
+        raise BadOption(
+            message("{name} is no GGUF file.", name=PurePosixPath(name).name),
+            message("llama-server runs .gguf files only."),
+        )
+
+
+def local_target(piece: DownloadFile, folder: Path, *, to: Path | None) -> Path:
+    """Return the local path for a file: in `to`, or below `folder` by its repository.
+
+    Raises BadOption for a name that cannot be a file name.
+    """
+    if to is not None:
+        return to / local_name(PurePosixPath(piece.name).name)
+    return local_path(folder, f"{piece.hub.repo}/{piece.name}" if piece.hub else piece.name)

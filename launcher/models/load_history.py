@@ -1,0 +1,61 @@
+"""Records by how much loads on this machine exceeded their memory estimates; later plans adjust their margin by it."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.base.files import write_atomically
+from launcher.base.paths import state_dir
+from launcher.base.store import KeptFile
+from launcher.models.compute_buffers import Backend
+
+_KEPT = 8
+_BELIEVED_MIB = (-200, 1_500)
+"""Plausible errors of an estimate. Others have another cause: layers left on the host, or another program."""
+
+
+def read_excess_mib(gpu_id: str, backend: Backend) -> int | None:
+    """Return the largest excess of the last loads on this GPU over their estimates, in MiB.
+
+    It is negative if all took less than estimated, and None if none was measured.
+    """
+    measured = _read().get(_key(gpu_id, backend))
+    return max(measured) if measured else None
+
+
+def record_load(gpu_id: str, backend: Backend, *, predicted_mib: int, measured_mib: int) -> bool:
+    """Record the measured memory of a load. Return False, recording nothing, if the difference is implausible."""
+    difference = measured_mib - predicted_mib
+    if not _BELIEVED_MIB[0] <= difference <= _BELIEVED_MIB[1]:
+        return False
+    known = _read()
+    key = _key(gpu_id, backend)
+    known[key] = [*known.get(key, []), difference][-_KEPT:]
+    write_atomically(_file(), json.dumps(known, indent=1).encode())
+    return True
+
+
+def _key(gpu_id: str, backend: Backend) -> str:
+    return f"{gpu_id} {backend}"
+
+
+def _file() -> Path:
+    return state_dir() / "measured-memory.json"
+
+
+def _read() -> dict[str, list[int]]:
+    """Return the recorded loads; {} if the file is missing or damaged."""
+    with suppress(OSError):
+        return _FILE.load(_file())
+    return {}
+
+
+def _parse(data: bytes) -> dict[str, list[int]]:
+    return {
+        str(key): [int(each) for each in values if isinstance(each, int | float)]
+        for key, values in json.loads(data).items()
+        if isinstance(values, list)
+    }
+
+
+_FILE: KeptFile[dict[str, list[int]]] = KeptFile("The list of measured memory", _parse, dict, former="loads.json")

@@ -1,0 +1,601 @@
+"""Sentences for users that explain a plan's choices, and warn of its costs and risks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from launcher.base.messages import as_message, join_messages, message, plural_message
+from launcher.models.catalogue import ModelEntry, ModelFile
+from launcher.models.fitting import (
+    CONTEXT_WITHOUT_GPU,
+    LEAST_CONTEXT,
+    LEAST_UBATCH,
+    FitResult,
+    Measure,
+    fewest_on_host,
+    host_need_mib,
+)
+from launcher.models.limits import training_warning
+from launcher.models.memory import ENCODER_MIB, PlanSettings
+from launcher.models.preset import Measurement, Preset
+from launcher.models.situation import Situation
+from launcher.models.weights import Weights
+
+_MIB = 2**20
+_MARKS = {
+    "measured": message("somebody ran it, or a close neighbour"),
+    "derived": message("by the memory formula"),
+    "guess": message("a guess"),
+}
+_SLOW_ON_CUDA = ("q5_1", "q5_0", "q4_1")
+"""KV cache types without a vector kernel in default builds (ggml/CMakeLists.txt: GGML_CUDA_FA_QUANTS)."""
+
+
+def explain_plan(
+    entry: ModelEntry,
+    file: ModelFile,
+    weights: Weights,
+    fitted: FitResult,
+    preset: Preset,
+    situation: Situation,
+    intent: str,
+    fixed: Mapping[str, int | str],
+    measure: Measure,
+) -> tuple[str, ...]:
+    """Return the reasons for a plan's choices, the file's first. `fixed` has the settings that the user chose."""
+    setting = fitted.setting
+    own = preset.quant == file.quant
+    found = [
+        _choice_reason(entry, file, preset, intent, fitted, situation),
+        _memory_reason(fitted, situation),
+        _concessions_reason(fitted, situation),
+        _context_reason(fitted, preset, entry, situation, "context" in fixed),
+        "" if "kv" in fixed else _kv_reason(fitted, preset, situation, "ubatch" in fixed, measure),
+        _draft_reason(setting, entry, file, "draft" in fixed),
+        _slots_reason(setting),
+        _offload_reason(fitted, weights),
+        _chosen_offload_reason(entry, fitted, situation, fixed.get("n_cpu_moe"), measure),
+        "" if intent == "as-published" else _order_of_concessions(fitted, weights, situation, fixed),
+        as_message(preset.note) if own and situation.backend != "cpu" else "",
+    ]
+    return tuple(filter(None, found))
+
+
+def _choice_reason(
+    entry: ModelEntry, file: ModelFile, preset: Preset, intent: str, fitted: FitResult, situation: Situation
+) -> str:
+    if not entry.presets:
+        return message(
+            "The catalogue has no settings for {name}: these are worked out from its header and this machine.",
+            name=entry.name,
+        )
+    if preset.quant != file.quant:
+        return message("{quant} is your choice.", quant=file.quant)
+    return _file_reason(file, preset, intent, fitted, situation)
+
+
+def _file_reason(file: ModelFile, preset: Preset, intent: str, fitted: FitResult, situation: Situation) -> str:
+    """Return the reason for this file. It names this machine's memory, which may differ from the preset's size."""
+    meant: str = f"{preset.memory_gb} GB" if preset.memory_gb else message("any memory")
+    here = f"{max(1, round(situation.nominal_gb))} GB"
+    basis = _MARKS[preset.mark]
+    if fitted.needed_mib > situation.free_mib and intent != "as-published":
+        return message(
+            "{quant} is the catalogue's choice for {meant}; this machine has {here}.",
+            quant=file.quant,
+            meant=meant,
+            here=here,
+        )
+    size = here if preset.memory_gb and intent != "as-published" else meant
+    return {
+        "balanced": message(
+            "{quant} balances quality, context and speed in {size} ({basis}).", quant=file.quant, size=size, basis=basis
+        ),
+        "long-context": message(
+            "{quant} leaves room for a long context in {size} ({basis}).", quant=file.quant, size=size, basis=basis
+        ),
+        "best-quality": message(
+            "{quant} puts quality first in {size} ({basis}).", quant=file.quant, size=size, basis=basis
+        ),
+        "as-published": message(
+            "{quant} as it was published for {size} ({basis}).", quant=file.quant, size=size, basis=basis
+        ),
+    }[intent]
+
+
+def _memory_reason(fitted: FitResult, situation: Situation) -> str:
+    where = message("of host memory") if situation.backend == "cpu" else message("of GPU memory")
+    taken, free = fitted.required_mib, situation.free_mib
+    spare, margin = free - fitted.needed_mib, situation.margin_mib
+    if situation.gpus > 1:
+        spare, margin = spare // situation.gpus, margin // situation.gpus
+        number, most = fitted.estimate.fullest_gpu + 1, fitted.estimate.by_gpu[fitted.estimate.fullest_gpu] / _MIB
+        if spare < 0:
+            on_most = message(
+                "Of the GPU that it fills most, number {number}, it takes {most:,.0f} MiB: {missing:,} MiB are"
+                " missing.",
+                number=number,
+                most=most,
+                missing=-spare,
+            )
+        elif spare < margin:
+            on_most = message(
+                "Of the GPU that it fills most, number {number}, it takes {most:,.0f} MiB; {spare:,}"
+                " stay free, fewer than the {margin:,} that should.",
+                number=number,
+                most=most,
+                spare=spare,
+                margin=margin,
+            )
+        else:
+            on_most = message(
+                "Of the GPU that it fills most, number {number}, it takes {most:,.0f} MiB; {spare:,} stay free.",
+                number=number,
+                most=most,
+                spare=spare,
+            )
+        return join_messages(
+            message("It takes {taken:,} of {free:,} MiB {where}.", taken=taken, free=free, where=where), on_most
+        )
+    if spare < 0:
+        return message(
+            "It takes {taken:,} of {free:,} MiB {where}: {missing:,} MiB are missing.",
+            taken=taken,
+            free=free,
+            where=where,
+            missing=-spare,
+        )
+    if spare < margin:
+        return message(
+            "It takes {taken:,} of {free:,} MiB {where}; {spare:,} stay free, fewer than the {margin:,} that should.",
+            taken=taken,
+            free=free,
+            where=where,
+            spare=spare,
+            margin=margin,
+        )
+    return message(
+        "It takes {taken:,} of {free:,} MiB {where}; {spare:,} stay free.",
+        taken=taken,
+        free=free,
+        where=where,
+        spare=spare,
+    )
+
+
+def _concessions_reason(fitted: FitResult, situation: Situation) -> str:
+    if not fitted.given_up:
+        return ""
+    concessions = join_messages(*fitted.given_up, separator=", ")
+    if fitted.needed_mib > situation.free_mib:
+        return message("It does not fit even with {told}.", told=concessions)
+    return message("What it took to fit: {told}.", told=concessions)
+
+
+def _context_reason(fitted: FitResult, preset: Preset, entry: ModelEntry, situation: Situation, chosen: bool) -> str:
+    setting = fitted.setting
+    if chosen:
+        return message("A context of {context:,} tokens is your choice.", context=setting.context)
+    if entry.native_context and setting.slot_context >= entry.native_context:
+        if setting.streams > 1:
+            return message(
+                "The context of each slot is all that the model was trained for, {context:,} tokens.",
+                context=setting.slot_context,
+            )
+        return message(
+            "The context is all that the model was trained for, {context:,} tokens.", context=setting.context
+        )
+    if not entry.presets and not (setting.backend == "cpu" and setting.context == CONTEXT_WITHOUT_GPU):
+        if fitted.needed_mib > situation.free_mib:
+            return ""
+        return message("A context of {context:,} tokens is the longest that fits.", context=setting.context)
+    if setting.backend == "cpu" and (setting.context < preset.ctx or not entry.presets):
+        return message(
+            "The context is short because a processor reads long prompts slowly; --ctx sets another.",
+            window="The context is short because a processor reads long prompts slowly; the cockpit sets another.",
+        )
+    return ""
+
+
+def _kv_reason(fitted: FitResult, preset: Preset, situation: Situation, ubatch_chosen: bool, measure: Measure) -> str:
+    setting = fitted.setting
+    fits = fitted.needed_mib <= situation.free_mib
+    if setting.kv == "f16" and fits:
+        if situation.backend == "cpu":
+            return message("The KV cache stays f16: it fits.")
+        return message("The KV cache stays f16: it fits, and a quantised one slows drafts at long contexts.")
+    if setting.kv == "q8_0":
+        return message("A KV cache of q8_0 takes about half of f16's memory at almost no loss.")
+    if setting.kv != "q4_0" or not fits:
+        return ""
+    larger = replace(setting, kv="q8_0")
+    spare_mib = situation.free_mib - measure(larger).needed_bytes / _MIB
+    if spare_mib >= situation.margin_mib:
+        if preset.mark == "measured":
+            return message(
+                "The KV cache is {kv} as it was measured; q8_0 would fit as well (--kv q8_0).",
+                window="The KV cache is {kv} as it was measured; q8_0 would fit as well.",
+                kv=setting.kv,
+            )
+        return message(
+            "The KV cache is set to {kv}; q8_0 would fit as well (--kv q8_0).",
+            window="The KV cache is set to {kv}; q8_0 would fit as well.",
+            kv=setting.kv,
+        )
+    if setting.n_cpu_moe:
+        return message("A KV cache of q4_0 leaves more of the GPU to experts.")
+    if spare_mib >= situation.margin_mib // 2:
+        return message(
+            "A KV cache of q8_0 would fit too, and leave {spare_mib:,} MiB free, fewer than should (--kv q8_0).",
+            window="A KV cache of q8_0 would fit too, and leave {spare_mib:,} MiB free, fewer than should.",
+            spare_mib=int(spare_mib),
+        )
+    if not ubatch_chosen and setting.ubatch > LEAST_UBATCH:
+        smaller_mib = measure(replace(larger, ubatch=LEAST_UBATCH)).needed_bytes / _MIB
+        if situation.free_mib - smaller_mib >= situation.margin_mib // 2:
+            return message(
+                "With ubatch {least_ubatch} a KV cache of q8_0 would fit too (--kv q8_0 --ubatch {least_ubatch}).",
+                window="With ubatch {least_ubatch} a KV cache of q8_0 would fit too.",
+                least_ubatch=LEAST_UBATCH,
+            )
+    return message("Only a KV cache of q4_0 leaves room for this context.")
+
+
+def _draft_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, chosen: bool) -> str:
+    if not setting.draft and entry.speculation == "ngram-mod":
+        return message(
+            "The file has no MTP head. Repeats of earlier text can be drafted without: add `-- --spec-type ngram-mod`.",
+            window="The file has no MTP head. Repeats of earlier text can be drafted without: the flag"
+            " --spec-type ngram-mod does that.",
+        )
+    if not setting.draft and entry.speculation == "mtp" and not entry.has_head(file):
+        return message("This file has no MTP head.")
+    if not setting.draft:
+        return (
+            message("MTP is off, as you chose.")
+            if chosen
+            else message("MTP is off: its memory is better spent on the context here.")
+        )
+    if chosen or setting.backend == "cpu":
+        return ""
+    runs = {
+        (result.gpu, result.quant, result.source, result.draft)
+        for result in entry.measurements
+        if result.draft and result.tokens_per_second and result.trust == "good"
+    }
+    counts = Counter(draft for *_, draft in runs)
+    usual, count = max(counts.items(), key=lambda one: one[1], default=(None, 0))
+    if usual is None or 2 * count <= len(runs):
+        return ""
+    if setting.draft == usual:
+        return message(
+            "Draft {usual} was used in {count} of the {runs} published runs of this model.",
+            usual=usual,
+            count=count,
+            runs=len(runs),
+        )
+    return message("Most published runs of this model used draft {usual}: measure both.", usual=usual)
+
+
+def _slots_reason(setting: PlanSettings) -> str:
+    if setting.streams == 1:
+        return ""
+    return message(
+        "The {slots} slots share the context: {context:,} tokens for each.",
+        slots=setting.slots,
+        context=setting.slot_context,
+    )
+
+
+def _offload_reason(fitted: FitResult, weights: Weights) -> str:
+    if not fitted.setting.n_cpu_moe:
+        return ""
+    if not weights.blocks[0].experts:
+        return message(
+            "How large its experts are is not known: what --n-cpu-moe moves is not counted.",
+            window="How large its experts are is not known: what moves to the processor is not counted.",
+        )
+    host = fitted.estimate.host.at_start / _MIB
+    return message(
+        "The experts of {layers} stay in host memory, which takes {host:,.0f} MiB"
+        " there. llama-server can also place them itself: leave --gpu-layers and --n-cpu-moe"
+        " out.",
+        window="The experts of {layers} stay in host memory, which takes {host:,.0f} MiB there.",
+        layers=plural_message("{n} layer", "{n} layers", fitted.setting.n_cpu_moe),
+        host=host,
+    )
+
+
+def _chosen_offload_reason(
+    entry: ModelEntry, fitted: FitResult, situation: Situation, chosen: int | str | None, measure: Measure
+) -> str:
+    """Return remarks on the number of layers with experts on the host that the user chose."""
+    count = fitted.setting.n_cpu_moe
+    if chosen is None:
+        return ""
+    if situation.backend == "cpu":
+        return message(
+            "Without a GPU all is in host memory: --n-cpu-moe is left out.",
+            window="Without a GPU all is in host memory.",
+        )
+    if entry.geometry is not None and not entry.geometry.experts:
+        return message(
+            "A dense model has no routed experts: --n-cpu-moe is left out.",
+            window="A dense model has no routed experts.",
+        )
+    most = message(
+        "--n-cpu-moe {chosen} is taken as {count}: the model has no more layers.",
+        window="{chosen} layers with experts on the processor are taken as {count}: the model has no more.",
+        chosen=chosen,
+        count=count,
+    )
+    sentence = most if chosen != count else ""
+    least = fewest_on_host(fitted.setting, count, situation.free_mib - situation.margin_mib, measure)
+    if least < count:
+        if count - least == 1:
+            room = message(
+                "There is room for the experts of one more layer on the GPU: --n-cpu-moe {least} would do.",
+                window="There is room for the experts of one more layer on the GPU: {least} on the processor would do.",
+                least=least,
+            )
+        else:
+            room = message(
+                "There is room for the experts of {count} more layers on the GPU: --n-cpu-moe {least} would do.",
+                window="There is room for the experts of {count} more layers on the GPU: {least} on the"
+                " processor would do.",
+                count=count - least,
+                least=least,
+            )
+        sentence = join_messages(sentence, room)
+    return sentence
+
+
+def _order_of_concessions(
+    fitted: FitResult, weights: Weights, situation: Situation, fixed: Mapping[str, int | str]
+) -> str:
+    setting = fitted.setting
+    steps = [
+        message("ubatch to 256") if setting.ubatch > 256 and "ubatch" not in fixed else "",
+        message("KV to q8_0") if setting.kv == "f16" and "kv" not in fixed else "",
+        message("context") if setting.context > LEAST_CONTEXT and "context" not in fixed else "",
+        message("draft to 2") if setting.draft > 2 and not setting.ngrams and "draft" not in fixed else "",
+        message("KV to q4_0") if setting.kv in ("f16", "q8_0") and "kv" not in fixed else "",
+        message("experts to the host") if _can_offload_more(setting, weights) and "n_cpu_moe" not in fixed else "",
+    ]
+    left = [step for step in steps if step]
+    if not left or fitted.needed_mib > situation.free_mib:
+        return ""
+    return message(
+        "Should memory be short, what gives way, in this order: {left}.", left=join_messages(*left, separator=", ")
+    )
+
+
+def _can_offload_more(setting: PlanSettings, weights: Weights) -> bool:
+    return setting.backend != "cpu" and setting.n_cpu_moe < weights.expert_layers(mtp=setting.draft > 0)
+
+
+def list_cautions(
+    entry: ModelEntry,
+    file: ModelFile,
+    weights: Weights,
+    fitted: FitResult,
+    situation: Situation,
+    evidence: Sequence[Measurement],
+    limited: Collection[str],
+    measure: Measure,
+) -> tuple[str, ...]:
+    """Return the costs and risks of a plan: missing memory and slowness first, then quality, MTP and the rest.
+
+    `limited` has the settings that were limited to fit into host memory.
+    """
+    setting = fitted.setting
+    found = [_too_big_caution(situation)] if fitted.needed_mib > situation.free_mib else []
+    if situation.backend == "cpu":
+        found.append(
+            message(
+                "Without a GPU tokens come slowly, and nobody measured whether MTP helps then: try --no-mtp.",
+                window="Without a GPU tokens come slowly, and nobody measured whether MTP helps then: try it"
+                " without, too.",
+            )
+        )
+    found += _host_cautions(fitted, situation, limited)
+    found += [
+        message("{text} Source: {source}.", text=note.text, source=note.source)
+        for note in entry.quality_notes(file.quant, setting.kv)
+    ]
+    if longer := training_warning(entry.native_context, setting.slot_context):
+        found.append(longer)
+    if setting.kv in _SLOW_ON_CUDA and setting.backend in ("cuda", "rocm"):
+        found.append(
+            message(
+                "Default builds of llama.cpp have no fast attention for a KV cache of {kv}: it is"
+                " converted to f16 for each token, which is slow. Take q8_0 or q4_0, or a build with"
+                " GGML_CUDA_FA_QUANTS.",
+                kv=setting.kv,
+            )
+        )
+    if setting.n_cpu_moe:
+        found += _offload_cautions(weights, fitted, situation, measure)
+    if situation.gpus > 1:
+        found.append(_split_caution(fitted, situation))
+    if setting.draft_model_bytes and not fitted.estimate.drafts_counted:
+        found.append(
+            message("Of the draft its file's size is counted, not its cache and buffers: its header is not read.")
+        )
+    if setting.mmproj_bytes:
+        found.append(
+            message(
+                "Of the vision projector's memory {encoder_mib} MiB are a guess: nobody has published"
+                " what its encoder's buffers take. Drafts are made of text only. To keep it in host memory, add"
+                " `-- --no-mmproj-offload`.",
+                window="Of the vision projector's memory {encoder_mib} MiB are a guess: nobody has published"
+                " what its encoder's buffers take. Drafts are made of text only. The flag"
+                " --no-mmproj-offload keeps it in host memory.",
+                encoder_mib=ENCODER_MIB,
+            )
+        )
+    if setting.draft:
+        found += _slower_cautions(evidence, situation)
+    return tuple(found)
+
+
+def _too_big_caution(situation: Situation) -> str:
+    if situation.backend == "cpu":
+        return message("It can be started anyway: the system will swap, and may end the engine or other programs.")
+    return message(
+        "It can be started anyway, at a risk: the engine ends for lack of memory, or on"
+        " Windows the driver moves parts to host memory and tokens come several times more"
+        " slowly."
+    )
+
+
+def _split_caution(fitted: FitResult, situation: Situation) -> str:
+    shares = ", ".join(f"{size / _MIB:,.0f}" for size in fitted.estimate.by_gpu)
+    head = message(", an MTP head with its cache and buffers too") if fitted.estimate.parts.draft_kv else None
+    shared = message(
+        "Of the {gpus} GPUs each gets whole layers by its free memory, {told} MiB in all. The last one also has the"
+        " output[{head}]. --tensor-split shares them otherwise.",
+        window="Of the {gpus} GPUs each gets whole layers by its free memory, {told} MiB in all. The last one also has"
+        " the output[{head}]. The setting tensor-split shares them otherwise.",
+        gpus=situation.gpus,
+        told=shares,
+        head=head,
+    )
+    if not fitted.required_mib <= situation.free_mib < fitted.needed_mib:
+        return shared
+    return join_messages(
+        shared,
+        message(
+            "Left without --gpu-layers llama-server may share them so that all fits.",
+            window="Left to itself llama-server may share them so that all fits.",
+        ),
+    )
+
+
+def _slower_cautions(evidence: Sequence[Measurement], situation: Situation) -> list[str]:
+    found: list[str] = []
+    slower = next((each for each in evidence[:1] if each.speedup is not None and each.speedup < 1), None)
+    if slower is not None:
+        found.append(
+            message(
+                "MTP was slower in the nearest run: {tokens_per_second:g} t/s on the {gpu}, without"
+                " it {baseline:g}. Measure it with --no-mtp too.",
+                window="MTP was slower in the nearest run: {tokens_per_second:g} t/s on the {gpu}, without"
+                " it {baseline:g}. Tune measures which is faster here.",
+                tokens_per_second=slower.tokens_per_second,
+                gpu=slower.gpu,
+                baseline=slower.baseline,
+            )
+        )
+    if situation.unified:
+        found.append(
+            message(
+                "On GPUs that share the host's memory MTP gained little or lost: measure it with --no-mtp too.",
+                window="On GPUs that share the host's memory MTP gained little or lost. Tune measures which"
+                " is faster here.",
+            )
+        )
+    return found
+
+
+def _host_cautions(fitted: FitResult, situation: Situation, limited: Collection[str]) -> list[str]:
+    """Return cautions about the host memory that the engine takes at its start, and may add later."""
+    host, offloads = fitted.estimate.host, fitted.setting.n_cpu_moe > 0
+    later = (host.checkpoints_most + host.prompt_cache_most) // _MIB
+    if situation.backend == "cpu":
+        spare = situation.free_mib - fitted.required_mib
+        room = (
+            message("{spare:,} MiB stay free", spare=spare)
+            if spare >= later
+            else message("only {spare:,} MiB stay free", spare=max(spare, 0))
+        )
+        sentence = message(
+            "While it runs it may take up to {later:,} MiB more: {prompt_cache_most:,} of cached"
+            " prompts (--cache-ram N limits them to N MiB) and {checkpoints_most:,} of context"
+            " checkpoints; {room}.",
+            later=later,
+            prompt_cache_most=host.prompt_cache_most // _MIB,
+            checkpoints_most=host.checkpoints_most // _MIB,
+            room=room,
+        )
+        return [sentence]
+    need, have = host_need_mib(fitted.estimate), situation.host_mib
+    if have is None:
+        sentence = message(
+            "The host should have about {need:,} MiB free for the experts that stay there; what it has is not known"
+            " (--host-memory).",
+            window="The host should have about {need:,} MiB free for the experts that stay there; what it has is not"
+            " known.",
+            need=need,
+        )
+        return [sentence] if offloads else []
+    if have < need:
+        slow = (
+            message(
+                "Experts would be read from the disk again and again, and tokens come very slowly."
+                " Take a smaller quantisation or model."
+            )
+            if offloads
+            else message("The system will swap, and may end the engine.")
+        )
+        return [
+            join_messages(
+                message(
+                    "Host memory is short: about {need:,} MiB are needed and {have:,} are there.",
+                    need=need,
+                    have=have,
+                ),
+                slow,
+            )
+        ]
+    if have < need + later:
+        sentence = message(
+            "Long use may add up to {later:,} MiB on the host (prompt cache, context"
+            " checkpoints), more than is there: --cache-ram N limits the cache to N MiB.",
+            later=later,
+        )
+        return [sentence]
+    setting = fitted.setting
+    if setting.cache_ram is not None or setting.ctx_checkpoints is not None:
+        sentence = message(
+            "Long use may add up to {later:,} MiB on the host: {prompt_cache_most:,} of cached"
+            " prompts and {checkpoints_most:,} of context checkpoints.",
+            later=later,
+            prompt_cache_most=host.prompt_cache_most // _MIB,
+            checkpoints_most=host.checkpoints_most // _MIB,
+        )
+        return [join_messages(sentence, _limits_note(limited))]
+    return []
+
+
+def _limits_note(names: Collection[str]) -> str:
+    match "cache_ram" in names, "ctx_checkpoints" in names:
+        case True, True:
+            return message("Both are limited to what it can spare.")
+        case True, False:
+            return message("The cached prompts are limited to what it can spare.")
+        case False, True:
+            return message("The checkpoints are limited to what it can spare.")
+    return ""
+
+
+def _offload_cautions(weights: Weights, fitted: FitResult, situation: Situation, measure: Measure) -> list[str]:
+    layer_bytes = weights.blocks[0].experts
+    has_room = fitted.needed_mib + layer_bytes // _MIB <= situation.free_mib - situation.margin_mib
+    if not fitted.setting.draft or not layer_bytes or has_room:
+        return []
+    cost = fitted.estimate.parts.total - measure(replace(fitted.setting, draft=0, draft_model_bytes=0)).parts.total
+    layers = min(cost // layer_bytes, fitted.setting.n_cpu_moe)
+    if not layers:
+        return []
+    sentence = plural_message(
+        "MTP takes {cost:,} MiB here. Without it the experts of {n} more layer fit on the"
+        " GPU; only a measurement tells which is faster.",
+        "MTP takes {cost:,} MiB here. Without it the experts of {n} more layers fit on the"
+        " GPU; only a measurement tells which is faster.",
+        layers,
+        cost=cost // _MIB,
+    )
+    return [sentence]

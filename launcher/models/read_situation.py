@@ -1,0 +1,291 @@
+"""Reads the situation of this machine for plans: its free memory now, and that of RPC workers."""
+
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from launcher.base.errors import BadOption
+from launcher.base.messages import fill_template, mark, message
+from launcher.machine.backend import choose_backend
+from launcher.machine.gpu import Gpu
+from launcher.machine.machine import Machine
+from launcher.machine.visibility import find_hidden_gpus
+from launcher.models.compute_buffers import Backend
+from launcher.models.load_history import read_excess_mib
+from launcher.models.situation import (
+    DESKTOP_MARGIN_MIB,
+    HEADLESS_MARGIN_MIB,
+    USABLE,
+    ServerShare,
+    Situation,
+    available_mib,
+    host_notes,
+    processor_situation,
+    usable_mib,
+)
+
+_MIB, _GIB = 2**20, 2**30
+_ASLEEP = mark("The {name} sleeps and is left out; --wake wakes it.")
+_ASLEEP_HERE = mark("The {name} sleeps and is left out.")
+_UNTOLD = mark("The {name} is left out, because its memory is not known: {why}")
+_HIDDEN = mark("The {name} is left out: {variable}={value} hides it.")
+_TOO_OLD = mark("{reason} It is left out.")
+_OTHER_MAKER = mark("The {name} is left out: a model is split over GPUs of one maker.")
+_SHARED = mark("The {name} shares the host's memory: what a plan takes of one is gone from the other.")
+_SILENT = mark("What the {name} has free is not told: it is taken to be {percent:.1f} % of its memory.")
+_ENGINES_NAMES: Mapping[str, Backend] = {"CUDA": "cuda", "ROCm": "rocm", "MTL": "metal", "Vulkan": "vulkan"}
+"""Prefixes of the engine's device names, with their backends."""
+_COUNTED = mark(
+    "Of the RPC workers {workers} these devices are counted, as the engine lists them: "
+    "{devices}. The network limits their speed."
+)
+_UNCOUNTED = mark(
+    "The RPC workers {workers} are not counted: the engine lists no device of theirs beside a GPU of its own."
+)
+_LEAST_MARGIN_MIB = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMemory:
+    """Memory in use by one of this user's running servers, in MiB.
+
+    `by_gpu` is the driver's figure by GPU id, None if the driver has none. Then `estimate(backend, devices)` returns
+    the share of each device by the memory estimate, or None for a model without one. `host_mib` is the engine's private
+    memory on the host (without the memory-mapped model file), None if it cannot be read.
+    """
+
+    engine_pid: int
+    model: str
+    by_gpu: Mapping[str, int] | None
+    host_mib: int | None
+    estimate: Callable[[Backend, int], tuple[int, ...] | None]
+
+
+def situation_of(
+    machine: Machine,
+    *,
+    free_mib: int | None = None,
+    headless: bool = False,
+    host_gib: float | None = None,
+    backend: Backend | None = None,
+    environ: Mapping[str, str] | None = None,
+    servers: Sequence[ServerMemory] = (),
+) -> Situation:
+    """Return the situation of this machine with its current memory; given arguments replace values that were read.
+
+    `servers` are this user's running servers, whose memory counts as free: see Situation. Without a usable GPU the
+    model runs on the processor, in host memory. The margin is adjusted by the excess of earlier loads on this GPU over
+    their estimates (learned.py). `environ` (default: this process's) may hide GPUs, as CUDA_VISIBLE_DEVICES does.
+    Raises BadOption for the backend of a GPU if there is no GPU.
+    """
+    host, read_at = machine.host, time.time()
+    host_mib = host.available_bytes // _MIB if host_gib is None else available_mib(host_gib)
+    memory_gib, host_free_mib = host.memory_bytes / _GIB, host_mib if free_mib is None else free_mib
+    if backend == "cpu":
+        notes = host_notes(host_gib) if free_mib is None else ()
+        here = replace(processor_situation(memory_gib, host_free_mib, notes=notes), read_at=read_at)
+        return here if host_gib or free_mib is not None else _add_own_host_memory(here, servers)
+    gpus, left_out = _choose_gpus(machine.gpus, backend, os.environ if environ is None else environ)
+    notes = (*machine.failures, *left_out, *host_notes(host_gib))
+    if not gpus and backend is not None:
+        raise BadOption(
+            message("--backend {backend} needs a GPU, and none can be used here.", backend=backend),
+            message("Describe one: --gpu-memory."),
+        )
+    if not gpus:
+        all_notes = tuple(filter(None, [machine.no_gpu_because, *notes]))
+        here = replace(processor_situation(memory_gib, host_free_mib, no_gpu=True, notes=all_notes), read_at=read_at)
+        return here if host_gib or free_mib is not None else _add_own_host_memory(here, servers)
+    first = gpus[0]
+    backend = backend or backend_of(first)
+    notes += tuple(
+        fill_template(_ASLEEP, {"name": gpu.name}, window=_ASLEEP_HERE) for gpu in machine.gpus if gpu.asleep
+    )
+    if free_mib is None:
+        silent = [gpu.name for gpu in gpus if gpu.free_bytes is None]
+        notes += tuple(fill_template(_SILENT, {"name": name, "percent": 100 * USABLE}) for name in silent)
+    shares = tuple(server_share(server, gpus, backend) for server in servers) if free_mib is None else ()
+    had = [sum(each.by_device[at] for each in shares if each.by_device) for at in range(len(gpus))]
+    now = [
+        max(0, _free_mib(gpu, host_mib) - (0 if gpu.free_bytes is not None else own))
+        for gpu, own in zip(gpus, had, strict=True)
+    ]
+    if host_gib is None:
+        of_host_mib = sum(each.host_mib for each in shares) + (sum(had) if first.unified else 0)
+        host_mib = min(max(host_mib, host.memory_bytes // _MIB), host_mib + of_host_mib)
+    by_gpu = [_free_mib(gpu, host_mib, own) for gpu, own in zip(gpus, had, strict=True)]
+    if free_mib is None:
+        free_mib = sum(by_gpu)
+    elif sum(by_gpu):
+        by_gpu = [free * free_mib // sum(by_gpu) for free in by_gpu]
+    if first.unified:
+        host_mib = max(0, host_mib - max(0, free_mib - first.carve_out_free_bytes // _MIB))
+        notes += (fill_template(_SHARED, {"name": first.name}),)
+    alone = headless or (host.kind == "linux" and host.wsl is None and host.display is None)
+    margin_mib = (HEADLESS_MARGIN_MIB if alone else DESKTOP_MARGIN_MIB) * len(gpus)
+    excess = (read_excess_mib(first.id, backend) if len(gpus) == 1 else None) or 0
+    if excess:
+        notes += (_excess_note(excess),)
+    return Situation(
+        backend=backend,
+        nominal_gb=sum(gpu.memory_bytes or 0 for gpu in gpus) / _GIB,
+        free_mib=free_mib,
+        margin_mib=max(_LEAST_MARGIN_MIB, margin_mib + excess),
+        host_mib=host_mib,
+        bandwidth_gb_s=first.memory_bandwidth_gb_s if len(gpus) == 1 else None,
+        gpu_name=first.name,
+        gpus=len(gpus),
+        gpu_free_mib=tuple(by_gpu) if len(gpus) > 1 else (),
+        unified=bool(first.unified),
+        headless=alone,
+        notes=notes,
+        own=shares,
+        by_device_now_mib=tuple(now) if shares else (),
+        read_at=read_at,
+    )
+
+
+def _add_own_host_memory(here: Situation, servers: Sequence[ServerMemory]) -> Situation:
+    """Return a situation on the processor in which the host memory of our own servers counts as free."""
+    if not servers:
+        return here
+    shares = tuple(
+        ServerShare(
+            each.engine_pid,
+            each.model,
+            None if each.host_mib is None else (each.host_mib,),
+            each.host_mib or 0,
+            measured=True,
+        )
+        for each in servers
+    )
+    most = max(here.free_mib, round(here.nominal_gb * 1_024))
+    alone = min(most, here.free_mib + sum(each.mib for each in shares))
+    return replace(here, free_mib=alone, host_mib=alone, own=shares, by_device_now_mib=(here.free_mib,))
+
+
+def _excess_note(excess_mib: int) -> str:
+    if excess_mib > 0:
+        return message(
+            "Earlier loads on this GPU took up to {excess_mib:,} MiB beyond their estimates; the margin follows.",
+            excess_mib=excess_mib,
+        )
+    return message(
+        "Earlier loads on this GPU took at least {value:,} MiB less than estimated; the margin follows.",
+        value=-excess_mib,
+    )
+
+
+def _free_mib(gpu: Gpu, host_mib: int, own_mib: int = 0) -> int:
+    """Return the free memory of a GPU, in MiB, as if our own servers, which use `own_mib` of it, were stopped.
+
+    A GPU that shares host memory has no more than is available there.
+    """
+    free = usable_mib((gpu.memory_bytes or 0) / _GIB)
+    if gpu.free_bytes is not None:
+        free = min(max(gpu.free_bytes, gpu.memory_bytes or 0) // _MIB, gpu.free_bytes // _MIB + own_mib)
+    return min(free, gpu.carve_out_free_bytes // _MIB + host_mib) if gpu.unified else free
+
+
+def _choose_gpus(
+    gpus: Sequence[Gpu], backend: Backend | None, environ: Mapping[str, str]
+) -> tuple[list[Gpu], tuple[str, ...]]:
+    """Return the GPUs to split a model over, and a note for each GPU that is left out.
+
+    These are all usable GPUs of one vendor with their own memory, or else one GPU that shares host memory.
+    """
+    notes, usable = [], []
+    for gpu in gpus:
+        variable = _hidden_by(gpu, gpus, backend or backend_of(gpu), environ)
+        if variable is not None:
+            notes.append(fill_template(_HIDDEN, {"name": gpu.name, "variable": variable, "value": environ[variable]}))
+        elif gpu.memory_bytes:
+            usable.append(gpu)
+    own = sorted((gpu for gpu in usable if not gpu.unified), key=_too_old_for_cuda)
+    chosen = own or usable[:1]
+    if own:
+        family = backend or backend_of(own[0])
+        ours = [gpu for gpu in own if gpu.vendor == own[0].vendor]
+        notes += [fill_template(_OTHER_MAKER, {"name": gpu.name}) for gpu in own if gpu not in ours]
+        fresh = [gpu for gpu in ours if not _too_old_for_cuda(gpu)]
+        if family == "cuda" and fresh:
+            notes += [
+                fill_template(_TOO_OLD, {"reason": choose_backend([gpu], "Linux").reason})
+                for gpu in ours
+                if gpu not in fresh
+            ]
+            ours = fresh
+        chosen = ours
+    untold = [gpu for gpu in gpus if not gpu.memory_bytes and not gpu.asleep and not (gpu.unified and chosen)]
+    return chosen, (
+        *notes,
+        *(fill_template(_UNTOLD, {"name": gpu.name, "why": gpu.absent.get("memory_bytes", "")}) for gpu in untold),
+    )
+
+
+def _hidden_by(gpu: Gpu, gpus: Sequence[Gpu], backend: Backend, environ: Mapping[str, str]) -> str | None:
+    """Return the environment variable that hides a GPU from a backend, or None.
+
+    A GPU known only from an engine's device list is not hidden, since the engine sees it.
+    """
+    told_by_drivers = [each for each in gpus if _backend_by_device_name(each) is None]
+    return find_hidden_gpus(told_by_drivers, backend, environ).get(gpu.id)
+
+
+def _too_old_for_cuda(gpu: Gpu) -> bool:
+    known = gpu.vendor == "nvidia" and gpu.compute_capability is not None and gpu.driver is not None
+    return known and choose_backend([gpu], "Linux").backend == "vulkan"
+
+
+def _backend_by_device_name(gpu: Gpu) -> Backend | None:
+    return next((backend for name, backend in _ENGINES_NAMES.items() if gpu.id.startswith(name)), None)
+
+
+def backend_of(gpu: Gpu) -> Backend:
+    """Return the backend to use on a GPU.
+
+    That is CUDA for NVIDIA GPUs that are not too old, and Vulkan for all others. For a GPU known only from an engine's
+    device list, it is the backend of that list.
+    """
+    cuda = gpu.vendor == "nvidia" and not _too_old_for_cuda(gpu)
+    return _backend_by_device_name(gpu) or ("cuda" if cuda else "vulkan")
+
+
+def add_rpc_workers(situation: Situation, free_mib: Mapping[str, int], workers: Collection[str]) -> Situation:
+    """Return a situation with the devices of RPC workers added: `free_mib` by name, as the engine lists them.
+
+    If the engine lists none, only a note is added. The margin is kept free on each device.
+    """
+    names = ", ".join(workers)
+    if not free_mib or situation.backend == "cpu":
+        return replace(situation, notes=(*situation.notes, fill_template(_UNCOUNTED, {"workers": names})))
+    own = situation.gpu_free_mib or (situation.free_mib,)
+    count = situation.gpus + len(free_mib)
+    devices = ", ".join(f"{name} with {free:,} MiB free" for name, free in free_mib.items())
+    return replace(
+        situation,
+        gpus=count,
+        gpu_free_mib=(*own, *free_mib.values()),
+        free_mib=situation.free_mib + sum(free_mib.values()),
+        own=tuple(each.with_workers(len(free_mib)) for each in situation.own),
+        by_device_now_mib=(*situation.by_device_now_mib, *free_mib.values()) if situation.own else (),
+        margin_mib=situation.margin_mib * count // situation.gpus,
+        bandwidth_gb_s=None,
+        notes=(*situation.notes, fill_template(_COUNTED, {"workers": names, "devices": devices})),
+    )
+
+
+def server_share(server: ServerMemory, gpus: Sequence[Gpu], backend: Backend) -> ServerShare:
+    """Return the memory of a server on each GPU: measured, else estimated, but no more than is in use there."""
+    if server.by_gpu is not None:
+        shares: tuple[int, ...] | None = tuple(server.by_gpu.get(gpu.id, 0) for gpu in gpus)
+    else:
+        expected = server.estimate(backend, len(gpus))
+        shares = expected and tuple(
+            share if gpu.used_bytes is None else min(share, gpu.used_bytes // _MIB)
+            for share, gpu in zip(expected, gpus, strict=True)
+        )
+    return ServerShare(
+        server.engine_pid, server.model, shares, server.host_mib or 0, measured=server.by_gpu is not None
+    )
