@@ -1,1 +1,1 @@
-"""One llama-server: found, probed, given its arguments, supervised, talked to."""
+"""Engine builds and servers: finding, installing, configuring, starting, supervising and diagnosing a llama-server."""

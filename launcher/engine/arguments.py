@@ -1,73 +1,136 @@
-"""From settings to llama-server's arguments: in its own spelling, and only what the build has."""
+"""Builder of llama-server's arguments, the same for servers, plans, the engine's memory estimate, exports and tunes.
 
-from collections.abc import Collection
+On a GPU, all layers (`--gpu-layers 99`) and flash attention (`--flash-attn on`) are requested, because memory estimates
+assume both. By default llama-server (common/fit.cpp, b11434) silently moves layers to the CPU if less than 1,024 MiB
+would stay free: a plan that leaves 500 MiB would run several times slower than predicted. With a given number of
+layers, `--fit` changes nothing but prints the memory tables that `engine/ask.py` reads, so it stays on.
+"""
 
-from launcher.base.errors import EngineUnsuitable
-from launcher.models.memory import Setting
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-USUAL_KV, USUAL_BATCH, USUAL_UBATCH = "f16", 2_048, 512
-"""llama-server's own defaults (common/common.h); a ubatch may not exceed the batch."""
+from launcher.engine.builds.build import BUILT_IN, EngineBuild
+from launcher.engine.serve_options import ServeOptions
+from launcher.models.memory import PlanSettings
+from launcher.models.server_settings import ROWS, ServerSetting, Value
 
-LLAMA_SERVER_FLAGS = frozenset(
-    {
-        "--ctx-size",
-        "--parallel",
-        "--gpu-layers",
-        "--cache-type-k",
-        "--cache-type-v",
-        "--flash-attn",
-        "--ubatch-size",
-        "--batch-size",
-        "--n-cpu-moe",
-        "--spec-type",
-        "--spec-draft-n-max",
-        "--spec-draft-model",
-        "--mmproj",
-        "--device",
-    }
+DEFAULT_BATCH = 2_048
+"""llama-server's default batch in tokens (common/common.h); a ubatch must not exceed the batch."""
+SERVER_FLAGS: Mapping[str, str | None] = {
+    "--metrics": None,
+    "--cors-origins": "localhost",  # the default allows any web page to send requests to the server
+    "--no-ui": None,
+}
+"""Arguments of every server, left out if the build lacks the flag; None for a switch."""
+RUN_FLAGS: Mapping[str, bool] = {
+    "--host": True,
+    "--port": True,
+    "--alias": True,
+    "--api-key": True,
+    "--api-key-file": True,
+    "--slot-save-path": True,
+    "--verbosity": True,
+    "--log-colors": True,
+    "--log-file": True,
+    "--log-jsonl": False,
+    "--no-log-jsonl": False,
+    "--log-disable": False,
+}
+"""Flags that vary between runs with the same settings (address, key, logging), and whether a value follows."""
+_GPU_LAYERS = "99"
+_FILES: Mapping[str, str] = {"mmproj": "--mmproj", "chat_template_file": "--chat-template-file"}
+"""Flags of additional files, by the field of ServeOptions."""
+LLAMA_SERVER = EngineBuild(
+    "llama-server",
+    ("llama-server",),
+    "",
+    frozenset(
+        {
+            *(flag for row in ROWS.values() for flag in row.flags),
+            *_FILES.values(),
+            *SERVER_FLAGS,
+            *RUN_FLAGS,
+            "--model",
+            "--gpu-layers",
+            "--flash-attn",
+            "--batch-size",
+            "--device",
+            "--rpc",
+            "--spec-draft-model",
+        }
+    ),
 )
-"""What llama-server itself has of these (b11434 to b11669), for a plan while no build is installed."""
+"""A build with the flags of llama-server b11434 to b11669, for plans without an installed build or for another
+computer."""
+
+Argument = tuple[str, str | None]
+"""A flag and its value; None for a switch."""
 
 
-def memory_arguments(
-    setting: Setting,
-    flags: Collection[str],
-    *,
-    spec_type: str = "draft-mtp",
-    draft_file: str | None = None,
-    mmproj_file: str | None = None,
-) -> list[str]:
-    """Return the arguments that `setting` amounts to, for a build that knows `flags`.
+def server_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) -> list[str]:
+    """Return the arguments with which `build` serves `options`, without those of PLUMBING; extra arguments come last.
 
-    `spec_type` is how drafts are made, `draft_file` the draft that lies in a file of its own, `mmproj_file` the vision
-    projector. What the build does by itself is not spelled out. Raises EngineUnsuitable when the build lacks one of
-    them.
+    `gpu` is whether the engine computes on a GPU. Settings equal to llama-server's default are left out. Raises
+    EngineUnsuitable if the build lacks a required flag.
     """
-    wanted: dict[str, str | None] = {"--ctx-size": str(setting.context), "--parallel": str(setting.slots)}
-    if setting.backend != "cpu":
-        wanted["--gpu-layers"] = "99"
-    elif "--device" in flags:  # a build for GPUs would use them unasked
-        wanted["--device"] = "none"
-    if setting.kv != USUAL_KV:
-        wanted |= {"--cache-type-k": setting.kv, "--cache-type-v": setting.kv}
-    wanted["--flash-attn"] = "on"
-    if setting.ubatch != USUAL_UBATCH:
-        wanted["--ubatch-size"] = str(setting.ubatch)
-    if setting.ubatch > USUAL_BATCH:
-        wanted["--batch-size"] = str(setting.ubatch)
-    if setting.n_cpu_moe:
-        wanted["--n-cpu-moe"] = str(setting.n_cpu_moe)
-    if setting.draft:
-        wanted["--spec-type"] = spec_type
-        if not spec_type.startswith("ngram"):  # repeats have lengths of their own
-            wanted["--spec-draft-n-max"] = str(setting.draft)
-        if draft_file:
-            wanted["--spec-draft-model"] = draft_file
-    if mmproj_file:
-        wanted["--mmproj"] = mmproj_file
-    missing = [flag for flag in wanted if flag not in flags]
-    if missing:
-        raise EngineUnsuitable(
-            f"The engine does not know {', '.join(missing)}.", "Use a newer llama.cpp build.", missing=missing
-        )
-    return [word for flag, value in wanted.items() for word in ((flag,) if value is None else (flag, value))]
+    needed = [("--model", str(options.model)), *_setting_arguments(options, build, gpu=gpu)]
+    build.require_flags(*(flag for flag, _ in needed))
+    welcome = [(flag, value) for flag, value in SERVER_FLAGS.items() if flag in build.flags]
+    return [word for argument in (*needed, *welcome) for word in argument if word is not None] + [*options.extra]
+
+
+def planned_options(setting: PlanSettings, options: ServeOptions) -> ServeOptions:
+    """Return `options` with the server settings of a plan or memory estimate."""
+    return replace(options, **{row.attribute: row.value_in(setting) for row in ROWS.values()})
+
+
+def _setting_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) -> Iterator[Argument]:
+    for row in ROWS.values():
+        if row.always:
+            yield from _row_arguments(row, row.value_in(options))
+    if gpu and build.name != BUILT_IN and "--gpu-layers" in build.flags:
+        yield "--gpu-layers", _GPU_LAYERS
+    if options.no_gpu and build.name != BUILT_IN:
+        yield "--device", "none"  # without it, a GPU build uses every GPU it finds
+    yield from _row_arguments(ROWS["kv"], options.kv)
+    if _differs_from_default(ROWS["kv"], options.kv) or "--flash-attn" in build.flags:
+        yield "--flash-attn", "on"
+    for row in ROWS.values():
+        if not (row.always or row.drafting or row.name in ("kv", "draft")):
+            yield from _row_arguments(row, row.value_in(options))
+    if (options.ubatch or 0) > DEFAULT_BATCH:
+        yield "--batch-size", str(options.ubatch)
+    if options.draft:
+        yield from _drafting_arguments(options)
+    for field, flag in _FILES.items():
+        if (path := getattr(options, field)) is not None:
+            yield flag, str(path)
+    if options.rpc:
+        yield "--rpc", ",".join(options.rpc)
+
+
+def _drafting_arguments(options: ServeOptions) -> Iterator[Argument]:
+    beside = options.ngram if _differs_from_default(ROWS["ngram"], options.ngram) else None
+    yield "--spec-type", ",".join(filter(None, (options.spec_type, beside)))
+    if not options.drafts_repeats:  # n-gram drafts have separate length settings
+        yield from _row_arguments(ROWS["draft"], options.draft)
+    if options.draft_file:
+        yield "--spec-draft-model", str(options.draft_file)
+    for row in ROWS.values():
+        if row.drafting and row.name != "ngram":
+            yield from _row_arguments(row, row.value_in(options))
+
+
+def _row_arguments(row: ServerSetting, value: Value) -> Iterator[Argument]:
+    if not (row.always or _differs_from_default(row, value)):
+        return
+    if row.kind == "switch":
+        on, off = row.flags
+        yield (on if value else off), None
+    else:
+        for flag in row.flags:
+            yield flag, str(value)
+
+
+def _differs_from_default(row: ServerSetting, value: Value) -> bool:
+    return value is not None and value != row.usual

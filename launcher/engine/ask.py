@@ -1,27 +1,261 @@
-"""What an engine itself says that a model will take: its dry run on a sparse twin, ended before it loads weights."""
+"""Memory estimate by the engine itself: a dry run on a sparse copy of the model, stopped before weights are loaded."""
 
 import asyncio
+import json
+import os
+import platform
 import re
+import shutil
+import sys
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.base.errors import EngineUnsuitable
-from launcher.engine.arguments import memory_arguments
-from launcher.engine.breakdown import BreakdownReader, Table
-from launcher.engine.build import Build
-from launcher.engine.diagnosis import explain
+from launcher.base.errors import EngineUnsuitable, TwinImpossible
+from launcher.base.files import make_folder
+from launcher.base.identity import ProcessId
+from launcher.base.messages import message
+from launcher.base.paths import HOME_VARIABLE, cache_dir
+from launcher.engine.arguments import planned_options, server_arguments
+from launcher.engine.builds.build import EngineBuild
+from launcher.engine.diagnosis.explain import explain_exit
 from launcher.engine.environment import engine_environment
-from launcher.engine.process import Command, Stream, start
-from launcher.engine.twin import TwinPart, sparse_twin
-from launcher.models.compute import Backend
-from launcher.models.memory import Estimate, Setting
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.process import EngineCommand, Stream
+from launcher.engine.server.spawn import start_process
+from launcher.models.compute_buffers import Backend
+from launcher.models.memory import MemoryEstimate, PlanSettings
 
-ANSWER_S = 60.0
-"""How long an engine may take to print its tables; measured were 0.1 to 0.3 s."""
-_ANOTHER = "Another llama.cpp build may tell."
+# Parser for the memory tables that llama-server prints while it fits a model, as JSON lines or as text (older builds).
+
+_TABLE_TITLE = "memory breakdown [MiB]"
+_TABLES_END = "projected to use"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTableRow:
+    """One row of a memory table, in whole MiB.
+
+    `name` is a device such as CUDA0, or a kind of host memory if `device` is False. `total` and `free` are the device's
+    memory, None for the host.
+    """
+
+    name: str
+    device: bool
+    model: int
+    context: int
+    compute: int
+    total: int | None = None
+    free: int | None = None
+
+
+MemoryTable = tuple[MemoryTableRow, ...]
+
+
+@dataclass(slots=True)
+class MemoryTableReader:
+    """Collects memory tables from an engine's output lines. `ended` is set after the tables of the first trial."""
+
+    tables: list[MemoryTable] = field(default_factory=list)
+    ended: bool = False
+    _rows: list[MemoryTableRow] | None = None
+    _json: bool = False
+
+    def feed(self, line: str) -> None:
+        """Process one line of output."""
+        if line.startswith("{"):
+            self._feed_json(line)
+        else:
+            self._feed_text(line)
+
+    def _feed_json(self, line: str) -> None:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(record, dict):
+            return
+        if record.get("type") == "fit_memory_breakdown":
+            data = record.get("data")
+            rows = data.get("rows") if isinstance(data, dict) else None
+            table = [_parse_json_row(row) for row in rows] if isinstance(rows, list) else []
+            whole = tuple(row for row in table if row is not None)
+            if table and len(whole) == len(table):
+                self._json = True
+                self.tables.append(whole)
+        elif isinstance(record.get("msg"), str):
+            if self._json:
+                self.ended |= _TABLES_END in record["msg"]
+            else:
+                self._feed_text(record["msg"].rstrip("\n"))
+
+    def _feed_text(self, line: str) -> None:
+        self.ended |= _TABLES_END in line
+        if _TABLE_TITLE in line:
+            self._finish_table()
+            self._rows = []
+        elif self._rows is not None:
+            row = _parse_text_row(line)
+            if row is None:
+                self._finish_table()
+            else:
+                self._rows.append(row)
+
+    def _finish_table(self) -> None:
+        if self._rows:
+            self.tables.append(tuple(self._rows))
+        self._rows = None
+
+
+def _parse_json_row(row: object) -> MemoryTableRow | None:
+    """Parse one row of a JSON record; None if it is malformed or lacks a figure."""
+    if not isinstance(row, dict) or not isinstance(row.get("name"), str):
+        return None
+    model, context, compute, total, free = (
+        value if isinstance(value := row.get(key), int) and not isinstance(value, bool) else None
+        for key in ("model", "context", "compute", "total", "free")
+    )
+    if model is None or context is None or compute is None:
+        return None
+    device = row.get("kind") == "device"
+    return MemoryTableRow(
+        row["name"], device, model, context, compute, total if device else None, free if device else None
+    )
+
+
+def _parse_text_row(line: str) -> MemoryTableRow | None:
+    """Parse `| - NAME (ABOUT) | TOTAL = FREE + (SELF = MODEL + CONTEXT + COMPUTE) + REST |`, or a row of host memory.
+
+    Rows of host memory have only SELF = MODEL + CONTEXT + COMPUTE. Returns None for other lines.
+    """
+    cells = line.split("|")
+    if len(cells) < 4 or not cells[1].strip().startswith("- "):
+        return None
+    name = cells[1].strip().removeprefix("- ").split(" (")[0].strip()
+    words = cells[-2].replace("(", " ").replace(")", " ").replace("=", " ").replace("+", " ").split()
+    try:
+        numbers = [int(word) for word in words]
+    except ValueError:
+        return None
+    if len(numbers) == 7:
+        total, free, _, model, context, compute, _ = numbers
+        return MemoryTableRow(name, True, model, context, compute, total, free)
+    if len(numbers) == 4:
+        _, model, context, compute = numbers
+        return MemoryTableRow(name, False, model, context, compute)
+    return None
+
+
+# Sparse twin: a file with a model's real header and full size, but holes in place of the weights.
+
+_TRIAL_BYTES = 2**25
+_NODE = platform.node() or "localhost"
+_TWIN_FOLDER_NAME = re.compile(re.escape(_NODE) + r"-(\d+)-(\d+\.\d+)-.*")
+"""Name of a twin's folder: computer, pid and creation time of the owning process, and a random suffix."""
+_FSCTL_SET_SPARSE = 0x900C4
+
+
+@dataclass(frozen=True, slots=True)
+class TwinPart:
+    """One file of the model: its name, the bytes before its tensor data, and its full size in bytes."""
+
+    name: str
+    raw_header: bytes
+    file_bytes: int
+
+
+@contextmanager
+def sparse_twin(parts: Sequence[TwinPart], folder: Path | None = None) -> Iterator[Path]:
+    """Create the sparse twin of a model, yield the path of its first file, and delete it at the end.
+
+    It is created in `folder`, by default in the cache folder; twins left by killed processes of this computer are
+    deleted there. Raises TwinImpossible if the file system has no sparse files, no space, or a smaller file size limit,
+    and OSError if the cache folder cannot be created.
+    """
+    home = (cache_dir() / "twins") if folder is None else folder
+    if folder is None:
+        make_folder(cache_dir())
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        _delete_orphaned_twins(home)
+        owner = ProcessId.from_pid(os.getpid()) or ProcessId(os.getpid(), time.time())
+        place = Path(tempfile.mkdtemp(prefix=f"{_NODE}-{owner.pid}-{owner.created_s:.2f}-", dir=home))
+    except OSError as error:
+        raise _twin_impossible(home, str(error.strerror or error)) from error
+    try:
+        try:
+            for part in parts:
+                _write_twin_file(place / part.name, part)
+        except OSError as error:
+            raise _twin_impossible(home, str(error.strerror or error)) from error
+        yield place / parts[0].name
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _write_twin_file(path: Path, part: TwinPart) -> None:
+    with path.open("wb") as file:
+        if sys.platform == "win32":
+            _allow_holes(file.fileno())
+        file.write(part.raw_header)
+        file.flush()
+        file.truncate(min(part.file_bytes, len(part.raw_header) + _TRIAL_BYTES))
+        if _disk_bytes(path) > len(part.raw_header) + _TRIAL_BYTES // 2:
+            raise _twin_impossible(path.parent.parent, "its file system has no sparse files")
+        file.truncate(part.file_bytes)
+
+
+def _disk_bytes(path: Path) -> int:
+    if sys.platform == "win32":
+        return 0  # on Windows FSCTL_SET_SPARSE has failed already if the file system has no sparse files
+    return path.stat().st_blocks * 512
+
+
+def _allow_holes(descriptor: int) -> None:
+    if sys.platform != "win32":
+        return
+    import ctypes
+    import msvcrt
+    from ctypes import wintypes
+
+    returned = wintypes.DWORD()
+    handle = wintypes.HANDLE(msvcrt.get_osfhandle(descriptor))
+    done = ctypes.windll.kernel32.DeviceIoControl(
+        handle, _FSCTL_SET_SPARSE, None, 0, None, 0, ctypes.byref(returned), None
+    )
+    if not done:
+        raise OSError(ctypes.get_last_error(), "its file system has no sparse files")
+
+
+def _delete_orphaned_twins(home: Path) -> None:
+    """Delete twins whose process no longer runs."""
+    for place in home.iterdir():
+        owner = _TWIN_FOLDER_NAME.fullmatch(place.name)
+        if owner and not ProcessId(int(owner[1]), float(owner[2])).is_running():
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _twin_impossible(folder: Path, why: str) -> TwinImpossible:
+    return TwinImpossible(
+        message(
+            "The engine cannot be asked: no sparse file can be made in {folder} ({why}).",
+            folder=folder,
+            why=why.rstrip("."),
+        ),
+        message(
+            "Set {home_variable} to a folder on a disk with sparse files (ext4, NTFS).", home_variable=HOME_VARIABLE
+        ),
+        folder=os.fspath(folder),
+    )
+
+
+DRY_RUN_LIMIT_S = 60.0
+"""Seconds that an engine may take to print its tables; 0.1 to 0.3 s were measured."""
+_ANOTHER_BUILD_HINT = message("Another llama.cpp build may tell.")
 _PATIENCE_S = (0.0, 0.0)
 _KEPT_LINES = 400
 _BACKENDS: tuple[tuple[str, Backend], ...] = (
@@ -30,14 +264,15 @@ _BACKENDS: tuple[tuple[str, Backend], ...] = (
     ("Vulkan", "vulkan"),
     ("MTL", "metal"),
 )
-_WEIGHTS_AT = re.compile(r"load_tensors:\s+(\w+) model buffer size")
+_WEIGHTS_BUFFER = re.compile(r"load_tensors:\s+(\w+) model buffer size")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineEstimate:
-    """An engine's own figures in whole MiB: on the GPUs, or on the host where it uses none.
+    """An engine's memory estimate in whole MiB, on the GPUs, or on the host if it uses none.
 
-    `draft_*` are None without MTP. `host_mib` is what it puts on the host beside a GPU. `seconds` is how long it took.
+    `draft_*` are None without MTP. `host_mib` is the host memory used in addition to a GPU. `free_mib` is the free GPU
+    memory, None if not reported. `seconds` is the duration of the dry run.
     """
 
     engine: str
@@ -54,32 +289,42 @@ class EngineEstimate:
 
     @property
     def total_mib(self) -> int:
-        """All that it would put on the GPUs; without one, on the host."""
+        """Total memory on the GPUs, or on the host without a GPU."""
         draft = (self.draft_context_mib or 0) + (self.draft_compute_mib or 0)
         return self.model_mib + self.context_mib + self.compute_mib + draft
 
 
 async def ask_engine(
-    build: Build, parts: Sequence[TwinPart], setting: Setting, *, limit_s: float = ANSWER_S
+    build: EngineBuild,
+    parts: Sequence[TwinPart],
+    setting: PlanSettings,
+    *,
+    gpu: bool = True,
+    no_gpu: bool = False,
+    limit_s: float = DRY_RUN_LIMIT_S,
 ) -> EngineEstimate:
-    """Start `build` on the twin of a model with `setting`, read the memory tables it prints, and end it.
+    """Start `build` with `setting` on a sparse twin of a model, read the memory tables it prints, and stop it.
 
-    Raises TwinImpossible where no sparse file can be made, EngineUnsuitable when the build prints no tables, or not
-    within `limit_s` seconds, and what its log explains when it refuses the model or the settings.
+    `gpu` is whether it computes on a GPU, `no_gpu` whether a GPU build must not use one, as for a server.
+
+    Raises TwinImpossible if no sparse file can be created, EngineUnsuitable if the build prints no tables within
+    `limit_s` seconds, and the cause in its log if it refuses the model or the settings.
     """
     began_s = time.monotonic()
     with sparse_twin(parts) as model:
-        tables = await _tables(build, model, setting, limit_s)
+        tables = await _read_memory_tables(
+            dry_run_command(build, model, setting, gpu=gpu, no_gpu=no_gpu), build, setting, limit_s
+        )
     target = tables[0]
     devices = tuple(row.name for row in target if row.device)
     if devices and setting.n_cpu_moe:
-        build.require("--n-cpu-moe")
+        build.require_flags("--n-cpu-moe")
     own = [row for row in target if row.device] if devices else list(target)
     draft = [row for row in tables[1] if row.device or not devices] if len(tables) > 1 else None
     free = [row.free for row in target if row.device and row.free is not None]
     return EngineEstimate(
         engine=f"{build.name} {build.version}",
-        backend=_backend(devices),
+        backend=_backend_of_devices(devices),
         devices=devices,
         model_mib=sum(row.model for row in own),
         context_mib=sum(row.context for row in own),
@@ -92,8 +337,8 @@ async def ask_engine(
     )
 
 
-def comparable(estimate: Estimate) -> dict[str, float]:
-    """Return a formula's figures in MiB by the names of an engine's table; overhead and projector are not in it."""
+def comparable_parts(estimate: MemoryEstimate) -> dict[str, float]:
+    """Return the parts of a memory estimate in MiB by EngineEstimate's field names, without overhead and projector."""
     parts = estimate.parts
     mib = 2**20
     return {
@@ -105,15 +350,18 @@ def comparable(estimate: Estimate) -> dict[str, float]:
     }
 
 
-def difference_percent(estimate: Estimate, engine: EngineEstimate) -> float | None:
-    """Return by how many percent the formula is above the engine, on the parts that both know; None if those are 0."""
-    formula = sum(comparable(estimate).values())
+def difference_percent(estimate: MemoryEstimate, engine: EngineEstimate) -> float | None:
+    """Return by how many percent the formula exceeds the engine's estimate, over common parts; None if those are 0."""
+    formula = sum(comparable_parts(estimate).values())
     return 100 * (formula / engine.total_mib - 1) if engine.total_mib else None
 
 
-async def _tables(build: Build, model: Path, setting: Setting, limit_s: float) -> list[Table]:
+async def _read_memory_tables(
+    command: EngineCommand, build: EngineBuild, setting: PlanSettings, limit_s: float
+) -> list[MemoryTable]:
+    """Run `command` until it has printed the table of the model and, with MTP, that of the draft; return them."""
     wanted = 2 if setting.draft else 1
-    reader = BreakdownReader()
+    reader = MemoryTableReader()
     lines: list[str] = []
     enough = asyncio.Event()
 
@@ -124,7 +372,7 @@ async def _tables(build: Build, model: Path, setting: Setting, limit_s: float) -
         if len(reader.tables) >= wanted or reader.ended:
             enough.set()
 
-    process = await start(_command(build, model, setting), take)
+    process = await start_process(command, take)
     told = asyncio.ensure_future(enough.wait())
     waiting: set[asyncio.Future[Any]] = {told, process.exited}
     try:
@@ -136,34 +384,44 @@ async def _tables(build: Build, model: Path, setting: Setting, limit_s: float) -
     if len(reader.tables) >= wanted:
         return reader.tables
     if ended_itself and ended.code:
-        raise explain(ended, lines, while_doing="judging the memory", hint=_ANOTHER)
+        raise explain_exit(ended, lines, while_doing="judging the memory", hint=_ANOTHER_BUILD_HINT)
     name = f"The engine {build.name} ({build.version})"
     if not (ended_itself or enough.is_set()):
-        raise EngineUnsuitable(f"{name} did not say within {limit_s:g} s what the model takes.", _ANOTHER)
+        raise EngineUnsuitable(
+            message("{name} did not say within {limit_s:g} s what the model takes.", name=name, limit_s=limit_s),
+            _ANOTHER_BUILD_HINT,
+        )
     raise EngineUnsuitable(
-        f"{name} does not print what {'MTP' if reader.tables else 'a model'} takes.",
-        "A newer llama.cpp build (b11434 or later) prints it.",
+        message(
+            "{name} does not print what {tables_part} takes.",
+            name=name,
+            tables_part=("MTP" if reader.tables else "a model"),
+        ),
+        message("A newer llama.cpp build (b11434 or later) prints it."),
     )
 
 
-def _command(build: Build, model: Path, setting: Setting) -> Command:
-    asked = replace(setting, backend="cpu") if "--gpu-layers" not in build.flags else setting
-    if "--n-cpu-moe" not in build.flags:  # on the processor it changes nothing
-        asked = replace(asked, n_cpu_moe=0)
-    arguments = ["--model", str(model), "--host", "127.0.0.1", "--port", "0", *memory_arguments(asked, build.flags)]
-    for flag, value in (("--verbosity", "4"), ("--log-jsonl", None), ("--log-colors", "off"), ("--threads", "1")):
+def dry_run_command(
+    build: EngineBuild, model: Path, setting: PlanSettings, *, gpu: bool, no_gpu: bool = False
+) -> EngineCommand:
+    """Return the command that serves `model` with `setting` on any free port and prints the memory tables."""
+    # A build without the flag may still compute on the CPU, where it has no effect; ask_engine checks GPU builds.
+    asked = replace(setting, n_cpu_moe=0) if "--n-cpu-moe" not in build.flags else setting
+    options = replace(planned_options(asked, ServeOptions(model)), no_gpu=no_gpu)
+    arguments = [*server_arguments(options, build, gpu=gpu), "--host", "127.0.0.1", "--port", "0"]
+    for flag, value in (("--verbosity", "4"), ("--log-jsonl", None), ("--log-colors", "off")):
         if flag in build.flags:
             arguments += [flag] if value is None else [flag, value]
-    return Command((*build.command, *arguments), engine_environment() | dict(build.environment), model.parent)
+    return EngineCommand((*build.command, *arguments), engine_environment() | dict(build.environment), model.parent)
 
 
 def backend_of_log(lines: Iterable[str]) -> Backend:
-    """Return where an engine has put the weights of the last model that its log tells of (verbosity 4)."""
-    names = [found[1] for line in lines if (found := _WEIGHTS_AT.search(line))]
-    known = [backend for name in reversed(names) if (backend := _backend([name])) != "cpu"]
+    """Return the backend that holds the weights of the last model in an engine's log (verbosity 4)."""
+    names = [found[1] for line in lines if (found := _WEIGHTS_BUFFER.search(line))]
+    known = [backend for name in reversed(names) if (backend := _backend_of_devices([name])) != "cpu"]
     return known[0] if known else "cpu"
 
 
-def _backend(devices: Sequence[str]) -> Backend:
+def _backend_of_devices(devices: Sequence[str]) -> Backend:
     first = devices[0] if devices else ""
     return next((backend for prefix, backend in _BACKENDS if first.startswith(prefix)), "cpu")

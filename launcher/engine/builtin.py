@@ -1,9 +1,9 @@
-"""The built-in engine: the real llama.cpp server of the `xllamacpp` wheel, as a command with llama-server's flags.
+"""The built-in engine: a script that runs the llama.cpp server of the `xllamacpp` wheel with llama-server's flags.
 
     python -P builtin.py --model FILE [flags of llama-server]
 
-It stands alone (nothing of ours is imported) and answers `--help`, `--version` and `--list-devices` like
-llama-server, so one probe serves both.
+It imports no other module of this program, and prints `--help`, `--version` and `--list-devices` like llama-server, so
+that the same probe works for both.
 """
 
 import argparse
@@ -22,6 +22,8 @@ Setter = Callable[[Any, Any, Any], None]
 
 
 class _Parser(argparse.ArgumentParser):
+    """Argument parser that reports errors in llama-server's words, which the diagnosis recognizes."""
+
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
             message = f"invalid argument: {message.removeprefix('unrecognized arguments: ').split()[0]}"
@@ -29,8 +31,8 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(1)
 
 
-def _attribute(path: str) -> Setter:
-    """Return a setter for a dotted attribute of CommonParams."""
+def _attribute_setter(path: str) -> Setter:
+    """Return a function that sets a dotted attribute of CommonParams."""
     *parents, name = path.split(".")
 
     def assign(_engine: Any, params: Any, value: Any) -> None:  # noqa: ANN401 -- untyped extension module
@@ -41,8 +43,9 @@ def _attribute(path: str) -> Setter:
     return assign
 
 
-def _enum(path: str, enum: str, prefix: str) -> Setter:
-    assign = _attribute(path)
+def _enum_setter(path: str, enum: str, prefix: str) -> Setter:
+    """Return a function that sets a dotted attribute to the enum member for a flag's value, such as q8_0."""
+    assign = _attribute_setter(path)
 
     def choose(engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
         assign(
@@ -52,12 +55,12 @@ def _enum(path: str, enum: str, prefix: str) -> Setter:
     return choose
 
 
-def _flash_attention(engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
+def _set_flash_attention(engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
     names = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
     params.flash_attn_type = getattr(engine.llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{names[value]}")
 
 
-def _speculation(engine: Any, params: Any, value: list[str]) -> None:  # noqa: ANN401
+def _set_speculative_types(engine: Any, params: Any, value: list[str]) -> None:  # noqa: ANN401
     kinds = engine.common_speculative_type
     names = [name for part in value for name in part.split(",") if name != "none"]
     try:
@@ -68,32 +71,43 @@ def _speculation(engine: Any, params: Any, value: list[str]) -> None:  # noqa: A
         params.speculative.types = types
 
 
-def _cors(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
+def _set_cors_origins(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
     params.cors_origins = value
     params.cors_origins_explicit = True
 
 
-def _key_file(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
+def _read_api_keys(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
     with open(value, encoding="utf-8") as file:  # noqa: PTH123 -- pathlib is a slow import here
         params.api_keys = [*params.api_keys, *filter(None, map(str.strip, file))]
 
 
-def _fit_target(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
+def _set_fit_target(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
     margins = [int(part) << 20 for part in value.split(",")]
     params.fit_params_target = margins * len(params.fit_params_target) if len(margins) == 1 else margins
 
 
-def _gpu_layers(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
+def _read_chat_template(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
+    with open(value, encoding="utf-8") as file:  # noqa: PTH123 -- pathlib is a slow import here
+        params.chat_template = file.read()
+
+
+def _set_slot_folder(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
+    if not os.path.isdir(value):  # noqa: PTH112
+        raise ValueError(f"not a directory: {value}")
+    params.slot_save_path = os.path.join(value, "")  # noqa: PTH118 -- the engine puts a file's name right behind it
+
+
+def _set_gpu_layers(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
     params.n_gpu_layers = {"auto": -1, "all": -2}.get(value) or int(value)
 
 
-def _parser() -> _Parser:
+def _make_parser() -> _Parser:
     parser = _Parser(prog="llama-server (built-in)", allow_abbrev=False, argument_default=argparse.SUPPRESS)
     on_off = ("on", "off")
 
     def flag(*names: str, to: str | Setter, **details: Any) -> None:  # noqa: ANN401 -- argparse's own keywords
         action = parser.add_argument(*names, **details)
-        action.setter = to if callable(to) else _attribute(to)  # type: ignore[attr-defined]
+        action.setter = to if callable(to) else _attribute_setter(to)  # type: ignore[attr-defined]
 
     parser.add_argument("--version", action="store_true", help="print the version and leave")
     parser.add_argument("--list-devices", action="store_true", help="print the devices and leave")
@@ -101,8 +115,8 @@ def _parser() -> _Parser:
     flag("-a", "--alias", to=lambda _e, p, v: setattr(p, "model_alias", {v}), help="name of the model in the API")
     flag("--host", to=lambda _e, p, v: setattr(p, "hostnames", [v]), help="address to listen on")
     flag("--port", to="port", type=int, help="port to listen on")
-    flag("--api-key-file", to=_key_file, help="file with one API key a line")
-    flag("--cors-origins", to=_cors, help="allowed origins")
+    flag("--api-key-file", to=_read_api_keys, help="file with one API key a line")
+    flag("--cors-origins", to=_set_cors_origins, help="allowed origins")
     flag("--ui", to="ui", action="store_true", help="serve the web page")
     flag("--no-ui", to="ui", action="store_false", dest="ui")
     flag("--metrics", to="endpoint_metrics", action="store_true", help="serve /metrics")
@@ -111,48 +125,54 @@ def _parser() -> _Parser:
     flag("-c", "--ctx-size", to="n_ctx", type=int, help="context in tokens, 0: as trained")
     flag("-n", "--n-predict", to="n_predict", type=int, help="most tokens to generate")
     flag("-np", "--parallel", to="n_parallel", type=int, help="slots")
+    flag("-kvu", "--kv-unified", to="kv_unified", action="store_true", help="one KV cache for all slots")
+    flag("-no-kvu", "--no-kv-unified", to="kv_unified", action="store_false", dest="kv_unified")
     flag("-b", "--batch-size", to="n_batch", type=int, help="logical batch in tokens")
     flag("-ub", "--ubatch-size", to="n_ubatch", type=int, help="physical batch in tokens")
     flag("-t", "--threads", to="cpuparams.n_threads", type=int, help="threads for generation")
     flag("-tb", "--threads-batch", to="cpuparams_batch.n_threads", type=int, help="threads for prompts")
-    flag("-ngl", "--gpu-layers", "--n-gpu-layers", to=_gpu_layers, help="layers on the GPU")
-    flag("-fa", "--flash-attn", to=_flash_attention, choices=(*on_off, "auto"))
+    flag("-ngl", "--gpu-layers", "--n-gpu-layers", to=_set_gpu_layers, help="layers on the GPU")
+    flag("-fa", "--flash-attn", to=_set_flash_attention, choices=(*on_off, "auto"))
     for side in "kv":
-        kv = _enum(f"cache_type_{side}", "ggml_type", "GGML_TYPE_")
+        kv = _enum_setter(f"cache_type_{side}", "ggml_type", "GGML_TYPE_")
         flag(f"-ct{side}", f"--cache-type-{side}", to=kv, choices=_KV_TYPES, help=f"type of the {side.upper()} cache")
-        kv = _enum(f"speculative.draft.cache_type_{side}", "ggml_type", "GGML_TYPE_")
+        kv = _enum_setter(f"speculative.draft.cache_type_{side}", "ggml_type", "GGML_TYPE_")
         flag(f"-ct{side}d", f"--spec-draft-type-{side}", to=kv, choices=_KV_TYPES)
-    load_mode = _enum("load_mode", "llama_load_mode", "LLAMA_LOAD_MODE_")
+    load_mode = _enum_setter("load_mode", "llama_load_mode", "LLAMA_LOAD_MODE_")
     flag("-lm", "--load-mode", to=load_mode, choices=("auto", "none", "mmap", "mlock", "mmap+mlock"))
     flag("-fit", "--fit", to=lambda _e, p, v: setattr(p, "fit_params", v == "on"), choices=on_off)
-    flag("-fitt", "--fit-target", to=_fit_target, help="margin in MiB")
+    flag("-fitt", "--fit-target", to=_set_fit_target, help="margin in MiB")
     flag("-fitc", "--fit-ctx", to="fit_params_min_ctx", type=int)
     flag("-cram", "--cache-ram", to="cache_ram_mib", type=int, help="prompt cache in MiB of host memory")
     flag("-ctxcp", "--ctx-checkpoints", to="n_ctx_checkpoints", type=int)
+    flag("--moe-cache-mib", to=lambda _e, p, v: setattr(p, "moe_cache_size", v << 20), type=int, help="expert cache")
+    flag("-mm", "--mmproj", to="mmproj.path", help="file of the vision projector")
+    flag("--chat-template-file", to=_read_chat_template, help="file with a chat template in place of the model's")
+    flag("--slot-save-path", to=_set_slot_folder, help="folder where the states of slots are saved")
     flag("--no-warmup", to="warmup", action="store_false", dest="warmup")
     flag("--sleep-idle-seconds", to="sleep_idle_seconds", type=int)
-    flag("--spec-type", to=_speculation, action="append", help="none, draft-mtp, ngram-mod ...")
+    flag("--spec-type", to=_set_speculative_types, action="append", help="none, draft-mtp, ngram-mod ...")
     flag("--spec-draft-n-max", to="speculative.draft.n_max", type=int, help="draft length")
     flag("--spec-draft-n-min", to="speculative.draft.n_min", type=int)
     flag("--spec-draft-p-min", to="speculative.draft.p_min", type=float)
     probabilistic = "speculative.draft.probabilistic"
     flag(
         "--spec-draft-sampling",
-        to=lambda e, p, v: _attribute(probabilistic)(e, p, v == "probabilistic"),
+        to=lambda e, p, v: _attribute_setter(probabilistic)(e, p, v == "probabilistic"),
         choices=("greedy", "probabilistic"),
     )
     rates = "speculative.synth_rates"
-    flag("--spec-synth-rates", to=lambda e, p, v: _attribute(rates)(e, p, [float(x) for x in v.split(",")]))
+    flag("--spec-synth-rates", to=lambda e, p, v: _attribute_setter(rates)(e, p, [float(x) for x in v.split(",")]))
     flag("-lv", "--verbosity", "--log-verbosity", to="verbosity", type=int, help="0 to 5")
     flag("--log-colors", to=lambda _e, _p, _v: None, choices=(*on_off, "auto"))
     return parser
 
 
-def _watch_parent() -> None:
-    """Follow the parent protocol on standard input: its exit line ends us, and so does its end.
+def _exit_with_parent() -> None:
+    """End this process at the router protocol's exit line on standard input, and at its end of file.
 
-    The engine would read the same input in a thread of its own, and its shutdown waits for open streams while
-    it holds the GIL; so it gets a pipe that never ends in its place.
+    The engine would also read standard input in a thread, and its shutdown waits for open streams while it holds the
+    GIL. So it gets a pipe instead that never ends.
     """
     control = os.dup(0)
     silent, kept_open = os.pipe()
@@ -184,8 +204,8 @@ def _load_engine() -> Any:  # noqa: ANN401 -- untyped extension module
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the server until SIGTERM, SIGINT or the parent's exit line; exit code 1 when it cannot start."""
-    parser = _parser()
+    """Run the server until SIGTERM, SIGINT or the exit line; the exit code is 1 if it cannot start."""
+    parser = _make_parser()
     given = vars(parser.parse_args(arguments))
     if given.pop("version", False):
         from importlib.metadata import version
@@ -215,28 +235,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, AttributeError, OSError) as error:
         parser.error(f'error while handling argument "--{name.replace("_", "-")}": {error}')
     if os.environ.get(_PARENT_PROTOCOL):
-        _watch_parent()
-    _serve(engine, params)
+        _exit_with_parent()
+    _run_server(engine, params)
 
 
-def _serve(engine: Any, params: Any) -> None:  # noqa: ANN401
-    # The constructor blocks in C++ while the model loads; until it returns a signal must end the process at once.
+def _run_server(engine: Any, params: Any) -> None:  # noqa: ANN401
+    # The constructor blocks in C++ while the model loads, so a Python signal handler could not run until it returns.
+    # With the default handler SIGINT ends the process at once.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         server = engine.Server(params)
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        sys.exit(1)  # the ordinary way, which writes out the engine's last log lines
+        sys.exit(1)  # not os._exit: a normal exit flushes the engine's last log lines
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    while not ended.wait(0.5):  # with a limit, so that signals are seen on Windows too
+    while not ended.wait(0.5):  # with a timeout, because on Windows a wait without one blocks signal handlers
         pass
-    _leave_without_destructor(server)
+    _exit_without_destructor(server)
 
 
-def _leave_without_destructor(_server: object) -> NoReturn:
-    """End at once: the server's destructor waits for open streams, and holds the GIL while it waits."""
+def _exit_without_destructor(_server: object) -> NoReturn:
+    """Exit at once: the server's destructor would wait for open streams while holding the GIL."""
     sys.stdout.flush()
     os._exit(0)
 

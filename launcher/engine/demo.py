@@ -1,4 +1,4 @@
-"""The demo model that ships with the program: real engine operations, an MTP head, readable English."""
+"""The demo model that ships with the program: small, with an MTP head and readable English output."""
 
 import hashlib
 import lzma
@@ -10,13 +10,16 @@ from pydantic import BaseModel
 
 from launcher.base.errors import ModelBroken
 from launcher.base.files import write_atomically
-from launcher.base.paths import cache_dir, shipped
+from launcher.base.messages import message
+from launcher.base.paths import cache_dir, shipped_file
 
 DEMO = "demo"
-"""What a user writes in place of a model file."""
+"""Model name of the demo model, accepted in place of a model file."""
 
 
-class _Description(BaseModel):
+class _DemoDescription(BaseModel):
+    """The content of resources/demo/demo.json."""
+
     name: str
     file: str
     size_bytes: int
@@ -25,7 +28,7 @@ class _Description(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class DemoPreset:
-    """How the demo model is started, and what is said with its figures (presets/demo.toml)."""
+    """Recommended settings of the demo model, and a note on its speed (presets/demo.toml)."""
 
     context: int
     draft: int
@@ -34,9 +37,9 @@ class DemoPreset:
     speed_note: str
 
 
-def demo_preset() -> DemoPreset:
-    """Read presets/demo.toml."""
-    model = tomllib.loads(shipped("presets", "demo.toml").read_text("utf-8"))["models"][0]
+def read_demo_preset() -> DemoPreset:
+    """Read the demo model's settings from presets/demo.toml."""
+    model = tomllib.loads(shipped_file("presets", "demo.toml").read_text("utf-8"))["models"][0]
     preset = model["presets"][0]
     return DemoPreset(
         context=preset["ctx"],
@@ -48,21 +51,26 @@ def demo_preset() -> DemoPreset:
 
 
 def unpack_demo_model() -> Path:
-    """Return the path of the demo model, unpacked into the cache when it is not there or not whole.
+    """Return the path of the demo model; unpack it into the cache folder first if it is missing or damaged there.
 
-    Raises ModelBroken when the shipped file is damaged.
+    Raises ModelBroken if the shipped file is damaged.
     """
-    folder = shipped("resources", "demo")
-    about = _Description.model_validate_json((folder / "demo.json").read_bytes())
+    folder = shipped_file("resources", "demo")
+    about = _DemoDescription.model_validate_json((folder / "demo.json").read_bytes())
     path = cache_dir() / "demo" / about.sha256[:16] / about.file
     if path.is_file() and _sha256(path.read_bytes()) == about.sha256:
         return path
     try:
         data = lzma.decompress((folder / "demo.gguf.xz").read_bytes())
     except (OSError, lzma.LZMAError) as error:
-        raise ModelBroken(f"The built-in demo model cannot be read: {error}.", "Install the program again.") from error
+        raise ModelBroken(
+            message("The built-in demo model cannot be read: {error}.", error=error),
+            message("Install the program again."),
+        ) from error
     if _sha256(data) != about.sha256:
-        raise ModelBroken("The built-in demo model is damaged: its checksum differs.", "Install the program again.")
+        raise ModelBroken(
+            message("The built-in demo model is damaged: its checksum differs."), message("Install the program again.")
+        )
     write_atomically(path, data)
     return path
 

@@ -1,7 +1,7 @@
-"""The environment an engine runs in: the user's own, less what would change its settings, and less all secrets.
+"""Environment variables of an engine: the user's environment without llama.cpp's settings and without secrets.
 
-What is left out is named, and all else stays: drivers and runtimes of GPUs are steered by too many variables to list.
-LD_PRELOAD, LD_LIBRARY_PATH and the like are among them and stay: whoever can set them is the user already.
+Only listed names are removed, because GPU drivers and runtimes use too many variables for a list of allowed ones. These
+include LD_PRELOAD and LD_LIBRARY_PATH; they are kept, because anyone who can set them already has the user's rights.
 """
 
 import atexit
@@ -26,8 +26,8 @@ _SECRETS = re.compile(
     r"|.+_PWD|.*_PROXY|PIP_.*INDEX_URL|UV_.*INDEX.*",
     re.IGNORECASE,
 )
-"""Names of what other programs keep in the environment for themselves: keys, passwords, agents, and addresses that may
-hold a password. No engine needs them."""
+"""Variables that may hold secrets of other programs: keys, passwords, agent sockets, and URLs with passwords. No engine
+needs them."""
 _PARENT_PROTOCOL = "LLAMA_SERVER_ROUTER_PORT"
 _API_KEY = "LLAMA_API_KEY"
 _log = logging.getLogger(__name__)
@@ -36,12 +36,12 @@ _log = logging.getLogger(__name__)
 def engine_environment(
     *, api_key: str | None = None, reports_loading: bool = False, inherited: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the environment for an engine.
+    """Return the environment for an engine process.
 
-    The variables that llama-server takes for settings are left out, and so are secrets; its per-user settings file is
-    looked for in a folder of ours. The API key goes here and not among the arguments, which every user can read.
-    With `reports_loading` the engine prints how far it has loaded, as a child of llama.cpp's router does; it
-    then also ends when its standard input ends.
+    Variables that llama-server reads as settings are removed, and so are secrets; its per-user settings file is looked
+    up in an empty folder of this program. The API key is passed here and not as an argument, because all users of the
+    computer can read a process's arguments. With `reports_loading`, the engine prints its loading progress like a child
+    of llama.cpp's router, and ends when its standard input ends. `inherited` replaces this process's environment.
     """
     inherited = os.environ if inherited is None else inherited
     environment = {
@@ -49,7 +49,7 @@ def engine_environment(
         for name, value in inherited.items()
         if not name.startswith(_SETTINGS_PREFIXES) and name not in _SETTINGS and not _SECRETS.fullmatch(name)
     }
-    environment["APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME"] = str(_settings_folder())
+    environment |= settings_environment()
     if api_key:
         environment[_API_KEY] = api_key
     if reports_loading:
@@ -57,26 +57,31 @@ def engine_environment(
     return environment
 
 
+def settings_environment() -> dict[str, str]:
+    """Return the variable that makes an engine look for its settings file in an empty folder of this program."""
+    return {"APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME": str(_settings_folder())}
+
+
 def _settings_folder() -> Path:
-    """Return the empty folder where the engine looks for settings; where ours cannot be made, one for this run."""
+    """Return the empty settings folder for engines; if it cannot be created, a temporary one for this run."""
     folder = cache_dir() / "engine-settings"
     try:
         make_folder(folder)
     except OSError as error:
-        return _settings_of_this_run(folder, str(error.strerror or error))
+        return _temporary_settings_folder(folder, str(error.strerror or error))
     return folder
 
 
 @cache
-def _settings_of_this_run(folder: Path, why: str) -> Path:
+def _temporary_settings_folder(folder: Path, why: str) -> Path:
     made = tempfile.TemporaryDirectory(prefix="mtp-launcher-", ignore_cleanup_errors=True)
     atexit.register(made.cleanup)
     _log.warning("%s cannot be made: %s. The engine gets a folder in its place for this run.", folder, why)
     return Path(made.name)
 
 
-def system_settings() -> Path | None:
-    """Return the system-wide settings file of llama.cpp, which no environment keeps out, if there is one."""
+def system_settings_file() -> Path | None:
+    """Return llama.cpp's system-wide settings file, or None. No environment variable can make an engine ignore it."""
     if sys.platform == "win32":
         path = Path(os.environ.get("PROGRAMDATA", "C:/ProgramData")) / "llama.cpp" / "config.ini"
     else:

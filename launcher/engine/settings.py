@@ -1,182 +1,176 @@
-"""The settings of a server that a user may change while it runs, by name, and those it had the last time."""
+"""Server settings by name, as users write and change them, and the settings saved for each model."""
 
-import difflib
 import logging
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
 
-from launcher.base.amounts import TOKENS, amount
 from launcher.base.errors import BadOption
-from launcher.base.files import private_folder, read_or_copy, write_twice
+from launcher.base.files import make_private_folder
+from launcher.base.messages import message
 from launcher.base.paths import state_dir
-from launcher.engine.extra import split_extra
-from launcher.engine.launch import Launch, ServeOptions, check_options
+from launcher.base.store import KeptFile, hold_file_lock
+from launcher.engine.serve_options import ServeOptions, check_options
+from launcher.engine.server.launch import Launch
+from launcher.models.server_settings import LEFT_OPEN, ROWS, ServerSettings, Value, find_setting_name, to_fields
 
-OPTIONS: Mapping[str, str] = {
-    "ctx": "context",
-    "draft": "draft",
-    "slots": "slots",
-    "threads": "threads",
-    "kv": "kv",
-    "ubatch": "ubatch",
-    "n_cpu_moe": "n_cpu_moe",
-}
-"""The settings that are options of `serve`, by name, and the fields of ServeOptions that they are."""
-_FIELDS = {**OPTIONS, "extra": "extra"}
-_OPEN = frozenset({"ctx", "threads", "kv", "ubatch", "n_cpu_moe", "extra"})
-"""Those that can be left to the program or the engine."""
-_IN_TOKENS = ("ctx", "ubatch")
-_LEFT_OPEN = ("default", "auto", "none")
+# The user's extra arguments as one line of text, for an input field or an option.
+
+_NEEDS_QUOTES = re.compile(r"[\s\"']")
+
+
+def split_extra(line: str) -> tuple[str, ...]:
+    """Split a line into words at blanks outside of single or double quotes.
+
+    A backslash has no special meaning, because Windows paths contain it. Raises BadOption for an unclosed quote.
+    """
+    reader = shlex.shlex(line, posix=True)
+    reader.whitespace_split, reader.escape, reader.commenters = True, "", ""
+    try:
+        return tuple(reader)
+    except ValueError:
+        raise BadOption(
+            message("A quote in the arguments is not closed."), message("Close it, or leave it out."), option=line
+        ) from None
+
+
+def join_extra(words: Iterable[str]) -> str:
+    """Join words into a line that `split_extra` splits into the same words."""
+    return " ".join(map(_quote, words))
+
+
+def _quote(word: str) -> str:
+    if word and not _NEEDS_QUOTES.search(word):
+        return word
+    parts = [part for part in re.split('(")', word) if part]
+    return "".join(f"'{part}'" if part == '"' else f'"{part}"' for part in parts) or '""'
+
+
+EXTRA = "extra"
+"""Name of the user's extra engine arguments. They are no row of the settings table, but can be changed like a setting,
+as one line."""
 _MOST_MODELS = 500
 _LOCK_S = 5.0
 _log = logging.getLogger(__name__)
 
-Value = int | str | None
 Settings = Mapping[str, Value]
-"""Settings by name; None leaves one open."""
+"""Settings by name; None leaves a setting open."""
 
 
-def parse_settings(written: Mapping[str, str], *, also: Sequence[str] = ()) -> dict[str, Value]:
-    """Return settings from `{"ctx": "64K", "draft": "2"}`. `also` are names that its caller takes beside these.
+def parse_settings(written: Mapping[str, str]) -> dict[str, Value]:
+    """Parse settings written as text, such as `{"ctx": "64K", "draft": "2"}`.
 
-    Raises BadOption for a name that is none, with the nearest one, and for a value that cannot be one.
+    Raises BadOption for an unknown name, with the closest known one, and for an invalid value.
     """
-    return {(known := _name(name, also)): _value(known, text) for name, text in written.items()}
+    return {
+        (name := find_setting_name(word, also=(EXTRA,))): _parse_value(name, text) for word, text in written.items()
+    }
 
 
-def with_settings(options: ServeOptions, settings: Settings) -> ServeOptions:
-    """Return the options with other settings. Raises BadOption for a value that no engine could use."""
-    changes: dict[str, Any] = {_FIELDS[_name(name)]: value for name, value in settings.items()}
-    if "extra" in changes:
-        changes["extra"] = split_extra(str(changes["extra"] or ""))
-    changed = replace(options, **changes)
+def _parse_value(name: str, text: str) -> Value:
+    if name == EXTRA:
+        return None if text.strip().lower() in LEFT_OPEN else text.strip()
+    return ROWS[name].parse(text)
+
+
+def change_settings(options: ServeOptions, settings: Settings) -> ServeOptions:
+    """Return `options` with changed settings. Raises BadOption for a value that no engine accepts."""
+    named = {find_setting_name(name, also=(EXTRA,)): value for name, value in settings.items()}
+    if EXTRA in named:
+        options = replace(options, extra=split_extra(str(named.pop(EXTRA) or "")))
+    changed = replace(options, **to_fields(named))
     check_options(changed)
     return changed
 
 
 def changes_between(running: ServeOptions, wanted: ServeOptions) -> dict[str, str] | None:
-    """Return the settings, as a user writes them, that make `wanted` of `running`; None when other things differ."""
-    differs = {
-        name: getattr(wanted, attribute)
-        for name, attribute in _FIELDS.items()
-        if getattr(wanted, attribute) != getattr(running, attribute)
+    """Return the settings, as a user writes them, that turn `running` into `wanted`; None if other things differ."""
+    written = {
+        row.spelling: row.format_value(row.value_in(wanted))
+        for row in ROWS.values()
+        if row.value_in(wanted) != row.value_in(running)
     }
-    written = {_shown(name): _written(value) for name, value in differs.items()}
+    if wanted.extra != running.extra:
+        written[EXTRA] = shlex.join(wanted.extra) or LEFT_OPEN[0]
     try:
-        return written if with_settings(running, parse_settings(written)) == wanted else None
+        return written if change_settings(running, parse_settings(written)) == wanted else None
     except BadOption:
         return None
 
 
-def _written(value: object) -> str:
-    words = shlex.join(value) if isinstance(value, tuple) else value
-    return _LEFT_OPEN[0] if words is None or words == "" else str(words)
-
-
 def settings_of(launch: Launch) -> dict[str, object]:
-    """Return the settings that a server runs with; what is left to the engine is None."""
+    """Return the settings of a launched server by name; those left to the engine are None."""
     options = launch.options
-    told: dict[str, object] = {name: getattr(options, attribute) for name, attribute in _FIELDS.items()}
-    return told | {"ctx": launch.context, "extra": list(options.extra)}
+    told: dict[str, object] = {name: row.value_in(options) for name, row in ROWS.items()}
+    return told | {"ctx": launch.context, EXTRA: list(options.extra)}
 
 
-def _name(text: str, also: Sequence[str] = ()) -> str:
-    name = text.strip().lower().lstrip("-").replace("-", "_")
-    if name in _FIELDS:
-        return name
-    if name == "context":
-        return "ctx"
-    near = difflib.get_close_matches(name, (*_FIELDS, *also), n=2, cutoff=0.5)
-    all_names = ", ".join(map(_shown, (*_FIELDS, *also)))
-    hint = f"Did you mean {' or '.join(map(_shown, near))}?" if near else f"There are {all_names}."
-    raise BadOption(f"{text} is not a setting that can be changed.", hint, setting=text)
+class _StrictModel(BaseModel):
+    """Base of the saved settings of one model."""
 
-
-def flag_of(name: str) -> str:
-    """Return the option of `serve` that a setting is."""
-    return f"--{_shown(name)}"
-
-
-def _shown(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _value(name: str, text: str) -> Value:
-    word = text.strip().lower()
-    if name in _OPEN and word in _LEFT_OPEN:
-        return None
-    if name == "extra":
-        return text.strip()
-    if name == "kv":
-        return word
-    number = amount(text, TOKENS if name in _IN_TOKENS else {"": 1})
-    if number is None or number % 1:
-        hint = "It is a number of tokens, such as 32768 or 32K." if name in _IN_TOKENS else "It is a whole number."
-        raise BadOption(f"{text} is not a value for {_shown(name)}.", hint, setting=name)
-    return int(number)
-
-
-class _Kept(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
-    ctx: int | None = None
-    draft: int | None = None
-    slots: int | None = None
-    threads: int | None = None
-    kv: str | None = None
-    ubatch: int | None = None
-    n_cpu_moe: int | None = None
+
+_FIELD_TYPES: dict[str, Any] = {
+    name: (ServerSettings.__annotations__[row.attribute], None) for name, row in ROWS.items()
+}
+_ModelSettings: Any = create_model("_ModelSettings", __base__=_StrictModel, **_FIELD_TYPES)
+"""The saved settings of one model: one field per setting, None if it is left open."""
 
 
 class _KeptSettings(BaseModel):
+    """The content of settings.json: saved settings by the absolute path of the model."""
+
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    models: dict[str, _Kept] = {}
+    models: dict[str, _ModelSettings] = {}
 
 
-def remembered(model: Path) -> dict[str, Value]:
-    """Return the settings that a user chose for a model the last time it was served, without those left open."""
+def load_settings(model: Path) -> dict[str, Value]:
+    """Return the settings that the user chose when the model was last served; open ones are absent."""
     with suppress(OSError):
-        kept = _load(_file()).models.get(str(model.absolute()))
+        kept = _FILE.load(_file()).models.get(str(model.absolute()))
         return kept.model_dump(exclude_none=True) if kept else {}
     return {}
 
 
-def remember(model: Path, settings: Settings) -> None:
-    """Keep what a user chose for a model, their own arguments apart. Where that cannot be, a warning says so."""
+def save_settings(model: Path, settings: Settings) -> None:
+    """Save the settings that the user chose for a model, without the extra arguments. Logs a warning on failure."""
     path, key = _file(), str(model.absolute())
-    lasting = {name: value for name, value in settings.items() if value is not None and name != "extra"}
-    chosen = _Kept.model_validate(lasting)
+    lasting = {name: value for name, value in settings.items() if value is not None and name != EXTRA}
+    chosen = _ModelSettings.model_validate(lasting)
     try:
-        private_folder(path.parent)
-        with FileLock(path.with_suffix(".lock"), timeout=_LOCK_S):
-            kept = _load(path)
-            before = kept.models.pop(key, _Kept())
+        make_private_folder(path.parent)
+        with hold_file_lock(path, _LOCK_S):
+            kept = _FILE.load(path)
+            before = kept.models.pop(key, _ModelSettings())
             if before == chosen:
                 return
             models = dict(list(kept.models.items())[-_MOST_MODELS:]) | {key: chosen}
-            if chosen == _Kept():
+            if chosen == _ModelSettings():
                 del models[key]
             written = _KeptSettings(models=models).model_dump_json(indent=1, exclude_none=True)
-            write_twice(path, written.encode())
-    except (OSError, Timeout) as error:
+            _FILE.save(path, written.encode())
+    except OSError as error:
         why = getattr(error, "strerror", None) or error
         _log.warning("The settings cannot be kept for the next time (%s): %s.", path, why)
 
 
 def _file() -> Path:
-    return state_dir() / "settings.json"
+    return state_dir() / "model-settings.json"
 
 
-def _load(path: Path) -> _KeptSettings:
-    try:
-        return read_or_copy(path, _KeptSettings.model_validate_json, "The list of settings") or _KeptSettings()
-    except FileNotFoundError:
-        return _KeptSettings()
+_FILE = KeptFile(
+    "The list of models' settings",
+    _KeptSettings.model_validate_json,
+    _KeptSettings,
+    private=True,
+    copied=True,
+    former="settings.json",
+)

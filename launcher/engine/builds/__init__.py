@@ -1,0 +1,1 @@
+"""Engine builds: finding, installing, probing and testing llama-server binaries."""

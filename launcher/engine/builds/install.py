@@ -1,0 +1,360 @@
+"""Installation of official builds: choose, download, verify, unpack to a temporary folder, test, then put in use.
+
+If any step fails or is interrupted, the engine in use stays in use.
+"""
+
+import asyncio
+import errno
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.base.errors import DiskFull, DraftsInert, GpuUnseen, LauncherError, LibraryMissing
+from launcher.base.files import make_private_folder
+from launcher.base.messages import message
+from launcher.base.paths import cache_dir
+from launcher.engine.builds.archive import unpack_archive
+from launcher.engine.builds.assets import BuildChoice, TargetComputer, choose_builds, describe_computer, fallback_rank
+from launcher.engine.builds.install_errors import ReleaseMissing, SelfTestFailed
+from launcher.engine.builds.installed import (
+    AUTOMATIC,
+    PROGRAM,
+    InstalledEngine,
+    Manifest,
+    installation_folder,
+    put_in_place,
+    read_store,
+    store_dir,
+    switch_after_install,
+)
+from launcher.engine.builds.offers import Offer, archives_of, find_offer, list_offers
+from launcher.engine.builds.releases import STABLE, Asset, Release, ReleaseClient
+from launcher.engine.builds.self_test import SelfTestResult, run_self_test
+from launcher.fetch.names import local_name
+from launcher.fetch.transfer import DownloadSource, TransferProgress, TransferSettings, download_file
+from launcher.machine.machine import read_machine
+
+_ABANDONED_S = 86_400.0
+"""Downloads of an unfinished installation are deleted after one day without changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstallProgress:
+    """The current step of an installation, or with `note` a remark that should stay visible.
+
+    `transfer` is the progress of the file being downloaded; `done_bytes` and `bytes` count all files together.
+    """
+
+    text: str
+    note: bool = False
+    transfer: TransferProgress | None = None
+    done_bytes: int = 0
+    bytes: int | None = None
+
+
+OnProgress = Callable[[InstallProgress], None]
+
+
+async def install_build(
+    tag: str | None = None,
+    backend: str | None = None,
+    *,
+    anyway: bool = False,
+    on_progress: OnProgress | None = None,
+    target: TargetComputer | None = None,
+    releases: ReleaseClient | None = None,
+    settings: TransferSettings = TransferSettings(),  # noqa: B008 -- frozen
+) -> InstalledEngine:
+    """Install the build of `tag` for this computer, and put it in use unless another engine is pinned.
+
+    `tag` is bNNNN, vX.Y.Z, "stable" or "nightly"; None means "stable", but never a build older than the one in use.
+    Without `backend`, the next fallback is tried if a build does not see the GPU or fails its self-test. `anyway`
+    allows a known-bad build if `tag` names it. `target` is the computer to choose for, by default this one; a sleeping
+    GPU is woken, because its capabilities cannot be read otherwise.
+
+    A cancelled installation keeps its downloads and resumes from them next time. Raises the errors of `find_offer`,
+    `download_file`, `unpack_archive` and `run_self_test`, EngineBusy, and ReleaseMissing for a file without a checksum,
+    because no unverified program is run.
+    """
+    return await _Installation(on_progress or (lambda _: None), releases or ReleaseClient(), settings).run(
+        tag, backend, target, anyway=anyway
+    )
+
+
+async def list_available_builds(
+    backend: str | None = None,
+    *,
+    target: TargetComputer | None = None,
+    releases: ReleaseClient | None = None,
+    count: int = 10,
+) -> tuple[Offer, ...]:
+    """Return the offers of the newest `count` builds for this computer or `target`. Raises the errors of Releases."""
+    target = target or await _read_computer()
+    releases = releases or ReleaseClient()
+    return await asyncio.to_thread(lambda: list_offers(releases.builds(), target, backend, count))
+
+
+def discard_downloads(tag: str | None, backend: str | None) -> None:
+    """Delete the partial downloads of an unfinished installation. Raises EngineBusy while an installation runs."""
+    with installation_folder():
+        shutil.rmtree(_downloads_folder(tag, backend), ignore_errors=True)
+
+
+class _Installation:
+    """One run of `install_build`, with its progress callback and download settings."""
+
+    def __init__(self, on_progress: OnProgress, releases: ReleaseClient, settings: TransferSettings) -> None:
+        self._tell, self._releases, self._settings = on_progress, releases, settings
+
+    async def run(
+        self, tag: str | None, backend: str | None, target: TargetComputer | None, *, anyway: bool
+    ) -> InstalledEngine:
+        with installation_folder() as folder:
+            self._report_step(message("Looking at this computer and the releases"))
+            target = target or await _read_computer()
+            offer = await find_offer(self._releases, target, tag, backend, anyway=anyway)
+            for note in self._releases.notes:
+                self._report_note(note)
+            release = offer.release
+            newer = self._newer_in_use(release) if tag is None else None
+            if newer is not None:
+                self._report_note(
+                    message(
+                        "{name} is in use and newer than the stable {tag}: nothing was changed.",
+                        name=newer.name,
+                        tag=release.tag,
+                    )
+                )
+                return newer
+            choices = choose_builds(target, release.ready, backend)
+            # A private folder: no other user may change an archive between its verification and its unpacking.
+            downloads = make_private_folder(_downloads_folder(tag, backend))
+            for place, choice in enumerate(choices):
+                for reason in choice.reasons:
+                    self._report_note(reason)
+                try:
+                    engine = await self._install_choice(release, choice, folder / str(place), downloads)
+                    break
+                except _TestFailed as failed:
+                    following = choices[place + 1] if place + 1 < len(choices) and backend is None else None
+                    if following is None or not failed.another_may_pass or self._is_step_down(following):
+                        self._report_note(message("Nothing was changed: {in_use} stays in use.", in_use=_name_in_use()))
+                        raise failed.reason from failed
+                    self._report_note(
+                        message(
+                            "{label} failed its test: {reason}", label=choice.build.label, reason=failed.reason.title
+                        )
+                    )
+                    self._report_note(message("Trying {label}.", label=following.build.label))
+            if not switch_after_install(engine.name):
+                pinned = read_store().current
+                self._report_note(
+                    message(
+                        "{pinned} is pinned and stays in use; `mtp-launcher engine use {name}` changes that.",
+                        window="{pinned} is pinned and stays in use.",
+                        pinned=pinned,
+                        name=engine.name,
+                    )
+                )
+            shutil.rmtree(downloads, ignore_errors=True)
+            _delete_abandoned_downloads(downloads.parent)
+            return engine
+
+    def _newer_in_use(self, release: Release) -> InstalledEngine | None:
+        found = _engine_in_use()
+        return found if found and found.number and found.number > int(release.tag[1:]) else None
+
+    def _is_step_down(self, choice: BuildChoice) -> bool:
+        """Return whether the engine in use has a faster backend than `choice`, so that keeping it is better."""
+        found = _engine_in_use()
+        if (
+            found is None
+            or found.manifest is None
+            or fallback_rank(found.manifest.backend) >= fallback_rank(choice.build.backend)
+        ):
+            return False
+        label = choice.build.label
+        self._report_note(
+            message(
+                "{label} would be slower than {name}, which is in use; `--backend {label}` takes it.",
+                label=label,
+                name=found.name,
+            )
+        )
+        return True
+
+    async def _install_choice(
+        self, release: Release, choice: BuildChoice, folder: Path, downloads: Path
+    ) -> InstalledEngine:
+        """Install and test the chosen build, and return it. A build that is already installed is only tested."""
+        build, number = choice.build, int(release.tag[1:])
+        there = next((engine for engine in read_store().engines if engine.name == build.folder), None)
+        if there is not None and there.program.is_file():
+            self._report_note(message("{name} is installed already.", name=there.name))
+            try:
+                await self._run_test(there.program, number, choice)
+                return there
+            except _TestFailed as failed:
+                if isinstance(failed.reason, GpuUnseen | LibraryMissing | DraftsInert):
+                    raise  # the same files would fail in the same way
+                self._report_note(
+                    message("It fails its test, so it is installed anew: {reason}", reason=failed.reason.title)
+                )
+        archives = await self._download_archives(release, choice, downloads)
+        self._report_step(message("Unpacking {name}", name=build.name))
+        await self._unpack_archives(archives, folder)
+        if not (folder / PROGRAM).is_file():
+            raise SelfTestFailed(
+                message("There is no {program} in {name}.", program=PROGRAM, name=build.name),
+                message("Take another release."),
+            )
+        try:
+            passed = await self._run_test(folder / PROGRAM, number, choice)
+        except _TestFailed as failed:
+            _remove_folder_name(folder, failed.reason)
+            raise
+        return put_in_place(folder, build.folder, _make_manifest(release, choice, passed))
+
+    async def _run_test(self, program: Path, number: int, choice: BuildChoice) -> SelfTestResult:
+        backend = choice.build.backend
+        try:
+            passed = await run_self_test(
+                program, number=number, backend=backend, gpu=choice.gpu, on_step=self._report_step
+            )
+        except LauncherError as error:
+            raise _TestFailed(error) from error
+        for note in passed.notes:
+            self._report_note(note)
+        return passed
+
+    async def _download_archives(self, release: Release, choice: BuildChoice, folder: Path) -> list[Path]:
+        """Download the archives and verify each by the size and the SHA-256 checksum from GitHub."""
+        assets = archives_of(release, choice)
+        for asset in assets:
+            if asset.sha256 is None:
+                raise ReleaseMissing(
+                    message("GitHub has no checksum for {name}, so it cannot be verified.", name=asset.name),
+                    message(
+                        "Take a newer release. One that you trust can be unpacked by hand: `mtp-launcher"
+                        " engine add PATH`."
+                    ),
+                )
+        total, before, paths = sum(asset.bytes for asset in assets), 0, []
+        for asset in assets:
+            path = folder / asset.name
+            source = DownloadSource(asset.url, asset.bytes, asset.sha256, name=asset.name)
+            await download_file(
+                source, path, settings=self._settings, on_progress=self._transfer_callback(asset, before, total)
+            )
+            before += asset.bytes
+            paths.append(path)
+        return paths
+
+    def _transfer_callback(self, asset: Asset, before: int, total: int) -> Callable[[TransferProgress], None]:
+        def told(progress: TransferProgress) -> None:
+            done = before + progress.done_bytes
+            self._tell(InstallProgress(f"Downloading {asset.name}", transfer=progress, done_bytes=done, bytes=total))
+
+        return told
+
+    async def _unpack_archives(self, archives: Sequence[Path], folder: Path) -> None:
+        """Unpack the build, and the CUDA runtime into the same folder. Cancelling stops the writing thread, too."""
+        cancelled = threading.Event()
+
+        def work() -> None:
+            for number, archive in enumerate(archives):
+                place = folder if not number else folder.with_name(f"{folder.name}-runtime")
+                unpack_archive(archive, place, cancelled=cancelled)
+                for each in place.iterdir() if number else ():
+                    if not (folder / each.name).exists():  # the build's own copy of a library takes precedence
+                        each.rename(folder / each.name)
+
+        working = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            await asyncio.shield(working)
+        except asyncio.CancelledError:
+            cancelled.set()
+            await asyncio.wait([working])  # otherwise the thread would write into the folder while it is deleted
+            working.exception()
+            raise
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise DiskFull(
+                message(
+                    "{name} cannot be unpacked in {store_dir}: {strerror}.",
+                    name=archives[0].name,
+                    store_dir=store_dir(),
+                    strerror=error.strerror,
+                ),
+                message("Make room and start it again; what was downloaded is kept."),
+            ) from error
+
+    def _report_step(self, text: str) -> None:
+        self._tell(InstallProgress(text))
+
+    def _report_note(self, text: str) -> None:
+        self._tell(InstallProgress(text, note=True))
+
+
+class _TestFailed(Exception):
+    """A failed self-test. `another_may_pass` is whether a build for another backend may pass it."""
+
+    def __init__(self, reason: LauncherError) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.another_may_pass = not (isinstance(reason, SelfTestFailed | LibraryMissing) or reason.facts.get("hidden"))
+
+
+def _remove_folder_name(folder: Path, error: LauncherError) -> None:
+    """Remove the path of a temporary folder, which is about to be deleted, from an error's text."""
+    error.title = error.title.replace(f"{folder}{os.sep}", "")
+    if str(folder) in error.hint:
+        error.hint = message("Take another release, or another of its builds with --backend.")
+
+
+async def _read_computer() -> TargetComputer:
+    return describe_computer(await asyncio.to_thread(lambda: read_machine(wake=True)))
+
+
+def _make_manifest(release: Release, choice: BuildChoice, passed: SelfTestResult) -> Manifest:
+    return Manifest(
+        tag=release.tag,
+        backend=choice.build.label,
+        arch=choice.build.arch,
+        archives={asset.name: asset.sha256 or "" for asset in archives_of(release, choice)},
+        version=passed.build.version,
+        installed_s=time.time(),
+        devices=[f"{device.name}: {device.description}" for device in passed.devices],
+        drafted=passed.drafted,
+        accepted=passed.accepted,
+        tokens_per_second=passed.tokens_per_second,
+    )
+
+
+def _engine_in_use() -> InstalledEngine | None:
+    store = read_store()
+    return next((engine for engine in store.engines if engine.name == store.current), None)
+
+
+def _name_in_use() -> str:
+    name = read_store().current
+    return "what was used before" if name == AUTOMATIC else name
+
+
+def _delete_abandoned_downloads(folder: Path) -> None:
+    """Delete downloads of other unfinished installations that have not changed for `_ABANDONED_S` seconds."""
+    with suppress(OSError):
+        for each in folder.iterdir():
+            if time.time() - max(path.stat().st_mtime for path in (each, *each.rglob("*"))) > _ABANDONED_S:
+                shutil.rmtree(each, ignore_errors=True)
+
+
+def _downloads_folder(tag: str | None, backend: str | None) -> Path:
+    """Return the download folder of an installation; each combination of tag and backend has a separate one."""
+    return cache_dir() / "downloads" / "engines" / local_name(f"{tag or STABLE}-{backend or 'any'}")

@@ -1,0 +1,483 @@
+"""The engine store: installed builds side by side, engines added by the user, and the engine in use.
+
+    engines/engines.json                the engine in use, the previous one, and the paths of engines added by the user
+    engines/b11434-cuda-13.4-x64/       one complete official build, with its manifest and test result in installed.json
+    engines/.new-..., engines/.old-...  an installation or removal in progress, or an interrupted one
+
+The installed builds are found by their installed.json, so a lost or damaged engines.json loses no engine.
+"""
+
+import re
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, Field
+
+from launcher.base.errors import BadOption, EngineBusy, EngineMissing, WrittenByNewer
+from launcher.base.files import make_private_folder, write_atomically
+from launcher.base.messages import message
+from launcher.base.paths import data_dir, expand_user
+from launcher.base.store import KeptFile
+from launcher.engine.builds.install_errors import EngineInUse
+from launcher.engine.server import registry
+
+# Folders of the store. A new engine is prepared in a temporary folder and renamed when complete; a removed one is
+# renamed first and then deleted. So an engine's folder is either complete or absent.
+
+_RENAME_RETRY_S = 2.0
+"""Seconds to retry while a virus scanner holds new files open (Windows)."""
+
+
+def store_dir() -> Path:
+    """Return the folder of the store."""
+    return data_dir() / "engines"
+
+
+def installed_name_of(program: Path) -> str | None:
+    """Return the name of the installed engine that a program belongs to; None if it is outside the store."""
+    return program.parent.name if program.parent.parent == store_dir() else None
+
+
+@contextmanager
+def installation_folder() -> Iterator[Path]:
+    """Yield a new temporary folder in the store to prepare an engine in; only one process at a time may do so.
+
+    Leftovers of interrupted installations and removals are deleted first. Raises EngineBusy.
+    """
+    make_private_folder(store_dir())  # another user with write access could replace the programs that we run
+    lock = FileLock(store_dir() / "install.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise EngineBusy(
+            message("Another program is installing an engine."), message("Wait until it is done.")
+        ) from None
+    try:
+        for left in (*store_dir().glob(".new-*"), *store_dir().glob(".old-*")):
+            shutil.rmtree(left, ignore_errors=True)
+        folder = store_dir() / f".new-{secrets.token_hex(4)}"
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        lock.release()
+
+
+def discard_folder(folder: Path) -> None:
+    """Remove a folder of the store atomically. Raises EngineBusy if a program has it open (Windows)."""
+    trash = store_dir() / f".old-{secrets.token_hex(4)}"
+    try:
+        rename_folder(folder, trash)
+    except PermissionError:
+        raise EngineBusy(
+            message("{name} is being used, so it stays.", name=folder.name), message("End the programs that use it.")
+        ) from None
+    shutil.rmtree(trash, ignore_errors=True)  # the next installation deletes anything left
+
+
+def rename_folder(folder: Path, target: Path) -> None:
+    """Rename a folder within the store."""
+    deadline_s = time.monotonic() + _RENAME_RETRY_S
+    while sys.platform == "win32":  # a virus scanner opens new files, and an open file blocks renaming its folder
+        try:
+            folder.rename(target)
+            return
+        except PermissionError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.05)
+    folder.rename(target)
+
+
+AUTOMATIC, BUILT_IN_NAME = "auto", "built-in"
+"""Values of the engine in use that are not engines of the store: automatic choice (a llama-server on PATH that sees a
+GPU, otherwise the built-in engine), or always the built-in engine."""
+MANIFEST = "installed.json"
+PROGRAM = "llama-server.exe" if sys.platform == "win32" else "llama-server"
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,60}", re.ASCII)
+_PROGRAM_FOLDERS = ("", "bin", "build/bin", "build/bin/Release")
+"""Subfolders in which llama-server may be: unpacked archive, installation prefix, CMake build folders."""
+_LOCK_S = 10.0
+_VERSION = 1
+
+
+class Manifest(BaseModel):
+    """The content of installed.json: an installed build and the result of its self-test.
+
+    `backend` has its version, such as cuda-13.4; `drafted` and `accepted` count tokens on the demo model.
+    """
+
+    tag: str
+    backend: str
+    arch: str
+    archives: dict[str, str]
+    """The archives it was unpacked from, with their SHA-256."""
+    version: str
+    installed_s: float
+    devices: list[str] = []
+    drafted: int = 0
+    accepted: int = 0
+    tokens_per_second: float | None = None
+
+
+class _OwnEngine(BaseModel):
+    """An engine added by the user."""
+
+    name: str
+    program: Path
+
+
+class _Version(BaseModel):
+    """The part of engines.json that all format versions share."""
+
+    version: int = _VERSION
+
+
+class _State(_Version):
+    """The content of engines.json."""
+
+    current: str = AUTOMATIC
+    previous: str | None = None
+    pinned: bool = False
+    own: list[_OwnEngine] = Field(default=[])
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledEngine:
+    """An engine of the store; `manifest` is None for one added by the user."""
+
+    name: str
+    program: Path
+    manifest: Manifest | None
+
+    @property
+    def folder(self) -> Path:
+        """The folder that contains the program."""
+        return self.program.parent
+
+    @property
+    def number(self) -> int | None:
+        """The llama.cpp build number; None for an engine added by the user."""
+        return int(self.manifest.tag[1:]) if self.manifest else None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStore:
+    """A snapshot of the engine store.
+
+    `current` is the engine in use (a name, "auto" or "built-in"), `previous` the one before it, `pinned` whether
+    installations must not change `current`, and `notice` a message for the user about a damaged engines.json.
+    """
+
+    engines: tuple[InstalledEngine, ...]
+    current: str
+    previous: str | None
+    pinned: bool
+    notice: str | None = None
+
+    def find(self, name: str) -> InstalledEngine:
+        """Return the engine with this name, or with this tag if only one has it. Raises EngineMissing."""
+        exact = [engine for engine in self.engines if engine.name == name]
+        found = exact or [engine for engine in self.engines if engine.manifest and engine.manifest.tag == name]
+        if len(found) == 1:
+            return found[0]
+        names = ", ".join(engine.name for engine in found or self.engines)
+        if found:
+            raise EngineMissing(
+                message("{name} is installed {found} times: {names}.", name=name, found=len(found), names=names),
+                message("Write one of these names."),
+            )
+        hint = (
+            message("There are: {names}.", names=names)
+            if names
+            else message(
+                "`mtp-launcher engine install` installs one.",
+                window="In a terminal, `mtp-launcher engine install` installs one.",
+            )
+        )
+        raise EngineMissing(message("No engine is called {name}.", name=name), hint, name=name)
+
+
+def read_store() -> EngineStore:
+    """Read the engine store. A damaged engines.json is set aside; nothing else is written. Raises WrittenByNewer."""
+    state, notice = _load_state()
+    return _snapshot(state, notice)
+
+
+def engine_in_use() -> InstalledEngine | None:
+    """Return the store's engine in use; None if the choice is automatic or the built-in engine.
+
+    Raises EngineMissing if that engine no longer exists.
+    """
+    store = read_store()
+    if store.current in (AUTOMATIC, BUILT_IN_NAME):
+        return None
+    try:
+        return store.find(store.current)
+    except EngineMissing:
+        raise EngineMissing(
+            message("The engine in use, {current}, is not there any more.", current=store.current),
+            message(
+                "`mtp-launcher engine rollback` goes back to the one before, `engine use auto` to the usual choice."
+            ),
+        ) from None
+
+
+def is_built_in_chosen() -> bool:
+    """Return whether the user has chosen the built-in engine explicitly."""
+    return read_store().current == BUILT_IN_NAME
+
+
+def find_installed(engine: Path) -> InstalledEngine | None:
+    """Return the store's engine with a bare name given in place of a path; None if it is a path or unknown."""
+    if len(engine.parts) != 1 or engine.exists():
+        return None
+    try:
+        return read_store().find(str(engine))
+    except EngineMissing:
+        return None
+
+
+def use_engine(name: str) -> EngineStore:
+    """Put an engine in use: a name in the store, "auto" or "built-in". Removes the pin. Raises EngineMissing."""
+    with _locked_state() as state:
+        _switch_to(state, _resolve_name(state, name))
+        state.pinned = False
+        return _snapshot(state)
+
+
+def switch_after_install(name: str) -> bool:
+    """Put a newly installed engine in use unless another one is pinned; return whether it is in use now."""
+    with _locked_state() as state:
+        if not state.pinned or state.current == name:
+            _switch_to(state, name)
+        return state.current == name
+
+
+def pin_engine(name: str | None = None) -> EngineStore:
+    """Pin an engine, by default the one in use, so that later installations do not replace it. Raises EngineMissing."""
+    with _locked_state() as state:
+        if name is not None:
+            _switch_to(state, _resolve_name(state, name))
+        elif state.current == AUTOMATIC:
+            raise EngineMissing(
+                message("No engine was chosen that could be pinned."), message("Name one: `engine pin NAME`.")
+            )
+        state.pinned = True
+        return _snapshot(state)
+
+
+def unpin_engine() -> EngineStore:
+    """Remove the pin."""
+    with _locked_state() as state:
+        state.pinned = False
+        return _snapshot(state)
+
+
+def roll_back() -> EngineStore:
+    """Put the previous engine in use again and remove the pin. A second rollback undoes the first.
+
+    Raises EngineMissing.
+    """
+    with _locked_state() as state:
+        if state.previous is None:
+            raise EngineMissing(
+                message("There is no engine to go back to."), message("`mtp-launcher engine list` shows all.")
+            )
+        try:
+            _switch_to(state, _resolve_name(state, state.previous))
+        except EngineMissing as error:
+            raise EngineMissing(
+                message("The engine before, {previous}, is not there any more.", previous=state.previous), error.hint
+            ) from None
+        state.pinned = False
+        return _snapshot(state)
+
+
+def add_engine(path: Path, name: str | None = None) -> InstalledEngine:
+    """Add a user's engine to the store by the path of its program or folder. Its files are not moved.
+
+    Raises EngineMissing if there is no engine at `path`, BadOption for a name that is taken or invalid.
+    """
+    program = find_program(expand_user(path).absolute())
+    chosen = name or _default_name(program)
+    if not _NAME.fullmatch(chosen) or chosen in (AUTOMATIC, BUILT_IN_NAME):
+        raise BadOption(
+            message("{chosen!r} cannot be an engine's name.", chosen=chosen),
+            message("Use letters, digits, dots and dashes: --name N."),
+        )
+    with _locked_state() as state:
+        for engine in _snapshot(state).engines:
+            if engine.name == chosen and engine.program != program:
+                raise BadOption(
+                    message("An engine is called {chosen} already: {program}.", chosen=chosen, program=engine.program),
+                    message("Give another one with --name."),
+                )
+        state.own = [own for own in state.own if own.name != chosen] + [_OwnEngine(name=chosen, program=program)]
+    return InstalledEngine(chosen, program, None)
+
+
+def remove_engine(name: str) -> tuple[InstalledEngine, int]:
+    """Remove an engine from the store; return it and the freed bytes. Files of a user's own engine are kept.
+
+    Raises EngineMissing, EngineKept if it is in use or built in, and EngineBusy if it is running.
+    """
+    if name == BUILT_IN_NAME:
+        raise EngineInUse(
+            message("The built-in engine belongs to the program and cannot be removed."),
+            message("`mtp-launcher engine use NAME` puts another one in use."),
+        )
+    with _locked_state() as state:
+        engine = _snapshot(state).find(name)
+        if engine.name == state.current:
+            raise EngineInUse(
+                message("{name} is in use and pinned, so it stays.", name=engine.name)
+                if state.pinned
+                else message("{name} is in use, so it stays.", name=engine.name),
+                message("Put another one in use first: `mtp-launcher engine use NAME` (auto is the usual choice)."),
+            )
+        freed = 0
+        if engine.manifest is None:
+            state.own = [own for own in state.own if own.name != engine.name]
+        else:
+            _refuse_running(engine)
+            freed = sum(file.lstat().st_size for file in engine.folder.rglob("*") if not file.is_dir())
+            discard_folder(engine.folder)
+        if state.previous == engine.name:
+            state.previous = None
+    return engine, freed
+
+
+def put_in_place(prepared: Path, name: str, manifest: Manifest) -> InstalledEngine:
+    """Move a prepared folder into the store as engine `name`, replacing an existing one.
+
+    Raises EngineBusy if the existing one is running; it then stays.
+    """
+    write_atomically(prepared / MANIFEST, manifest.model_dump_json(indent=1).encode())
+    target = store_dir() / name
+    engine = InstalledEngine(name, target / PROGRAM, manifest)
+    if target.exists():
+        _refuse_running(engine)
+        discard_folder(target)
+    rename_folder(prepared, target)
+    return engine
+
+
+def _resolve_name(state: _State, name: str) -> str:
+    return name if name in (AUTOMATIC, BUILT_IN_NAME) else _snapshot(state).find(name).name
+
+
+def _switch_to(state: _State, name: str) -> None:
+    if state.current != name:
+        state.previous, state.current = state.current, name
+
+
+def _snapshot(state: _State, notice: str | None = None) -> EngineStore:
+    own = [InstalledEngine(each.name, each.program, None) for each in state.own]
+    return EngineStore((*_list_installed_builds(), *own), state.current, state.previous, state.pinned, notice)
+
+
+def _list_installed_builds() -> list[InstalledEngine]:
+    """Return the installed builds, newest first."""
+    engines = []
+    for file in store_dir().glob(f"[!.]*/{MANIFEST}"):
+        with suppress(OSError):
+            if (manifest := _MANIFEST.load(file)) is None:
+                continue
+            engines.append(InstalledEngine(file.parent.name, file.parent / PROGRAM, manifest))
+    return sorted(engines, key=lambda engine: (-(engine.number or 0), engine.name))
+
+
+def find_program(path: Path) -> Path:
+    """Return the llama-server at `path`, which may be the program or a folder with it. Raises EngineMissing."""
+    for inside in _PROGRAM_FOLDERS if path.is_dir() else ():
+        if (path / inside / PROGRAM).is_file():
+            return path / inside / PROGRAM
+    if path.is_dir():
+        raise EngineMissing(
+            message("There is no {program} in {path}.", program=PROGRAM, path=path),
+            message("Name the program itself."),
+            path=str(path),
+        )
+    if not path.is_file():
+        raise EngineMissing(
+            message("There is no engine {path}.", path=path), message("Check the path."), path=str(path)
+        )
+    return path
+
+
+def _default_name(program: Path) -> str:
+    """Return a default name for a user's engine: its folder, or for a CMake build the folder of the checkout."""
+    folder = next((each for each in program.parents if each.name not in ("bin", "build", "Release", "")), None)
+    return re.sub(r"[^\w.+-]+", "-", folder.name, flags=re.ASCII).strip("-.") if folder else ""
+
+
+def _refuse_running(engine: InstalledEngine) -> None:
+    if user := _find_user_of(engine):
+        raise EngineBusy(
+            message("{name} runs now ({user}), so it stays.", name=engine.name, user=user),
+            message("Stop it: `mtp-launcher stop`.", window="Stop it first."),
+        )
+
+
+def _find_user_of(engine: InstalledEngine) -> str | None:
+    """Return the server or process that is running an engine, as text for an error message; None if there is none."""
+    for entry in registry.list_running():
+        if entry.engine == engine.name:
+            return f"the server at {entry.url}"
+    for process in psutil.process_iter(["pid", "exe"]):
+        program = process.info["exe"]
+        if program and Path(program).is_relative_to(engine.folder):
+            return f"process {process.info['pid']}"
+    return None
+
+
+@contextmanager
+def _locked_state() -> Iterator[_State]:
+    """Yield the state under a lock and write it back if it changed."""
+    store_dir().mkdir(parents=True, exist_ok=True)
+    with FileLock(store_dir() / "lock", timeout=_LOCK_S):
+        state, _ = _load_state()
+        before = state.model_dump_json()
+        yield state
+        if state.model_dump_json() != before:
+            write_atomically(_state_file(), state.model_dump_json(indent=1).encode())
+
+
+def _load_state() -> tuple[_State, str | None]:
+    state, damage = _STATE_FILE.inspect(_state_file())
+    if damage is None:
+        return state, None
+    return state, message("Which engine was in use is not known any more, for its list was damaged: none is chosen.")
+
+
+def _parse_state(data: bytes) -> _State:
+    if _Version.model_validate_json(data).version > _VERSION:
+        raise WrittenByNewer(
+            message("The list of which engine is in use was written by a newer version of this program."),
+            message("Use that version, or move {file} away: no engine is lost by that.", file=_state_file()),
+        )
+    return _State.model_validate_json(data)
+
+
+_STATE_FILE = KeptFile("The list of which engine is in use", _parse_state, _State)
+_MANIFEST: KeptFile[Manifest | None] = KeptFile(
+    "The description of an installed engine",
+    Manifest.model_validate_json,
+    lambda: None,
+    then="the engine is not listed, and can be installed again",
+)
+
+
+def _state_file() -> Path:
+    return store_dir() / "engines.json"

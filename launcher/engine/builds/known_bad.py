@@ -1,0 +1,46 @@
+"""The list of known-bad llama.cpp builds, and parsing of build numbers."""
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
+
+from launcher.base.paths import shipped_file
+
+_BUILD = re.compile(r"\bbuild (\d+)|^(\d+) \(")
+"""The two version formats of llama-server: `0.7.0 (build 11669, ...)`, and `6123 (...)` in older builds."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFault:
+    """A known fault of the builds `first` to `last`, inclusive.
+
+    `reason` is a clause that can follow "because", `mended` the first build without the fault, `source` a link.
+    """
+
+    first: int
+    last: int
+    reason: str
+    mended: int
+    source: str
+
+
+@lru_cache(maxsize=1)
+def known_faults() -> tuple[KnownFault, ...]:
+    """Return the known faults from resources/known-bad-builds.toml."""
+    data = tomllib.loads(shipped_file("resources", "known-bad-builds.toml").read_text("utf-8"))
+    return tuple(KnownFault(**each) for each in data["builds"])
+
+
+def find_known_fault(number: int | None) -> KnownFault | None:
+    """Return the known fault of a build number; None if there is none or the number is unknown."""
+    if number is None:
+        return None
+    return next((fault for fault in known_faults() if fault.first <= number <= fault.last), None)
+
+
+def build_number(version: str) -> int | None:
+    """Return the llama.cpp build number in the output of `--version`; None if the build has none."""
+    found = _BUILD.search(version)
+    number = int(found[1] or found[2]) if found else 0
+    return number or None

@@ -1,0 +1,353 @@
+"""Probes an engine build for its version, flags and devices, and matches it to a fork's profile."""
+
+import asyncio
+import hashlib
+import re
+import shlex
+import shutil
+import sys
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from launcher.base.errors import CpuUnsupported, EngineMissing, EngineUnsuitable, LibraryMissing
+from launcher.base.files import write_atomically
+from launcher.base.messages import message
+from launcher.base.paths import cache_dir, config_dir, expand_user, shipped_file
+from launcher.base.store import KeptFile
+from launcher.engine.builds.build import BUILT_IN, Device, EngineBuild
+from launcher.engine.builds.install_errors import BadProfile
+from launcher.engine.builds.installed import find_installed, installed_name_of
+from launcher.engine.diagnosis.explain import explain_exit
+from launcher.engine.environment import engine_environment
+from launcher.engine.server.process import EngineCommand
+from launcher.engine.server.spawn import start_process
+from launcher.machine.host import Host, read_host
+from launcher.machine.libraries import install_command, missing_libraries
+
+# Profiles of llama.cpp forks: the KV cache types that identify a fork, and the environment variables it needs.
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProfile:
+    """A fork of llama.cpp. A build belongs to it if its --help offers all of `kv_types`.
+
+    `environment` holds variables to set for its engines, `note` and `source` are for the reader.
+    """
+
+    name: str
+    kv_types: tuple[str, ...]
+    environment: Mapping[str, str]
+    note: str = ""
+    source: str = ""
+
+
+def profile_for(kv_types: Collection[str]) -> EngineProfile | None:
+    """Return the profile of a build that offers `kv_types`; None for llama.cpp itself and for unknown forks.
+
+    Profiles are read from the user's config folder (engines/*.toml), then from presets/engines/. Raises BadProfile if
+    one cannot be read.
+    """
+    places = [
+        *sorted((config_dir() / "engines").glob("*.toml")),
+        *sorted(shipped_file("presets", "engines").glob("*.toml")),
+    ]
+    profiles = map(_read_profile, places)
+    return next((profile for profile in profiles if set(profile.kv_types) <= set(kv_types)), None)
+
+
+def _read_profile(path: Path) -> EngineProfile:
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except RecursionError as error:
+        raise _bad_profile(path, "it is nested too deeply") from error
+    except (OSError, ValueError) as error:
+        raise BadProfile(
+            message("{path} cannot be read: {error}.", path=path, error=error),
+            message("Mend it or move it away."),
+            path=str(path),
+        ) from error
+    kv_types, environment = data.get("kv_types"), data.get("environment", {})
+    if not kv_types or not isinstance(kv_types, list) or not all(isinstance(kind, str) for kind in kv_types):
+        raise _bad_profile(path, "kv_types must be a list of the fork's own KV cache types")
+    if not isinstance(environment, dict) or not all(isinstance(value, str) for value in environment.values()):
+        raise _bad_profile(path, "environment must be a table of texts")
+    for name in environment:  # exports write the names into shell scripts and systemd units without quoting
+        if not _VARIABLE.fullmatch(name):
+            raise _bad_profile(path, f"{name!r} is no name of a variable")
+    told = {name: str(data.get(name, "")) for name in ("note", "source")}
+    return EngineProfile(str(data.get("name", path.stem)), tuple(kv_types), environment, **told)
+
+
+def _bad_profile(path: Path, why: str) -> BadProfile:
+    return BadProfile(
+        message("{path} is no engine profile: {why}.", path=path, why=why),
+        message("Mend it or move it away."),
+        path=str(path),
+    )
+
+
+_BUILT_IN_SCRIPT = Path(__file__).parents[1] / "builtin.py"
+_PROBE_S = 20.0
+_PROBE_PATIENCE_S = (0.3, 0.3)
+_MOST_CHARACTERS = 2**20
+_KV_TYPES = re.compile(r"--cache-type-k\s+\S+[^\n]*\n\s+allowed values: ([^\n]+)|--cache-type-k \{([^}]+)\}")
+_FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
+_DEVICE = re.compile(r"^\s+(\S+): (.+) \((\d+) MiB, (\d+) MiB free\)$", re.MULTILINE)
+_VERSION = re.compile(r"^version: (.+)$", re.MULTILINE)
+
+
+class _Probe(BaseModel):
+    """The cached result of a probe. `identity` is the engine's path, size and modification time in ns."""
+
+    identity: list[str | int]
+    version: str
+    flags: list[str]
+    kv_types: list[str]
+    offers_mtp: bool
+
+
+_FILE: KeptFile[_Probe | None] = KeptFile(
+    "The kept answer of an engine",
+    _Probe.model_validate_json,
+    lambda: None,
+    cached=True,
+    then="the engine is asked again",
+)
+
+
+def built_in_version() -> str | None:
+    """Return the version of the built-in engine; None if this platform has none."""
+    try:
+        return version("xllamacpp")
+    except PackageNotFoundError:
+        return None
+
+
+def check_built_in_engine(host: Host | None = None) -> None:
+    """Check that the built-in engine can run on this computer.
+
+    Raises EngineMissing without the wheel, CpuUnsupported without AVX2, LibraryMissing without a system library.
+    """
+    if built_in_version() is None:
+        raise EngineMissing(
+            message("The built-in engine is not installed: there is no xllamacpp wheel for this platform."),
+            message("Name a llama-server with --engine.", window="Name a llama-server under Engine in Settings."),
+        )
+    host = host or read_host()
+    if not host.runs_built_in_engine:
+        raise CpuUnsupported(
+            message(
+                "This processor has no {lacks}, which the built-in engine needs.", lacks=", ".join(host.lacks).upper()
+            ),
+            message(
+                "Name a llama-server that was built for this processor with --engine.",
+                window="Name a llama-server that was built for this processor, under Engine in Settings.",
+            ),
+        )
+    missing = missing_libraries("engine")
+    if missing:
+        names = ", ".join(library.soname for library in missing)
+        raise LibraryMissing(
+            message("The built-in engine needs {names}, which is not installed.", names=names),
+            message("Install it: {install_line}", install_line=install_command(missing)),
+        )
+
+
+def find_on_path() -> Path | None:
+    """Return the llama-server on PATH, or None.
+
+    One in the current folder is ignored, although Windows searches there first: it may have come with a download.
+    """
+    found = shutil.which("llama-server")
+    return Path(found) if found and Path(found).is_absolute() else None
+
+
+async def probe_engine(engine: Path | None) -> EngineBuild:
+    """Run an engine with --version and --help and return its capabilities, cached until its file changes.
+
+    `engine` is a path, a program on PATH, or the name of an engine in the store; None is the built-in engine.
+
+    Raises EngineMissing, EngineUnsuitable, CpuUnsupported or LibraryMissing.
+    """
+    if engine is None:
+        check_built_in_engine()
+        name, command = BUILT_IN, [sys.executable, "-P", str(_BUILT_IN_SCRIPT)]
+        spec = find_spec("xllamacpp")
+        wheel = str(spec.origin) if spec else ""
+        identity = [*_file_identity(_BUILT_IN_SCRIPT), built_in_version() or "", wheel]
+    else:
+        path = _find_executable(engine)
+        name, command, identity = installed_name_of(path) or path.name, [str(path)], _file_identity(path)
+    known = _load_cached_probe(identity)
+    if known is None:
+        version_text = await _run_and_read(command, "--version")
+        help_text = await _run_and_read(command, "--help")
+        found = _VERSION.search(version_text)
+        flags = sorted(set(_FLAG.findall(help_text)))
+        if found is None or "--model" not in flags:
+            raise EngineUnsuitable(
+                message("{command} does not answer like a llama-server.", command=command[-1]),
+                message("Name the llama-server program of a llama.cpp build."),
+                answer=version_text[:400],
+            )
+        kv_types = _KV_TYPES.search(help_text)
+        offered = re.split(r"[,\s]+", (kv_types[1] or kv_types[2]).strip()) if kv_types else []
+        known = _Probe(
+            identity=identity,
+            version=found[1].strip(),
+            flags=flags,
+            kv_types=offered,
+            offers_mtp="draft-mtp" in help_text,
+        )
+        _save_probe(known)
+    profile = profile_for(known.kv_types)
+    return EngineBuild(
+        name,
+        tuple(command),
+        known.version,
+        flags=frozenset(known.flags),
+        kv_types=frozenset(known.kv_types),
+        environment=profile.environment if profile else {},
+        offers_mtp=known.offers_mtp,
+    )
+
+
+async def read_help(build: EngineBuild) -> str:
+    """Return the output of a build's --help. Raises EngineUnsuitable or EngineFailed if it does not answer."""
+    return await _run_and_read(build.command, "--help")
+
+
+async def list_devices(build: EngineBuild, rpc: Sequence[str] = ()) -> tuple[Device, ...]:
+    """Return the GPUs that the build can use. Not cached, because drivers may be installed or removed.
+
+    With `rpc`, the devices of these workers are included; their names begin with RPC. Raises EngineFailed if the engine
+    cannot list them.
+    """
+    workers = ("--rpc", ",".join(rpc)) if rpc else ()
+    text = await _run_and_read(build.command, *workers, "--list-devices")
+    return tuple(Device(name, about, int(total), int(free)) for name, about, total, free in _DEVICE.findall(text))
+
+
+def _find_executable(engine: Path) -> Path:
+    found = shutil.which(str(engine))
+    named = None if found else find_installed(engine)
+    path = named.program if named else expand_user(found or engine).absolute()
+    if path.is_dir():
+        raise EngineMissing(
+            message("{path} is a folder.", path=path), message("Name the llama-server program inside it.")
+        )
+    if not path.exists():
+        raise EngineMissing(
+            message("There is no engine {path}.", path=path),
+            message(
+                "Check the path, or leave --engine out.",
+                window="Check the path under Engine in Settings, or take the built-in engine.",
+            ),
+        )
+    if shutil.which(str(path)) is None:
+        if not _is_program(path):
+            raise EngineMissing(
+                message("{path} is no program.", path=path),
+                message(
+                    "Name a llama-server, or leave --engine out.",
+                    window="Name a llama-server under Engine in Settings, or take the built-in engine.",
+                ),
+            )
+        raise EngineMissing(
+            message("{path} may not be executed.", path=path),
+            message("Allow it: chmod +x {program}", program=shlex.quote(str(path))),
+        )
+    return path
+
+
+def _is_program(path: Path) -> bool:
+    """Return whether a file starts like a program or script; True if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4).startswith((b"#!", b"\x7fELF", b"MZ"))
+    except OSError:
+        return True
+
+
+def _file_identity(path: Path) -> list[str | int]:
+    stat = path.stat()
+    return [str(path), stat.st_size, stat.st_mtime_ns]
+
+
+async def _run_and_read(command: Sequence[str], *arguments: str) -> str:
+    """Run a command and return its output, stdout and stderr together (llama-server prints its version on stderr).
+
+    It runs like an engine, so the process cannot outlive this program. Raises EngineUnsuitable for more than
+    `_MOST_CHARACTERS` of output or no end within `_PROBE_S` seconds, and the cause that its log names if it fails.
+    """
+    flag = arguments[-1]
+    lines: list[str] = []
+    room = _MOST_CHARACTERS
+    too_much = asyncio.Event()
+
+    def take(_stream: str, line: str) -> None:
+        nonlocal room
+        room -= len(line) + 1
+        if room > 0:
+            lines.append(line)
+        else:
+            too_much.set()
+
+    process = await start_process(
+        EngineCommand((*command, *arguments), engine_environment(), Path(command[-1]).parent), take
+    )
+    overflow = asyncio.ensure_future(too_much.wait())
+    waiting: set[asyncio.Future[Any]] = {process.exited, overflow}
+    try:
+        await asyncio.wait(waiting, timeout=_PROBE_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        overflow.cancel()
+        answered = process.exited.done()
+        ended = await process.stop(_PROBE_PATIENCE_S)
+    if too_much.is_set():
+        raise EngineUnsuitable(
+            message("{command} {flag} prints without end.", command=command[-1], flag=flag),
+            message("Name the llama-server program itself."),
+        )
+    if not answered:
+        raise EngineUnsuitable(
+            message(
+                "{command} {flag} gave no answer within {probe_s:.0f} s.",
+                command=command[-1],
+                flag=flag,
+                probe_s=_PROBE_S,
+            ),
+            message("Is it a llama-server?"),
+        )
+    if ended.code:
+        hint = message("See what `{command} {flag}` says by itself.", command=command[-1], flag=flag)
+        raise explain_exit(ended, lines, while_doing=f"answering {flag}", hint=hint)
+    return "\n".join(lines)
+
+
+def _probe_file(identity: list[str | int]) -> Path:
+    return cache_dir() / "probes" / f"{hashlib.sha256(repr(identity[0]).encode()).hexdigest()[:16]}.json"
+
+
+def _load_cached_probe(identity: list[str | int]) -> _Probe | None:
+    try:
+        known = _FILE.load(_probe_file(identity))
+    except OSError:
+        return None
+    return known if known is not None and known.identity == identity else None
+
+
+def _save_probe(known: _Probe) -> None:
+    try:
+        write_atomically(_probe_file(known.identity), known.model_dump_json().encode())
+    except OSError:
+        return  # the engine is probed again next time

@@ -1,0 +1,396 @@
+"""Client for llama.cpp's releases on GitHub, with a cache that keeps requests within the rate limit.
+
+Contract: https://docs.github.com/en/rest/releases (media type, version header, `digest` and `state` of an asset), and
+"Rate limits for the REST API" and "Best practices" there: a reply is cached with its ETag, so a conditional request is
+free while it is unchanged, and after a rate limit error no request is sent until the time that GitHub gives.
+"""
+
+import asyncio
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote, urlsplit
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
+
+from launcher.base.errors import BadOption, RateLimited, Refused, Unreachable
+from launcher.base.files import write_atomically
+from launcher.base.http import JsonPage, ResponseHead, error_for_status, fetch_json_pages
+from launcher.base.messages import message
+from launcher.base.paths import cache_dir
+from launcher.base.store import KeptFile
+from launcher.engine.builds.install_errors import ReleaseMissing
+from launcher.fetch.transfer import DownloadSource, download_file
+
+API_VARIABLE = "MTP_LAUNCHER_GITHUB_API"
+"""Environment variable with the base address of another server to use in place of GitHub's API."""
+REPOSITORY = "ggml-org/llama.cpp"
+_API = "https://api.github.com"
+_TOKEN_VARIABLES = ("GITHUB_TOKEN", "GH_TOKEN")
+_HEADERS = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_NEXT = re.compile(r'<([^<>]+)>\s*;[^,]*\brel="next"')
+_TOKEN = re.compile(r"[!-~]+")
+_PAGE, _PAGES = 10, 5
+STABLE, NIGHTLY = "stable", "nightly"
+"""The two channels: the newest release with a version number, and the newest build."""
+BUILD_TAG = re.compile(r"b[1-9]\d{0,8}")
+_VERSION_TAG = re.compile(r"v\d[\w.-]{0,40}", re.ASCII)
+_POINTER = "nightly-tag.txt"
+"""The only file of a version release; it contains the tag of the corresponding build."""
+_MINUTE_S, _DAY_S = 60.0, 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file of a release. `sha256` is None if GitHub has no checksum; it can be downloaded only once `uploaded`."""
+
+    name: str
+    url: str
+    bytes: int
+    sha256: str | None
+    uploaded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release: its tag, its publication time (ISO 8601, None for a draft), and its files by name."""
+
+    tag: str
+    published: str | None
+    assets: dict[str, Asset] = field(repr=False)
+
+    @property
+    def is_build(self) -> bool:
+        """Whether this is a numbered build (bNNNN); only those contain programs."""
+        return BUILD_TAG.fullmatch(self.tag) is not None
+
+    @property
+    def ready(self) -> frozenset[str]:
+        """Names of the files that can be downloaded."""
+        return frozenset(asset.name for asset in self.assets.values() if asset.uploaded)
+
+
+def _check_address(url: str) -> str:
+    if not _is_address(url):
+        raise ValueError("no web address")
+    return url
+
+
+class _Asset(BaseModel):
+    name: str
+    size: int = Field(ge=0)
+    digest: str | None = None
+    browser_download_url: Annotated[str, AfterValidator(_check_address)]
+    state: str
+
+
+class _Release(BaseModel):
+    tag_name: str
+    draft: bool = False
+    published_at: str | None = None
+    assets: list[_Asset] = []
+
+
+class _Kept(BaseModel):
+    """A cached reply of the API. `asked_s` is its time (seconds since the epoch), `following` the next page's URL."""
+
+    url: str
+    etag: str
+    asked_s: float
+    following: str | None
+    data: Any
+
+
+class _Refusal(BaseModel):
+    """A rate limit of a server that lasts until `until_s` (seconds since the epoch).
+
+    Requests with a token have a separate limit, so it is recorded whether one was sent.
+    """
+
+    api: str
+    until_s: float
+    token: bool
+
+
+_ANSWER: KeptFile[_Kept | None] = KeptFile(
+    "A kept answer about releases", _Kept.model_validate_json, lambda: None, cached=True, then="it is asked anew"
+)
+_REFUSAL: KeptFile[_Refusal | None] = KeptFile(
+    "The note of when releases may be asked for again",
+    _Refusal.model_validate_json,
+    lambda: None,
+    cached=True,
+    then="they are asked for now",
+)
+
+
+class ReleaseClient:
+    """Client for llama.cpp's releases. `notes` are messages about replies that came from the cache, with the reason.
+
+    Every method raises Unreachable, RateLimited or Refused if GitHub does not answer and no reply is cached.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self.notes: list[str] = []
+        self._now = now
+
+    async def build_tag(self, tag: str) -> str:
+        """Return the tag of the numbered build for b11434, v0.7.0 or `stable`.
+
+        Raises BadOption for anything else, ReleaseMissing if there is no such release.
+        """
+        if BUILD_TAG.fullmatch(tag):
+            return tag
+        if tag == STABLE:
+            return await self._read_pointer("latest")
+        if _VERSION_TAG.fullmatch(tag):
+            return await self._read_pointer(f"tags/{quote(tag)}")
+        raise BadOption(
+            message("{tag!r} is no release of llama.cpp.", tag=tag),
+            message("Write b11434, v0.7.0, stable or nightly."),
+            tag=tag,
+        )
+
+    def release(self, tag: str) -> Release:
+        """Return the release with this tag. Raises ReleaseMissing if there is none."""
+        kept = self._request(f"{_repository()}/releases/tags/{quote(tag)}", f"release {tag}")
+        release = _parse_release(kept.data)
+        if release.tag != tag:
+            raise _malformed_reply()
+        return release
+
+    def builds(self) -> Iterator[Release]:
+        """Yield the numbered builds, newest first, and fetch pages as needed (at most 50 releases)."""
+        url: str | None = f"{_repository()}/releases?per_page={_PAGE}"
+        for _ in range(_PAGES):
+            if url is None:
+                return
+            kept = self._request(url, "list of releases")
+            if not isinstance(kept.data, list):
+                raise _malformed_reply()
+            yield from (release for release in map(_parse_release, kept.data) if release.is_build and release.published)
+            url = kept.following
+
+    async def _read_pointer(self, which: str) -> str:
+        """Return the build tag of a version release, read from its pointer file."""
+        named = "stable release" if which == "latest" else f"release {which.removeprefix('tags/')}"
+        kept = await asyncio.to_thread(self._request, f"{_repository()}/releases/{which}", named)
+        release = _parse_release(kept.data)
+        if release.is_build:
+            return release.tag
+        pointer = release.assets.get(_POINTER)
+        if pointer is None or not pointer.uploaded:
+            raise ReleaseMissing(
+                message("The release {tag} does not say which build it is.", tag=release.tag),
+                message("It may just be in the making: try again in some minutes, or name a build such as b11434."),
+            )
+        digest = pointer.sha256 or "unverified"
+        target = _cache_folder() / f"{digest[:16]}-{hashlib.sha256(pointer.url.encode()).hexdigest()[:16]}.txt"
+        fetched = await download_file(
+            DownloadSource(pointer.url, pointer.bytes, pointer.sha256, name=pointer.name), target
+        )
+        text = fetched.path.read_text("ascii", "replace").strip()
+        if not BUILD_TAG.fullmatch(text):
+            fetched.path.unlink(missing_ok=True)
+            raise ReleaseMissing(
+                message("The release {tag} points at no build: {text!r}.", tag=release.tag, text=text[:40]),
+                message("Name a build."),
+            )
+        return text
+
+    def _request(self, url: str, what: str) -> _Kept:
+        """Return the reply for a URL: a new one, or the cached one if it is unchanged or the server does not answer."""
+        kept = _load_reply(url)
+        try:
+            self._check_rate_limit(url)
+            page = next(fetch_json_pages(url, token=_token_for(url), headers=_headers(kept)))
+            if page.head.status == 304 and kept is not None:
+                kept = kept.model_copy(update={"asked_s": self._now()})
+            else:
+                kept = self._parse_reply(url, page, what)
+        except (RateLimited, Unreachable) as error:
+            if kept is None:
+                raise
+            self.notes.append(
+                message(
+                    "{title} What follows was told {ago}.",
+                    title=error.title,
+                    ago=_format_age(self._now() - kept.asked_s),
+                )
+            )
+            return kept
+        _save_reply(kept)
+        return kept
+
+    def _parse_reply(self, url: str, page: JsonPage, what: str) -> _Kept:
+        status, headers = page.head.status, page.head.headers
+        if status in (403, 429) and (limited := self._find_rate_limit(page.head)):
+            raise limited
+        if status == 404:
+            raise ReleaseMissing(
+                message("There is no {what} at {host}.", what=what, host=_host()),
+                message("`mtp-launcher engine available` lists the newest builds."),
+            )
+        if status == 401:
+            name = next(name for name in _TOKEN_VARIABLES if os.environ.get(name)) if _token_for(url) else "a token"
+            raise Refused(
+                message("{host} does not accept the token in {name}.", host=_host(), name=name),
+                message("Unset it: none is needed."),
+                status=status,
+            )
+        if status >= 500:
+            raise Unreachable(
+                message("{host} is out of order (HTTP status {status}).", host=_host(), status=status),
+                message("Try again later."),
+            )
+        if not 200 <= status < 300:
+            raise error_for_status(url, page.head)
+        following = _NEXT.search(headers.get("link", ""))
+        if following and not _is_address(following[1]):
+            raise _malformed_reply()
+        return _Kept(
+            url=url,
+            etag=headers.get("etag", ""),
+            asked_s=self._now(),
+            following=following[1] if following else None,
+            data=page.data,
+        )
+
+    def _find_rate_limit(self, answer: ResponseHead) -> RateLimited | None:
+        """Return the error if a refusal is a rate limit, and save when it ends; None for other refusals."""
+        wait, left = answer.headers.get("retry-after", ""), answer.headers.get("x-ratelimit-remaining")
+        reset = answer.headers.get("x-ratelimit-reset", "")
+        if wait.isdecimal():
+            until_s = self._now() + float(wait)
+        elif left == "0" and reset.isdecimal():
+            until_s = float(reset)
+        elif answer.status == 429 or left == "0":
+            until_s = self._now() + _MINUTE_S  # GitHub's advice for replies that name no time
+        else:
+            return None
+        until_s = min(until_s, self._now() + _DAY_S)
+        refusal = _Refusal(api=_api(), until_s=until_s, token=_token_for(_api()) is not None)
+        with suppress(OSError):
+            write_atomically(_rate_limit_file(), refusal.model_dump_json().encode())
+        return self._rate_limit_error(until_s)
+
+    def _check_rate_limit(self, url: str) -> None:
+        try:
+            refusal = _REFUSAL.load(_rate_limit_file())
+        except OSError:
+            return
+        if refusal is None:
+            return
+        same = refusal.api == _api() and refusal.token == (_token_for(url) is not None)
+        if same and 0 < refusal.until_s - self._now() <= _DAY_S:
+            raise self._rate_limit_error(refusal.until_s)
+
+    def _rate_limit_error(self, until_s: float) -> RateLimited:
+        minutes = max(1, round((until_s - self._now()) / 60))
+        at = time.strftime("%H:%M", time.localtime(until_s))
+        more = "" if _token_for(_api()) else ", or set GITHUB_TOKEN, with which GitHub answers 5,000 times an hour"
+        return RateLimited(
+            message("{host} answers no more questions from this address until {at}.", host=_host(), at=at),
+            message("Try again in {minutes} min{more}.", minutes=minutes, more=more),
+            until_s=until_s,
+        )
+
+
+def _format_age(seconds: float) -> str:
+    minutes = max(0, round(seconds / 60))
+    if minutes < 2:
+        return "just now"
+    if minutes < 120:
+        return f"{minutes} minutes ago"
+    return f"{minutes // 60} hours ago" if minutes < 48 * 60 else f"{minutes // (24 * 60)} days ago"
+
+
+def _parse_release(data: Any) -> Release:  # noqa: ANN401 -- what the server sent
+    try:
+        told = _Release.model_validate(data)
+    except ValidationError as error:
+        raise _malformed_reply() from error
+    assets = {}
+    for each in told.assets:
+        digest = _DIGEST.fullmatch(each.digest or "")
+        sha256 = digest[1] if digest else None
+        assets[each.name] = Asset(
+            each.name, each.browser_download_url, each.size, sha256, each.state == "uploaded" and each.size > 0
+        )
+    return Release(told.tag_name, None if told.draft else told.published_at, assets)
+
+
+def _malformed_reply() -> Refused:
+    return Refused(
+        message("What {host} says of releases makes no sense.", host=_host()),
+        message("Is {api_variable} right?", api_variable=API_VARIABLE),
+    )
+
+
+def _api() -> str:
+    url = os.environ.get(API_VARIABLE, "").strip().rstrip("/") or _API
+    if not _is_address(url):
+        raise BadOption(
+            message("{api_variable} is no web address.", api_variable=API_VARIABLE),
+            message("Unset it, or set it to {api}.", api=_API),
+        )
+    return url
+
+
+def _is_address(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
+    except ValueError:
+        return False
+
+
+def _repository() -> str:
+    return f"{_api()}/repos/{REPOSITORY}"
+
+
+def _host() -> str:
+    return urlsplit(_api()).hostname or "The server"
+
+
+def _token_for(url: str) -> str | None:
+    """Return the user's GitHub token, but only for URLs of the API server itself."""
+    if urlsplit(url)[:2] != urlsplit(_api())[:2]:
+        return None
+    found = next(filter(None, (os.environ.get(name, "").strip() for name in _TOKEN_VARIABLES)), None)
+    return found if found and _TOKEN.fullmatch(found) else None
+
+
+def _headers(kept: _Kept | None) -> dict[str, str]:
+    return _HEADERS | ({"If-None-Match": kept.etag} if kept and kept.etag else {})
+
+
+def _cache_folder() -> Path:
+    return cache_dir() / "releases"
+
+
+def _rate_limit_file() -> Path:
+    return _cache_folder() / "refused.json"
+
+
+def _reply_file(url: str) -> Path:
+    return _cache_folder() / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
+
+
+def _load_reply(url: str) -> _Kept | None:
+    try:
+        kept = _ANSWER.load(_reply_file(url))
+    except OSError:
+        return None
+    return kept if kept is not None and kept.url == url else None
+
+
+def _save_reply(kept: _Kept) -> None:
+    with suppress(OSError):  # without a cache the request is sent again next time
+        write_atomically(_reply_file(kept.url), kept.model_dump_json().encode())

@@ -1,0 +1,1 @@
+"""Diagnosis of engine failures from log and exit code, with suggested fixes."""

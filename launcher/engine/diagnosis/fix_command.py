@@ -1,0 +1,80 @@
+"""Maps a suggested fix to the command line or link that applies it."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from launcher.base.action import Action, ActionKind
+from launcher.base.errors import ActionImpossible
+from launcher.engine.diagnosis.actions import apply_action, changes_settings
+from launcher.engine.server.started import PROGRAM, StartRequest, quote_command
+from launcher.fetch.hub_cache import is_in_cache
+from launcher.models.library_index import find_origin
+
+_BACKENDS = {"cuda": "cuda", "vulkan": "vulkan", "hip": "rocm", "sycl": "sycl"}
+"""Backend names for `engine install` by ggml's names."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixCommand:
+    """The commands to run in sequence, or a link to open; neither if only the user can apply the fix."""
+
+    steps: tuple[tuple[str, ...], ...] = ()
+    link: str | None = None
+
+    @property
+    def command(self) -> str | None:
+        """The commands as one shell line; None if there are none or they cannot be quoted."""
+        texts = [text for step in self.steps if (text := quote_command(step)) is not None]
+        return " && ".join(texts) if texts and len(texts) == len(self.steps) else None
+
+
+def command_for(action: Action, start: StartRequest | None) -> FixCommand:
+    """Return the commands or link that apply `action` to a failed or running start; `start` is None if unknown."""
+    link = str(action.parameters.get("link", ""))
+    if urlsplit(link).scheme == "https":
+        return FixCommand(link=link)
+    steps = tuple(step for step in _fix_steps(action, start) if step)
+    return FixCommand(steps)
+
+
+def _fix_steps(action: Action, start: StartRequest | None) -> Iterator[tuple[str, ...]]:
+    given = action.parameters
+    match action.kind:
+        case _ if changes_settings(action):
+            if start is not None:
+                with suppress(ActionImpossible):
+                    yield start.changed(apply_action(action, start.options, context=start.context)).words
+        case ActionKind.OTHER_PORT | ActionKind.RESTART as kind:
+            if start is not None:
+                yield (start if kind is ActionKind.RESTART else replace(start, port=None)).words
+        case ActionKind.OTHER_ENGINE_BUILD:
+            backend = _BACKENDS.get(str(given.get("backend")))
+            yield (PROGRAM, "engine", "install", *(("--backend", backend) if backend else ()))
+        case ActionKind.DOWNLOAD_AGAIN:
+            file = Path(str(given["file"])) if "file" in given else start.options.model if start else None
+            yield from _download_steps(file)
+        case ActionKind.OTHER_MODEL:
+            yield (PROGRAM, "models")
+        case ActionKind.INSTALL_LIBRARY | ActionKind.CHECK_NETWORK:
+            yield (PROGRAM, "doctor")
+        case ActionKind.UNSET_VARIABLE if str(given.get("variable", "")).isidentifier():
+            name = str(given["variable"])
+            yield ("Remove-Item", f"Env:{name}") if sys.platform == "win32" else ("unset", name)
+        case _:
+            pass
+
+
+def _download_steps(file: Path | None) -> Iterator[tuple[str, ...]]:
+    """Yield the commands that download a model file again; nothing if the library does not know its source.
+
+    `pull` never overwrites a file, so an existing one is removed first.
+    """
+    record = find_origin(file) if file is not None else None
+    if record is not None:
+        if record.path.exists() and not is_in_cache(record.path):
+            yield PROGRAM, "models", "remove", str(record.path)
+        yield PROGRAM, "pull", record.label

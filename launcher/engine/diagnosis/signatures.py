@@ -1,0 +1,180 @@
+"""Failure signatures of llama-server, loaded from resources/engine-faults.toml."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from launcher.base.errors import LauncherError
+from launcher.base.paths import shipped_file
+from launcher.engine.diagnosis.actions import ActionKind
+
+Severity = Literal["fatal", "degraded", "request", "notice"]
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_LEAST_NEEDLE = 4
+
+
+class _StrictModel(BaseModel):
+    """Base of the file's models: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ActionData(_StrictModel):
+    """A suggested fix; its label and values may contain placeholders for facts from the log, such as {tokens}."""
+
+    kind: ActionKind
+    label: str
+    parameters: dict[str, str | int] = Field(default_factory=dict)
+
+
+class SignatureData(_StrictModel):
+    """One entry of the file.
+
+    `patterns` are regular expressions for the line that names the fault; named groups are facts. `error` is the code of
+    the error class to raise. `title`, `cause` and `hint` are sentences with {placeholders} for facts; `source` is where
+    the text stands in llama.cpp.
+
+    `at_start` means that it is printed before the engine's "initializing" line. `until_loaded` faults do not count once
+    the model is loaded. `exits` are exit codes that identify the fault without a log line. `context` are patterns for
+    further facts in lines nearby. `evidence` are patterns of which one must be in the log, `absent` are patterns that
+    must not be. `narrowed_by` are codes of faults that name the affected part, which for them is `part`. `explains` are
+    codes of later fatal faults that this one causes.
+    """
+
+    number: Annotated[int, Field(ge=1)]
+    code: Annotated[str, Field(pattern=r"^[a-z_]+$")]
+    severity: Severity
+    error: str
+    patterns: Annotated[list[str], Field(min_length=1)]
+    title: str
+    cause: str
+    hint: str
+    window_hint: str = ""
+    """Hint shown in the window, if it differs from the one in the terminal."""
+    actions: Annotated[list[ActionData], Field(min_length=1)]
+    source: str
+    at_start: bool = False
+    until_loaded: bool = False
+    exits: list[int] = Field(default_factory=list)
+    context: list[str] = Field(default_factory=list)
+    evidence: list[str] = Field(default_factory=list)
+    absent: list[str] = Field(default_factory=list)
+    narrowed_by: list[str] = Field(default_factory=list)
+    explains: list[str] = Field(default_factory=list)
+    part: str | None = None
+
+    @field_validator("error")
+    @classmethod
+    def _known_error(cls, value: str) -> str:
+        if value not in error_types():
+            raise ValueError(f"no error has the code {value}")
+        return value
+
+    @model_validator(mode="after")
+    def _places_are_facts(self) -> Self:
+        known = {"mib", "part"} | {
+            name for pattern in (*self.patterns, *self.context) for name in re.compile(pattern).groupindex
+        }
+        values = [str(value) for action in self.actions for value in (action.label, *action.parameters.values())]
+        places = set(_PLACEHOLDER.findall(" ".join((self.title, self.cause, self.hint, self.window_hint, *values))))
+        if unknown := places - known:
+            raise ValueError(f"{self.code}: no pattern finds {', '.join(sorted(unknown))}")
+        return self
+
+
+class _SignaturesFile(_StrictModel):
+    fault: list[SignatureData]
+
+
+@dataclass(frozen=True, slots=True)
+class LinePattern:
+    """A regular expression for log lines, and a text that every match contains, used as a fast first search."""
+
+    needle: str
+    regex: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSignature:
+    """A failure signature with compiled patterns. `order`, its place in the file, decides if several match a line."""
+
+    order: int
+    data: SignatureData
+    patterns: tuple[LinePattern, ...]
+    context: tuple[re.Pattern[str], ...]
+    evidence: tuple[re.Pattern[str], ...]
+    absent: tuple[re.Pattern[str], ...]
+
+    @property
+    def code(self) -> str:
+        """Stable code of the fault."""
+        return self.data.code
+
+
+@lru_cache(maxsize=1)
+def fault_signatures() -> tuple[FaultSignature, ...]:
+    """Return all failure signatures, in the order in which they are tried on a line."""
+    data = _SignaturesFile.model_validate(
+        tomllib.loads(shipped_file("resources", "engine-faults.toml").read_text("utf-8"))
+    )
+    return tuple(
+        FaultSignature(
+            order,
+            each,
+            tuple(LinePattern(find_needle(pattern), re.compile(pattern)) for pattern in each.patterns),
+            *(tuple(map(re.compile, patterns)) for patterns in (each.context, each.evidence, each.absent)),
+        )
+        for order, each in enumerate(data.fault)
+    )
+
+
+@lru_cache(maxsize=1)
+def error_types() -> Mapping[str, type[LauncherError]]:
+    """Return all error classes of the program by their codes."""
+
+    def below(kind: type[LauncherError]) -> Iterator[type[LauncherError]]:
+        yield kind
+        for child in kind.__subclasses__():
+            yield from below(child)
+
+    return {kind.code: kind for kind in reversed(list(below(LauncherError)))}
+
+
+_ESCAPED = re.compile(r"\\([^\w\s])")
+_CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
+_GROUP = re.compile(r"\((\?(?:P<\w+>|:|!|=|<!|<=))?([^()]*)\)([?*+]|\{\d*,?\d*\})?")
+_VARIABLE = re.compile(r"\\[a-zA-Z](?:[?*+]|\{\d*,?\d*\})?\??|.(?:[?*]|\{\d*,?\d*\})\??|[.^$+\"\n]", re.DOTALL)
+_PRIVATE = 0xE000
+
+
+def find_needle(pattern: str) -> str:
+    """Return the longest literal text that every match of `pattern` contains.
+
+    It contains no quotation marks, because JSON logs escape them. Raises ValueError if it has fewer than four
+    characters.
+    """
+    flat = _ESCAPED.sub(lambda found: chr(_PRIVATE + ord(found[1])), pattern)
+    flat = _CLASS.sub("\\\\w", flat)
+    while (outer := _GROUP.sub(_group_content, flat)) != flat:
+        flat = outer
+    pieces = [] if "|" in flat else _VARIABLE.sub("\n", flat).split("\n")
+    needle = max(("".join(map(_unescape, piece)) for piece in pieces), key=len, default="")
+    if len(needle) < _LEAST_NEEDLE:
+        raise ValueError(f"{pattern} holds no text to look for")
+    return needle
+
+
+def _group_content(group: re.Match[str]) -> str:
+    """Return the text that a regex group always matches; a line end stands for variable parts."""
+    kind, content, times = group.groups()
+    varies = "|" in content or times or kind in ("?!", "?=", "?<!", "?<=")
+    return "\n" if varies else f"\n{content}\n" if _VARIABLE.search(content) else content
+
+
+def _unescape(char: str) -> str:
+    return chr(ord(char) - _PRIVATE) if _PRIVATE <= ord(char) < _PRIVATE + 0x80 else char

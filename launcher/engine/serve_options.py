@@ -1,0 +1,95 @@
+"""The request for a start: model, engine and server settings, with the checks that need no file."""
+
+import os
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+
+from launcher.base.errors import BadOption
+from launcher.base.messages import message
+from launcher.models.limits import check_rpc
+from launcher.models.server_settings import ROWS, ServerSettings, check_settings
+
+FALLBACK_CONTEXT = 32_768
+"""Context in tokens if neither the user nor a memory estimate gives one; less if the model was trained for less."""
+DEFAULT_DRAFT = 2
+"""The draft length that won most often in published measurements of the 35B MoE and of dense 27B models."""
+_RESERVED_FLAGS = {
+    "--port": message("Put --port before the --.", window="Choose the port in Settings."),
+    "--host": message(
+        "The server listens on 127.0.0.1 only; `serve --lan` shares it with the network.",
+        window="The server listens on 127.0.0.1 only; Settings can share it with the network.",
+    ),
+    "--model": message("Put --model before the --.", window="Choose the model on Models."),
+    "--api-key": message(
+        "A port keeps the key that was made for it; `mtp-launcher status --json` tells it.",
+        window="A port keeps the key that was made for it; Settings shows it.",
+    ),
+    "--ssl-key-file": message("The server listens without TLS; for that put a reverse proxy before it."),
+    "--api-prefix": message("The server answers at /v1."),
+}
+"""Flags that the user's extra arguments must not contain, because they change the server's address or the access to it,
+with hints on what to use instead."""
+_FLAG_ALIASES = {
+    "-m": "--model",
+    "-hf": "--model",
+    "-hfr": "--model",
+    "--hf-repo": "--model",
+    "-mu": "--model",
+    "--model-url": "--model",
+    "--api-key-file": "--api-key",
+    "--ssl-cert-file": "--ssl-key-file",
+}
+
+
+def fallback_context(trained: int | None) -> int:
+    """Return FALLBACK_CONTEXT, or the model's trained context in tokens if that is known and less."""
+    return min(FALLBACK_CONTEXT, trained or FALLBACK_CONTEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions(ServerSettings):
+    """The request for a server start: model, engine and server settings.
+
+    `engine` None, like a server setting that is None, leaves the choice to the program; `built_in` requests the
+    built-in engine. `draft` is the draft length in tokens, `draft_file` a separate draft model, `spec_type` the type of
+    speculative decoding. `alias` is the model's name in the API. `mmproj` is the vision projector,
+    `chat_template_file` replaces the model's chat template. `rpc` are llama.cpp RPC workers as HOST:PORT whose devices
+    are used in addition. `no_gpu` makes a GPU build compute on the CPU. `extra` are the arguments that the user wrote
+    after `--`; they are passed unchanged at the end of the command line.
+    """
+
+    model: Path
+    engine: Path | None = None
+    built_in: bool = False
+    _: KW_ONLY
+    draft: int = DEFAULT_DRAFT
+    slots: int = 1
+    alias: str | None = None
+    draft_file: Path | None = None
+    spec_type: str = "draft-mtp"
+    mmproj: Path | None = None
+    chat_template_file: Path | None = None
+    rpc: tuple[str, ...] = ()
+    no_gpu: bool = False
+    extra: tuple[str, ...] = ()
+
+    @property
+    def drafts_repeats(self) -> bool:
+        """Whether drafts are repeated n-grams of earlier text, for which a model needs no MTP head."""
+        return self.spec_type.startswith("ngram")
+
+
+def check_options(options: ServeOptions) -> None:
+    """Check the settings that need no file. Raises BadOption for a value that no engine accepts."""
+    check_settings(options)
+    # More threads than CPU cores are slower: each step waits for threads that are not scheduled.
+    threads = ROWS["threads"]
+    replace(threads, most=os.cpu_count() or threads.most).check(options.threads)
+    check_rpc(options.rpc)
+    for word in options.extra:
+        flag = word.split("=")[0]
+        flag = flag.replace("_", "-") if flag.startswith("--") else flag  # llama.cpp accepts --api_key, too
+        if hint := _RESERVED_FLAGS.get(_FLAG_ALIASES.get(flag, flag)):
+            raise BadOption(
+                message("{flag} cannot be set behind the --: the launcher sets it.", flag=flag), hint, option=flag
+            )

@@ -1,0 +1,1 @@
+"""A running server: process, supervision, endpoint, registry and logs."""

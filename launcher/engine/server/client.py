@@ -1,0 +1,217 @@
+"""HTTP client for one llama-server: chat streams, slots, metrics and token counts."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from launcher.base.errors import Refused
+from launcher.base.http import LoopbackClient
+from launcher.base.messages import message
+from launcher.base.text import one_line
+
+_MOST_CHARACTERS = 2**25
+"""Maximum length of a reply, about ten million tokens."""
+_FIRST_RATE_TOKENS = 5
+"""Minimum number of tokens for a rate: the engine reports 0.001 ms for the first token, which falsifies short rates."""
+_TEMPLATE_FIELDS = ("messages", "chat_template_kwargs")
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """The engine's timings of a reply so far, in its own field names.
+
+    `prompt_n`, `cache_n` and `predicted_n` count prompt tokens that were processed, prompt tokens taken from the cache,
+    and generated tokens; `*_ms` are milliseconds. `draft_n` and `draft_n_accepted` count draft tokens; they are None
+    until the first draft, and always None without speculative decoding.
+    """
+
+    prompt_n: int
+    cache_n: int
+    prompt_ms: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_second: float
+    draft_n: int | None
+    draft_n_accepted: int | None
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Self:
+        """Parse the `timings` object of a reply; absent fields are 0, absent draft fields None."""
+        return cls(
+            prompt_n=int(data.get("prompt_n", 0)),
+            cache_n=int(data.get("cache_n", 0)),
+            prompt_ms=float(data.get("prompt_ms", 0.0)),
+            predicted_n=int(data.get("predicted_n", 0)),
+            predicted_ms=float(data.get("predicted_ms", 0.0)),
+            predicted_per_second=float(data.get("predicted_per_second", 0.0)),
+            draft_n=_parse_count(data.get("draft_n")),
+            draft_n_accepted=_parse_count(data.get("draft_n_accepted")),
+        )
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Generated tokens per second; None while there are too few for a rate."""
+        return self.predicted_per_second if self.predicted_n >= _FIRST_RATE_TOKENS else None
+
+    @property
+    def acceptance(self) -> float | None:
+        """Draft acceptance: accepted divided by drafted tokens, 0 to 1; None without a draft."""
+        return (self.draft_n_accepted or 0) / self.draft_n if self.draft_n else None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One event of a streamed reply. An event is not always one token: count tokens by `timings`.
+
+    `prompt_tokens` and `completion_tokens` are OpenAI's `usage`, which arrives once, at the end, if requested.
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    timings: Timings | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A chat request: messages (role and content) and generation parameters.
+
+    None leaves a value to the server. `thinking` turns the model's reasoning on or off. `extra` holds further fields of
+    the JSON body and overrides the others.
+    """
+
+    messages: Sequence[Mapping[str, str]]
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    thinking: bool | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body. It always requests a stream, because the engine cannot cancel other replies."""
+        body: dict[str, Any] = {
+            "messages": [dict(message) for message in self.messages],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "timings_per_token": True,
+            "return_progress": True,
+        }
+        optional = {"max_tokens": self.max_tokens, "temperature": self.temperature, "seed": self.seed}
+        body.update({name: value for name, value in optional.items() if value is not None})
+        if self.thinking is not None:
+            body["chat_template_kwargs"] = {"enable_thinking": self.thinking}
+        return {**body, **self.extra}
+
+
+class EngineClient:
+    """HTTP client for one llama-server. Raises Unreachable and Refused: see base.http.
+
+    Set `remote` if the server may be on another computer.
+    """
+
+    def __init__(self, url: str, api_key: str | None, *, remote: bool = False) -> None:
+        self._http = LoopbackClient(url, api_key=api_key, remote=remote)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection, open streams included."""
+        await self._http.close()
+
+    async def is_healthy(self) -> bool:
+        """Return whether the model is loaded and the server answers."""
+        return await self._http.get_status("/health", timeout_s=2.0) == 200
+
+    async def drafts_tokens(self) -> bool:
+        """Return whether the first slot uses speculative decoding, according to /slots."""
+        slots = await self._http.get_json("/slots")
+        return bool(isinstance(slots, list) and slots and isinstance(slots[0], dict) and slots[0].get("speculative"))
+
+    async def count_working_slots(self) -> int:
+        """Return the number of slots that process a request, from /slots.
+
+        Call it at most every 1.5 s: polled more often than once a second, the engine does not notice that clients left.
+        """
+        slots = await self._http.get_json("/slots")
+        return sum(bool(slot.get("is_processing")) for slot in slots if isinstance(slot, dict)) if slots else 0
+
+    async def answer(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 -- the caller checks
+        """Send a GET to `path`, or a POST if `body` is given, and return the parsed JSON reply."""
+        return await self._http.get_json(path, body)
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        """Return the number of prompt tokens of a request, including the chat template.
+
+        Also raises Refused if the server lacks /apply-template or /tokenize.
+        """
+        asked = request.body()
+        told = await self._http.get_json("/apply-template", {n: asked[n] for n in _TEMPLATE_FIELDS if n in asked})
+        text = told.get("prompt") if isinstance(told, dict) else None
+        body = {"content": text, "add_special": True, "parse_special": True}
+        found = await self._http.get_json("/tokenize", body) if isinstance(text, str) else None
+        tokens = found.get("tokens") if isinstance(found, dict) else None
+        if not isinstance(tokens, list):
+            raise Refused(
+                message("The server does not tell how many tokens a prompt has."), message("Is it a llama-server?")
+            )
+        return len(tokens)
+
+    async def metrics(self) -> str:
+        """Return /metrics as text (Prometheus 0.0.4). Call it at most every 1.5 s: see count_working_slots."""
+        return await self._http.get_text("/metrics")
+
+    @asynccontextmanager
+    async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
+        """Send a chat request and yield the events of its reply; leaving the block cancels an unfinished reply."""
+        async with self._http.stream_events("/v1/chat/completions", request.body()) as events:
+            yield _parse_deltas(events)
+
+
+def _clean_text(value: object) -> str:
+    """Return text that can be encoded as UTF-8 again: JSON strings may contain lone surrogates."""
+    return str(value or "").encode("utf-8", "replace").decode()
+
+
+def _parse_count(value: object) -> int | None:
+    return None if value is None else int(str(value))
+
+
+async def _parse_deltas(events: AsyncIterator[Any]) -> AsyncIterator[Delta]:
+    left = _MOST_CHARACTERS
+    async for event in events:
+        try:
+            delta = _parse_delta(event)
+            left -= len(delta.content) + len(delta.reasoning)
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise Refused(
+                message("The server sent something that is no part of a reply."), message("Is it a llama-server?")
+            ) from error
+        if left < 0:
+            raise Refused(
+                message("The server's reply has no end."),
+                message("Ask for less with --max-tokens.", window="Ask for a shorter reply."),
+            )
+        yield delta
+
+
+def _parse_delta(event: Mapping[str, Any]) -> Delta:
+    choices = event.get("choices") or [{}]
+    delta = choices[0].get("delta") or {}
+    timings = event.get("timings")
+    finish_reason = choices[0].get("finish_reason")
+    usage = event.get("usage") or {}
+    return Delta(
+        content=_clean_text(delta.get("content")),
+        reasoning=_clean_text(delta.get("reasoning_content")),
+        timings=Timings.parse(timings) if timings else None,
+        finish_reason=one_line(str(finish_reason), 40) if finish_reason else None,
+        prompt_tokens=_parse_count(usage.get("prompt_tokens")),
+        completion_tokens=_parse_count(usage.get("completion_tokens")),
+    )

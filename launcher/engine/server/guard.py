@@ -1,0 +1,268 @@
+"""Watchdog of a running server: detects hangs, sleep, changed files and an unwritable log.
+
+Slowness alone is not a fault. An engine is ended only if it owes a reply, has sent nothing for minutes, and has
+computed nothing meanwhile, measured by the CPU time of its process.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import psutil
+
+from launcher.base.errors import EngineHung, LauncherError
+from launcher.base.messages import join_messages, message
+from launcher.engine.server.in_use import FileChange, FilesInUse
+from launcher.engine.server.state import Notice
+
+
+class Clock(Protocol):
+    """The monotonic and the wall clock, in seconds."""
+
+    def monotonic(self) -> float:
+        """Return a time that never goes back; on Linux it does not advance while the computer sleeps."""
+
+    def wall(self) -> float:
+        """Return the time since the epoch; it jumps if the user sets the clock."""
+
+
+class SystemClock:
+    """The clocks of this computer."""
+
+    def monotonic(self) -> float:
+        """See Clock."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """See Clock."""
+        return time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class GuardLimits:
+    """Time limits in seconds after which the watchdog reports or acts."""
+
+    period_s: float = 5.0
+    """Between two checks."""
+    asleep_s: float = 10.0
+    """A check that is late by this much, by either clock, means that the computer slept."""
+    silent_s: float = 10.0
+    """/health unanswered for this long: the user is notified."""
+    dead_s: float = 60.0
+    """/health unanswered for this long, and no CPU time used: the engine hangs."""
+    stalled_s: float = 300.0
+    """An open reply without a new token for this long, and no CPU time used: the engine hangs. A batch of 2,048 tokens
+    takes longer only below 7 tokens a second on a GPU; an engine that computes on the CPU uses CPU time."""
+    endless_s: float = 1_800.0
+    """An open reply without a new token for this long, whatever CPU time was used: the engine hangs."""
+    loading_s: float = 600.0
+    """Loading without any output for this long: the engine hangs. Loading a cold 40 GB file from a slow disk keeps
+    reporting progress."""
+    first_reply_s: float = 600.0
+    """For the 8 tokens of the first request, which may read the whole model from the disk."""
+
+
+_IDLE = 0.005
+"""Share of one CPU core below which an engine counts as idle; one that answers /metrics uses about 0.1 %."""
+
+
+_UNWATCHED = message(
+    "The server cannot be looked at, so a fault of it may go unseen. It goes on, and so do the looks at it."
+)
+_log = logging.getLogger(__name__)
+
+
+class HealthClient(Protocol):
+    """The part of the engine's HTTP client that the guard needs."""
+
+    async def is_healthy(self) -> bool:
+        """Return whether the engine answers /health."""
+
+
+class Guard:
+    """Watchdog of one engine process.
+
+    `pid` is its process, `client` answers /health, `files` are the files that it uses. `tell` receives notices for the
+    user. `quiet_since` returns when the open reply that has been silent longest last got a token, by the monotonic
+    clock, None without an open reply. `log_problem` returns why the log cannot be written, None if it can.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        client: HealthClient,
+        files: FilesInUse,
+        *,
+        tell: Callable[[Notice], None],
+        quiet_since: Callable[[], float | None],
+        log_problem: Callable[[], str | None],
+        clock: Clock,
+        limits: GuardLimits,
+    ) -> None:
+        self._pid = pid
+        self._client = client
+        self._files = files
+        self._tell = tell
+        self._quiet_since = quiet_since
+        self._log_problem = log_problem
+        self._told_problem: str | None = None
+        self._clock = clock
+        self._limits = limits
+        self._told: set[FileChange] = set()
+        self._told_silence = ""
+        self._cpu_s = _read_cpu_time(pid)
+        self._look_s, self._look_wall_s = clock.monotonic(), clock.wall()
+        self._answered_s = self._worked_s = self._awake_s = self._look_s
+
+    async def watch(self) -> LauncherError:
+        """Check every `period_s` seconds; return the reason once the engine has to be ended.
+
+        A check that fails with an exception is logged and reported to the user once, and watching continues.
+        """
+        blind = False
+        while True:
+            await asyncio.sleep(self._limits.period_s)
+            try:
+                error = await self.check()
+            except Exception as failed:  # noqa: BLE001 -- a bug in a check must not end the engine
+                if not blind:
+                    _log.exception("A look at the server failed")
+                    why = f"{type(failed).__name__}: {failed}".rstrip(": ")
+                    self._tell(Notice("unwatched", join_messages(_UNWATCHED, f"{why}.")))
+                blind = True
+                continue
+            blind = False
+            if error is not None:
+                return error
+
+    async def check(self) -> LauncherError | None:
+        """Check once and send new notices; return the reason if the engine has to be ended."""
+        slept_s = self._detect_sleep()
+        healthy = await self._client.is_healthy()
+        now_s = self._clock.monotonic()
+        paused = await asyncio.to_thread(self._measure_activity, now_s)
+        if healthy:
+            self._answered_s = now_s
+        self._report_silence(now_s, paused=paused)
+        if slept_s:
+            span = _format_duration(slept_s)
+            text = (
+                message("The computer slept for {span}, or its clock was set; the server answers.", span=span)
+                if healthy
+                else message(
+                    "The computer slept for {span}, or its clock was set; the server does not answer yet.", span=span
+                )
+            )
+            self._tell(Notice("slept", text))
+        for change in await asyncio.to_thread(self._files.changes):
+            if change not in self._told:
+                self._told.add(change)
+                self._tell(change.notice)
+        self._report_log_problem()
+        return None if paused else self._find_hang(now_s)
+
+    def _detect_sleep(self) -> float:
+        """Return by how many seconds this check is late if the computer slept since the last one, otherwise 0."""
+        now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+        passed_s = max(now_s - self._look_s, wall_s - self._look_wall_s)
+        self._look_s, self._look_wall_s = now_s, wall_s
+        late_s = passed_s - self._limits.period_s
+        if late_s < self._limits.asleep_s:
+            return 0.0
+        self._answered_s = self._worked_s = self._awake_s = now_s  # time asleep counts against no limit
+        return late_s
+
+    def _measure_activity(self, now_s: float) -> bool:
+        """Record whether the engine used CPU time; return whether it is paused by SIGSTOP or a debugger."""
+        cpu_s = _read_cpu_time(self._pid)
+        if cpu_s is None or self._cpu_s is None or abs(cpu_s - self._cpu_s) > _IDLE * self._limits.period_s:
+            self._worked_s = now_s
+        self._cpu_s = cpu_s
+        try:
+            return psutil.Process(self._pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        except psutil.Error:
+            return False
+
+    def _report_silence(self, now_s: float, *, paused: bool) -> None:
+        """Send one notice when the engine stops answering (or is paused), and one when it answers again."""
+        silent_s = now_s - self._answered_s
+        if not silent_s and self._told_silence:
+            self._told_silence = ""
+            self._tell(Notice("answers_again", message("The engine answers again.")))
+        elif paused and self._told_silence != "paused" and silent_s:
+            self._told_silence = "paused"
+            text = message(
+                "The engine's process {pid} is held (by SIGSTOP or a debugger) and answers nothing."
+                " `kill -CONT {pid}` lets it go on; a restart begins anew.",
+                pid=self._pid,
+            )
+            self._tell(Notice("paused", text))
+        elif silent_s >= self._limits.silent_s and not self._told_silence:
+            self._told_silence = "silent"
+            text = message(
+                "The engine has not answered for {span}. Wait, or restart it.", span=_format_duration(silent_s)
+            )
+            self._tell(Notice("silent", text))
+
+    def _report_log_problem(self) -> None:
+        problem, told = self._log_problem(), self._told_problem
+        if problem and not told:
+            text = message(
+                "The log cannot be written: {problem}. The server goes on; the last lines are kept in memory.",
+                problem=problem,
+            )
+            self._tell(Notice("log_unwritable", text))
+        elif told and not problem:
+            self._tell(Notice("log_writable", message("The log can be written again.")))
+        self._told_problem = problem
+
+    def _find_hang(self, now_s: float) -> LauncherError | None:
+        idle_s, silent_s = now_s - self._worked_s, now_s - self._answered_s
+        hint = message("Its log may say more. If it happens again, use another build.")
+        if min(idle_s, silent_s) >= self._limits.dead_s:
+            return EngineHung(
+                message(
+                    "The engine hung: for {span} it answered nothing and computed nothing.",
+                    span=_format_duration(silent_s),
+                ),
+                hint,
+            )
+        since_s = self._quiet_since()
+        if since_s is None:
+            return None
+        quiet_s = now_s - max(since_s, self._awake_s)
+        if min(idle_s, quiet_s) >= self._limits.stalled_s or quiet_s >= self._limits.endless_s:
+            return EngineHung(
+                message(
+                    "The engine hung: it says that it is well, but for {span} no token of a reply came.",
+                    span=_format_duration(quiet_s),
+                ),
+                hint,
+            )
+        return None
+
+
+def _read_cpu_time(pid: int) -> float | None:
+    """Return the CPU time of a process and its children in seconds; None if it cannot be read.
+
+    Children that have ended are included in their parent's time, except on Windows, where the sum then drops.
+    """
+    try:
+        process = psutil.Process(pid)
+        total_s = sum(process.cpu_times()[:4])
+        for child in process.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                total_s += sum(child.cpu_times()[:4])
+    except psutil.Error:
+        return None
+    return float(total_s)
+
+
+def _format_duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"

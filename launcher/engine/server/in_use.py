@@ -1,0 +1,129 @@
+"""Files used by running servers: finds the server that uses a file, and detects changes to files in use."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+import psutil
+
+from launcher.base.errors import LauncherError, ModelBroken
+from launcher.base.messages import fill_template, mark, message
+from launcher.engine.server import registry
+from launcher.engine.server.launch import Launch
+from launcher.engine.server.registry import Entry
+from launcher.engine.server.state import Notice
+
+
+def server_using(paths: Iterable[Path]) -> Entry | None:
+    """Return the first registered server whose engine was started with one of `paths`; None if there is none."""
+    wanted = {str(path.absolute()) for path in paths}
+    for entry in registry.list_running():
+        for pid in filter(None, (entry.engine_pid, entry.pid)):
+            try:
+                process = psutil.Process(pid)
+                words = {word for each in (process, *process.children(recursive=True)) for word in each.cmdline()}
+            except psutil.Error:
+                continue
+            if wanted & words:
+                return entry
+    return None
+
+
+# Changes to files that a running engine uses.
+
+FileKind = Literal["model", "engine"]
+ChangeKind = Literal["removed", "replaced", "cut short"]
+
+_NOTICES = {
+    ("model", "removed"): mark(
+        "{name} was removed while it is served. What is loaded goes on, but cannot be started"
+        " again: put the file back, or serve another model."
+    ),
+    ("model", "replaced"): mark("{name} was replaced while it is served. The old content is served until a restart."),
+    ("model", "cut short"): mark(
+        "{name} was cut short while it is served, so the engine will crash as soon as it reads"
+        " there. Download the model again, then restart."
+    ),
+    ("engine", "removed"): mark("The engine {name} was removed while it runs. Install it again before the next start."),
+    ("engine", "replaced"): mark("The engine {name} was replaced while it runs. A restart takes the new one."),
+    ("engine", "cut short"): mark("The engine {name} was changed in place while it runs. Restart it."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A change to a file in use."""
+
+    path: Path
+    kind: FileKind
+    what: ChangeKind
+
+    @property
+    def notice(self) -> Notice:
+        """The change as a notice for the user, with what to do."""
+        text = fill_template(_NOTICES[self.kind, self.what], {"name": self.path.name})
+        return Notice(f"{self.kind}_{self.what.replace(' ', '_')}", text)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesInUse:
+    """The files of an engine, with their kind and their stat at its start."""
+
+    files: tuple[tuple[Path, FileKind, os.stat_result], ...]
+
+    @classmethod
+    def of(cls, launch: Launch) -> Self:
+        """Record the files of a launch: the model's parts, a separate draft model, the engine's program."""
+        draft = [launch.options.draft_file] if launch.options.draft_file else []
+        models = [Path(part.path) for part in launch.header.parts]
+        return cls.record([(path, "model") for path in (*models, *draft)] + [(Path(launch.build.command[0]), "engine")])
+
+    @classmethod
+    def record(cls, paths: Iterable[tuple[Path, FileKind]]) -> Self:
+        """Record the current stat of files; a file that cannot be read is left out."""
+        return cls(tuple((path, kind, stat) for path, kind in paths if (stat := _read_stat(path)) is not None))
+
+    def changes(self) -> tuple[FileChange, ...]:
+        """Return the changes since the start. A file that exists but cannot be read counts as unchanged."""
+        found = []
+        for path, kind, before in self.files:
+            try:
+                now = path.stat()
+            except FileNotFoundError:
+                found.append(FileChange(path, kind, "removed"))
+            except OSError:
+                continue
+            else:
+                if what := _compare_stats(before, now):
+                    found.append(FileChange(path, kind, what))
+        return tuple(found)
+
+    def cause(self) -> LauncherError | None:
+        """Return the reason why an engine ended if a model file was truncated under it; otherwise None."""
+        for change in self.changes():
+            if change.kind == "model" and change.what == "cut short":
+                return ModelBroken(
+                    message(
+                        "{name} was cut short while the engine read it, which ended the engine.", name=change.path.name
+                    ),
+                    message("Download the model again, then start it."),
+                    path=str(change.path),
+                )
+        return None
+
+
+def _compare_stats(before: os.stat_result, now: os.stat_result) -> ChangeKind | None:
+    if (before.st_dev, before.st_ino) != (now.st_dev, now.st_ino):
+        return "replaced"
+    if now.st_size < before.st_size:
+        return "cut short"
+    return "replaced" if (before.st_size, before.st_mtime_ns) != (now.st_size, now.st_mtime_ns) else None
+
+
+def _read_stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None

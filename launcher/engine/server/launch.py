@@ -1,0 +1,277 @@
+"""Preparation of a server start: checks the request, chooses the engine build, and makes the command line."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from launcher.base.errors import BadOption, EngineUnsuitable, GeometryUnknown, LauncherError
+from launcher.base.messages import join_messages, message
+from launcher.engine.arguments import server_arguments
+from launcher.engine.builds.build import BUILT_IN, EngineBuild
+from launcher.engine.builds.installed import engine_in_use, is_built_in_chosen
+from launcher.engine.builds.known_bad import build_number, find_known_fault
+from launcher.engine.builds.probe import find_on_path, list_devices, probe_engine
+from launcher.engine.environment import engine_environment
+from launcher.engine.serve_options import ServeOptions, check_options, fallback_context
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.process import EngineCommand
+from launcher.machine.engine_view import is_gpu
+from launcher.machine.machine import Machine, read_machine
+from launcher.models.compute_buffers import Backend
+from launcher.models.fitting import choose_host_limits
+from launcher.models.geometry import read_geometry
+from launcher.models.gguf import GgufModel, check_complete, read_model
+from launcher.models.limits import no_head_error, training_warning
+from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, check_kv, estimate_memory
+from launcher.models.read_situation import situation_of
+from launcher.models.server_settings import ROWS, Value, to_fields
+from launcher.models.weights import read_weights
+
+_MIB = 2**20
+_FILES = ("model", "draft_file", "mmproj", "chat_template_file")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A server start that is ready to be run.
+
+    `options` are the requested settings. `context` (tokens) and `limits` (host memory limits by setting name) are the
+    values chosen for settings that `options` leaves open. `note` is a remark about the settings for the user, or empty.
+    """
+
+    command: EngineCommand
+    build: EngineBuild
+    header: GgufModel
+    context: int
+    options: ServeOptions
+    note: str = ""
+    limits: Mapping[str, Value] = field(default_factory=dict)
+
+    def setting(self, backend: Backend) -> PlanSettings:
+        """Return the input of the memory estimate; the user's extra arguments are not taken into account."""
+        return memory_setting_of(self.resolved, backend)
+
+    @property
+    def resolved(self) -> ServeOptions:
+        """The options with the values chosen for this start."""
+        return replace(self.options, context=self.context, **to_fields(self.limits))
+
+
+def check_model(options: ServeOptions) -> GgufModel:
+    """Read and check the model's header; for a split model, the headers of all parts.
+
+    Raises ModelMissing, ModelBroken or ModelHasNoHead if it cannot be served.
+    """
+    header = _read_header(options.model)
+    check_complete(*header.parts)
+    if options.draft and options.draft_file is None and not options.drafts_repeats and not header.has_mtp_head:
+        why = (
+            message("its metadata promises one, but the tensors are not there")
+            if header.promised_heads
+            else message("no MTP tensors")
+        )
+        raise no_head_error(options.model.name, why=why, path=str(options.model))
+    return header
+
+
+def _read_header(model: Path) -> GgufModel:
+    """Read a model header; cached until the file's size or modification time changes."""
+    try:
+        stat = model.stat()
+    except OSError:
+        return read_model(model)  # raises an error with the reason
+    return _cached_header(model, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _cached_header(model: Path, _size: int, _modified_ns: int) -> GgufModel:
+    return read_model(model)
+
+
+async def choose_build(options: ServeOptions) -> EngineBuild:
+    """Probe and return the engine build for a start.
+
+    In this order: the engine in `options`, the one in use, a llama-server on PATH that sees a GPU, the built-in one.
+    Raises EngineMissing if the one in use no longer exists.
+    """
+    if options.engine is not None:
+        return await probe_engine(options.engine)
+    if options.built_in or is_built_in_chosen():
+        return await probe_engine(None)
+    chosen = engine_in_use()
+    if chosen is not None:
+        return await probe_engine(chosen.program)
+    on_path = find_on_path()
+    if on_path is not None:
+        with suppress(LauncherError):  # `doctor` reports an engine on PATH that does not work; the start goes on
+            build = await probe_engine(on_path)
+            if options.no_gpu or any(map(is_gpu, await list_devices(build))):  # listing devices wakes a sleeping GPU
+                return build
+    return await probe_engine(None)
+
+
+async def uses_gpu(build: EngineBuild, machine: Machine) -> bool:
+    """Return whether a build will use a GPU of this machine, according to the drivers or else to its device list."""
+    if build.name == BUILT_IN:
+        return False
+    if situation_of(machine).backend != "cpu" or any(gpu.asleep for gpu in machine.gpus):
+        return True
+    return await _lists_gpu(build)
+
+
+_listed: dict[tuple[str, ...], bool] = {}
+
+
+async def _lists_gpu(build: EngineBuild) -> bool:
+    """Return whether a build lists a GPU. Cached for this run, because listing devices takes as long as a start."""
+    asked = (*build.command, build.version)
+    if asked not in _listed:
+        try:
+            _listed[asked] = any(map(is_gpu, await list_devices(build)))
+        except LauncherError:  # the start that follows will fail with the same error and report it
+            return False
+    return _listed[asked]
+
+
+def memory_setting_of(options: ServeOptions, backend: Backend) -> PlanSettings:
+    """Return the input of the memory estimate for `options`; open settings get llama-server's defaults."""
+    values: dict[str, Any] = {
+        row.attribute: row.usual if row.value_in(options) is None else row.value_in(options) for row in ROWS.values()
+    }
+    return PlanSettings(
+        **values,
+        backend=backend,
+        mmproj_bytes=file_bytes(options.mmproj),
+        draft_model_bytes=file_bytes(options.draft_file) if options.draft else 0,
+        ngrams=options.drafts_repeats,
+    )
+
+
+def file_bytes(path: Path | None) -> int:
+    """Return a file's size in bytes; 0 if there is none."""
+    try:
+        return path.stat().st_size if path else 0
+    except OSError:
+        return 0
+
+
+def read_draft_model(path: Path | None) -> DraftModel | None:
+    """Read a separate draft model for the memory estimate; None if there is none or its architecture is unknown."""
+    if path is None:
+        return None
+    try:
+        header = read_model(path)
+        geometry = read_geometry(header)
+        return DraftModel(geometry, read_weights(header, geometry))
+    except (LauncherError, OSError):
+        return None
+
+
+def _choose_host_limits(
+    options: ServeOptions, header: GgufModel, backend: Backend, host_mib: int
+) -> Mapping[str, Value]:
+    """Choose host memory limits (such as the prompt cache) for settings left open, by setting name.
+
+    Returns an empty mapping if the memory of the model or its KV cache type cannot be estimated.
+    """
+    open_ = {row.attribute: None for row in ROWS.values() if row.resolved and row.value_in(options) is None}
+    try:
+        geometry = read_geometry(header)
+        setting = replace(memory_setting_of(options, backend), **open_)  # type: ignore[arg-type]
+        beside = read_draft_model(options.draft_file) if options.draft else None
+        return choose_host_limits(estimate_memory(geometry, read_weights(header, geometry), setting, beside), host_mib)
+    except (GeometryUnknown, BadOption):
+        return {}
+
+
+async def prepare_launch(options: ServeOptions, endpoint: Endpoint, *, freed_mib: int = 0) -> Launch:
+    """Check everything that can be checked before a process is started, and return the launch.
+
+    `freed_mib` is the host memory of the engine that still runs and will be replaced. Raises a LauncherError with the
+    reason if a check fails; no process or file is left behind.
+    """
+    check_options(options)
+    header = await asyncio.to_thread(check_model, options)
+    options = replace(options, model=Path(header.parts[0].path))  # an engine takes a split model by its first part
+    build = await choose_build(options)
+    context = options.context or fallback_context(header.trained_context)
+    machine = await asyncio.to_thread(read_machine)
+    gpu = not options.no_gpu and await uses_gpu(build, machine)
+    backend: Backend = situation_of(machine).backend if gpu else "cpu"
+    # The drivers show no GPU but the engine lists one. Any GPU backend will do: host memory is the same for all.
+    if gpu and backend == "cpu":
+        backend = "vulkan"
+    available_mib = machine.host.available_bytes // _MIB + freed_mib
+    resolved = replace(options, context=context)
+    limits = await asyncio.to_thread(_choose_host_limits, resolved, header, backend, available_mib)
+    arguments = engine_arguments(replace(resolved, **to_fields(limits)), build, endpoint, gpu=gpu)
+    environment = engine_environment(api_key=endpoint.api_key, reports_loading=True) | dict(build.environment)
+    folder = options.model.absolute().parent
+    command = EngineCommand((*build.command, *arguments), environment, folder)
+    of_slot = memory_setting_of(resolved, backend).slot_context
+    notes = [training_warning(header.trained_context, of_slot), _known_fault_note(build) if options.draft else ""]
+    return Launch(command, build, header, context, options, join_messages(*notes), limits)
+
+
+def _known_fault_note(build: EngineBuild) -> str:
+    fault = find_known_fault(build_number(build.version))
+    return (
+        message(
+            "This build is known to be bad: {reason}. Take b{mended} or newer.",
+            reason=fault.reason,
+            mended=fault.mended,
+        )
+        if fault
+        else ""
+    )
+
+
+def api_model_name(options: ServeOptions) -> str:
+    """Return the model's name in the API: the alias, or the file name, cleaned for use as a command line value."""
+    name = options.alias or options.model.stem.encode("utf-8", "replace").decode()
+    return name.replace(",", " ").lstrip("-").strip() or "model"
+
+
+def engine_arguments(options: ServeOptions, build: EngineBuild, endpoint: Endpoint, *, gpu: bool) -> list[str]:
+    """Return all arguments of a server: settings, then address, alias and logging, then the user's extra arguments.
+
+    Raises BadOption for a KV cache type that the build does not support, EngineUnsuitable for a missing flag.
+    """
+    if options.kv:
+        check_kv(options.kv, sorted(build.kv_types) or tuple(KV_TYPES), engine=f"{build.name} ({build.version})")
+    if options.n_cpu_moe:
+        _check_has_gpus(build)
+    files = {name: path.absolute() for name in _FILES if (path := getattr(options, name)) is not None}
+    settings = server_arguments(replace(options, **files), build, gpu=gpu)
+    own = settings[: len(settings) - len(options.extra)]
+    build.require_flags("--host", "--port", "--metrics")
+    run = [
+        *("--host", endpoint.host, "--port", str(endpoint.port)),
+        *_if_supported(build, "--alias", api_model_name(options)),
+        *_if_supported(build, "--log-colors", "off"),
+        *_if_supported(
+            build, "--verbosity", "4"
+        ),  # buffers, layers on the GPU and draft statistics are not printed below 4
+    ]
+    return [*own, *run, *options.extra]
+
+
+def _if_supported(build: EngineBuild, flag: str, value: str) -> tuple[str, ...]:
+    return (flag, value) if flag in build.flags else ()
+
+
+def _check_has_gpus(build: EngineBuild) -> None:
+    if build.name == BUILT_IN:
+        raise EngineUnsuitable(
+            message("The built-in engine computes on the processor only, so all experts are in host memory already."),
+            message(
+                "Leave --n-cpu-moe out. To use a GPU, name a llama-server that was built for it with --engine.",
+                window="Set Experts on the CPU to 0. To use a GPU, name a llama-server that was built for"
+                " it, under Engine in Settings.",
+            ),
+            option="--n-cpu-moe",
+        )

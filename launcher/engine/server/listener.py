@@ -1,0 +1,80 @@
+"""Check of the process that listens on a port, so that an API key is sent only to the engine it belongs to."""
+
+import sys
+
+import psutil
+
+from launcher.base.errors import NotOurEngine, PortBusy, Unreachable
+from launcher.base.identity import ProcessId
+from launcher.base.messages import message
+from launcher.engine.server.endpoint import is_port_free
+from launcher.engine.server.registry import Entry
+
+
+def is_listening(pid: int, port: int) -> bool | None:
+    """Return whether a process or one of its children listens on a TCP port; None if the system does not report it."""
+    try:
+        process = psutil.Process(pid)
+        if _process_listens(process, port) or any(
+            _process_listens(child, port) for child in process.children(recursive=True)
+        ):
+            return True
+        return None if sys.platform == "win32" and _has_no_owner(port) else False
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return None
+
+
+def _process_listens(process: psutil.Process, port: int) -> bool:
+    return any(
+        each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in process.net_connections(kind="tcp")
+    )
+
+
+def _has_no_owner(port: int) -> bool:
+    """Return whether a port has a listener without a known process, as Wine reports for every port."""
+    listeners = (each for each in psutil.net_connections(kind="tcp") if each.status == psutil.CONN_LISTEN)
+    return any(each.pid == 0 and each.laddr and each.laddr.port == port for each in listeners)
+
+
+def check_port_owner(engine_pid: int, port: int) -> None:
+    """Check that the engine itself listens on its port.
+
+    Raises PortBusy if another program does, because that program would get the API key.
+    """
+    if is_listening(engine_pid, port) is False:
+        raise PortBusy(
+            message("Another program took port {port} before the engine did.", port=port),
+            message(
+                "Choose another one with --port, or leave --port out.",
+                window="Close that program, or choose another port in Settings.",
+            ),
+            port=port,
+        )
+
+
+def verified_api_key(entry: Entry) -> str:
+    """Return the API key of a registered server after checking who listens on its port; send it at once.
+
+    Raises NotOurEngine if another program listens on the port, Unreachable if none does.
+    """
+    engine = (
+        ProcessId(entry.engine_pid, entry.engine_created_s) if entry.engine_pid and entry.engine_created_s else None
+    )
+    if engine is not None and engine.is_running() and is_listening(engine.pid, entry.port) is not False:
+        return entry.api_key
+    if is_port_free(entry.port):
+        raise Unreachable(
+            message("Nothing answers at {url} now.", url=entry.url),
+            message("See `mtp-launcher status`, and try again.", window="Try again."),
+        )
+    raise NotOurEngine(
+        message(
+            "Another program has taken port {port}: the engine of {url} does not listen there.",
+            port=entry.port,
+            url=entry.url,
+        ),
+        message("Nothing was sent to it, no key either. Stop the server and start it again: it takes another port."),
+        port=entry.port,
+    )

@@ -1,0 +1,173 @@
+"""Memory used by this user's running servers, read from drivers and the system, or else estimated."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from launcher.base.errors import LauncherError
+from launcher.base.identity import ProcessId
+from launcher.engine.builds.build import BUILT_IN
+from launcher.engine.server import registry
+from launcher.engine.server.launch import Launch, api_model_name, read_draft_model
+from launcher.engine.server.state import ServerState
+from launcher.models.read_situation import ServerMemory
+
+if TYPE_CHECKING:
+    from launcher.machine.gpu import GpuActivity
+    from launcher.machine.machine import Machine
+    from launcher.models.compute_buffers import Backend
+
+_MIB = 2**20
+_NOT_LOADED = (ServerState.PREPARING, ServerState.LOADING, ServerState.RESTARTING)
+"""States in which an engine has allocated only a part of its memory."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A running server, with what is needed to find its memory.
+
+    `engine_pid` is the engine's process, `loaded` whether it has allocated all of its memory, `formula_inputs` the
+    arguments of the memory estimate (see `formula_inputs()`).
+    """
+
+    engine_pid: int
+    model: str
+    engine: str
+    loaded: bool
+    formula_inputs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, launch: Launch, engine_pid: int) -> RunningServer:
+        """Return the server of an engine that was just started and may not be in the registry yet."""
+        return cls(
+            engine_pid,
+            api_model_name(launch.options),
+            launch.build.name,
+            loaded=False,
+            formula_inputs=formula_inputs(launch),
+        )
+
+
+def running_servers() -> tuple[RunningServer, ...]:
+    """Return the registered servers whose engine runs; empty if the registry cannot be read."""
+    try:
+        entries = registry.list_running()
+    except OSError as error:
+        _log.warning("Which servers of ours run cannot be read: %s.", error.strerror or error)
+        return ()
+    return tuple(
+        RunningServer(pid, entry.model, entry.engine, entry.state not in _NOT_LOADED, entry.formula_inputs)
+        for entry in entries
+        if (pid := entry.engine_pid)
+        and (entry.engine_created_s is None or ProcessId(pid, entry.engine_created_s).is_running())
+    )
+
+
+def read_own_memory(
+    machine: Machine, *, also: Sequence[RunningServer] = (), wake: bool = False
+) -> tuple[ServerMemory, ...]:
+    """Return the memory of each running server of this user.
+
+    `also` are servers that may be missing in the registry; the registry's entry takes precedence. GPUs are queried only
+    if a server runs, and a sleeping GPU is woken only with `wake`.
+    """
+    known = {server.engine_pid: server for server in (*also, *running_servers())}
+    if not known:
+        return ()
+    from launcher.machine.gpus import read_gpu_states
+
+    activities = {gpu_id: activity for gpu_id, (_, activity) in read_gpu_states(machine.gpus, wake=wake).items()}
+    return tuple(
+        ServerMemory(
+            engine_pid=pid,
+            model=server.model,
+            by_gpu=_gpu_memory_from_drivers(pid, machine, activities),
+            host_mib=private_mib(pid),
+            estimate=partial(_estimate_gpu_memory, server),
+        )
+        for pid, server in known.items()
+    )
+
+
+def formula_inputs(launch: Launch) -> dict[str, Any]:
+    """Return the arguments of the memory estimate as JSON data, to be stored in the server's registry entry."""
+    options = launch.options
+    return {
+        "model": str(options.model),
+        "draft_file": str(options.draft_file) if options.draft_file else None,
+        "setting": asdict(launch.setting("cpu")),
+    }
+
+
+def _gpu_memory_from_drivers(
+    pid: int, machine: Machine, activities: Mapping[str, GpuActivity]
+) -> dict[str, int] | None:
+    """Return a process's memory on each GPU in MiB, by GPU id; None if the drivers do not report it.
+
+    A process that no driver lists uses no GPU memory, but only if the drivers list all processes: they do not on
+    Windows, in WSL, and in a container, where NVML reports the pids of the host.
+    """
+    found: dict[str, int] = {}
+    for gpu_id, activity in activities.items():
+        for process in activity.processes or ():
+            if process.pid == pid:
+                if process.used_bytes is None:
+                    return None
+                found[gpu_id] = process.used_bytes // _MIB
+    host = machine.host
+    sees_all = host.kind == "linux" and host.wsl is None and host.container is None
+    if found or (sees_all and activities and all(each.processes is not None for each in activities.values())):
+        return found
+    return None
+
+
+def private_mib(pid: int) -> int | None:
+    """Return a process's private host memory in MiB; None if unknown.
+
+    Pages of the mapped model file are not counted, because the system can reuse them.
+    """
+    with suppress(psutil.Error):
+        memory = psutil.Process(pid).memory_info()
+        mapped = getattr(memory, "shared", 0)
+        return int(getattr(memory, "private", memory.rss - mapped)) // _MIB
+    return None
+
+
+def _estimate_gpu_memory(server: RunningServer, backend: Backend, gpus: int) -> tuple[int, ...] | None:
+    """Return a loaded server's estimated memory on each GPU in MiB; None if it is still loading or cannot be estimated.
+
+    The built-in engine uses no GPU.
+    """
+    if server.engine == BUILT_IN:
+        return (0,) * gpus
+    if not server.loaded or not server.formula_inputs:
+        return None
+    from launcher.models.geometry import read_geometry
+    from launcher.models.gguf import read_model
+    from launcher.models.memory import PlanSettings, estimate_memory
+    from launcher.models.weights import read_weights
+
+    inputs = server.formula_inputs
+    draft_file = inputs.get("draft_file")
+    try:
+        header = read_model(Path(inputs["model"]))
+        geometry = read_geometry(header)
+        setting = replace(PlanSettings(**inputs["setting"]), backend=backend, gpus=gpus, gpu_free_mib=())
+        found = estimate_memory(
+            geometry,
+            read_weights(header, geometry),
+            setting,
+            read_draft_model(Path(draft_file) if draft_file else None),
+        )
+    except (LauncherError, OSError, KeyError, TypeError):  # another program version may have stored other inputs
+        return None
+    return tuple(share // _MIB for share in found.by_gpu)

@@ -1,0 +1,121 @@
+"""Engine processes: the command to start, output lines, exit, and the interface that both platforms implement."""
+
+import asyncio
+import codecs
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from launcher.base.errors import EngineMissing
+from launcher.base.identity import ProcessId
+from launcher.base.messages import message
+from launcher.base.text import make_visible
+
+Stream = Literal["stdout", "stderr"]
+OnLine = Callable[[Stream, str], None]
+
+STOP_PATIENCE_S = (5.0, 2.0)
+"""Seconds to wait after the first and the second stop request before the process group is killed.
+
+llama-server waits for open streams before it ends.
+"""
+
+_MAX_LINE = 16_384
+_HALF_LINE_S = 1.0
+_DRAIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCommand:
+    """A command line: `arguments` with the program's absolute path first, the complete environment, and the folder."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExit:
+    """The end of an engine process: its exit code, negative for the signal that ended it."""
+
+    code: int
+
+    def __str__(self) -> str:
+        if self.code < 0:
+            with suppress(ValueError):
+                return message("was ended by {name}", name=signal.Signals(-self.code).name)
+        return message("ended with exit code {code}", code=self.code)
+
+
+class EngineProcess(Protocol):
+    """A started engine process. `exited` is set to its exit code when it has ended and its output was read."""
+
+    identity: ProcessId
+    exited: "asyncio.Future[ProcessExit]"
+
+    async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> ProcessExit:
+        """Request it to end, again after `patience_s[0]` seconds, and kill it `patience_s[1]` seconds later.
+
+        Returns its exit code.
+        """
+
+
+def start_error(command: EngineCommand, reason: str) -> EngineMissing:
+    """Return the error for a program that the system refuses to start."""
+    program = command.arguments[0]
+    return EngineMissing(
+        message("{program} cannot be started: {reason}.", program=program, reason=reason),
+        message("Check that it is a llama-server for this computer and that it may be executed (chmod +x)."),
+        program=program,
+    )
+
+
+async def read_lines(reader: asyncio.StreamReader, half_line_s: float = _HALF_LINE_S) -> AsyncIterator[str]:
+    """Yield lines without line ends; an incomplete line is yielded after `half_line_s` seconds.
+
+    Undecodable bytes are replaced, NULs and terminal control characters are made visible, and lines are cut after
+    16,384 characters.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pending = ""
+    while True:
+        try:
+            async with asyncio.timeout(half_line_s if pending else None):
+                data = await reader.read(65_536)
+        except TimeoutError:
+            yield make_visible(pending)
+            pending = ""
+            continue
+        if not data:
+            break
+        text = decoder.decode(data)
+        *lines, pending = (pending + text).split("\n")
+        for line in lines:
+            yield make_visible(line.rstrip("\r")[:_MAX_LINE])
+        pending = pending[:_MAX_LINE]
+    if pending:
+        yield make_visible(pending)
+
+
+class OutputReaders:
+    """Tasks that read an engine's stdout and stderr until their end."""
+
+    def __init__(self, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader, on_line: OnLine) -> None:
+        self._tasks = [
+            asyncio.create_task(self._pump("stdout", stdout, on_line)),
+            asyncio.create_task(self._pump("stderr", stderr, on_line)),
+        ]
+
+    @staticmethod
+    async def _pump(stream: Stream, reader: asyncio.StreamReader, on_line: OnLine) -> None:
+        async for line in read_lines(reader):
+            on_line(stream, line)
+
+    async def drain(self) -> None:
+        """Wait until all output was read, at most `_DRAIN_S` seconds: another process may still hold the pipes."""
+        _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_S)
+        for task in late:
+            task.cancel()

@@ -1,0 +1,150 @@
+"""Engine process on POSIX, started through a keeper process: see keeper.py."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from launcher.base.identity import ProcessId
+from launcher.engine.server.process import (
+    STOP_PATIENCE_S,
+    EngineCommand,
+    OnLine,
+    OutputReaders,
+    ProcessExit,
+    start_error,
+)
+
+assert sys.platform != "win32"  # noqa: S101 -- narrows the platform for the type checker
+
+_ORPHAN_S = 5.0
+
+
+class KeeperProcess:
+    """An engine process started by a keeper. Implements EngineProcess.
+
+    The keeper is a plain Popen: an asyncio subprocess would be killed when the event loop closes, and then no process
+    would be left to end the engine.
+    """
+
+    def __init__(
+        self, identity: ProcessId, keeper: "subprocess.Popen[bytes]", pipes: "_Pipes", pumps: OutputReaders
+    ) -> None:
+        self.identity = identity
+        self.exited: asyncio.Future[ProcessExit] = asyncio.get_running_loop().create_future()
+        self._keeper = keeper
+        self._pipes = pipes
+        self._pumps = pumps
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        words = (await self._pipes.status.readline()).split()
+        if words[:1] == [b"exited"]:
+            code = int(words[1])
+        else:  # the keeper was killed, so this process has to end the engine
+            code = -signal.SIGKILL
+            await self._kill_orphan()
+        await self._pumps.drain()
+        await self._pipes.close()
+        self.exited.set_result(ProcessExit(code))
+
+    async def _kill_orphan(self) -> None:
+        """Kill the engine's process group and poll until it is gone: waitpid fails, because it is not our child."""
+        if self.identity.is_running():
+            below: list[psutil.Process] = []
+            with suppress(psutil.Error):  # find children in other groups and sessions before they lose their parent
+                below = psutil.Process(self.identity.pid).children(recursive=True)
+            with suppress(ProcessLookupError):
+                os.killpg(self.identity.pid, signal.SIGKILL)
+            for process in below:
+                with suppress(psutil.Error):
+                    process.kill()
+        deadline_s = time.monotonic() + _ORPHAN_S
+        while self.identity.is_running() and time.monotonic() < deadline_s:  # noqa: ASYNC110 -- no event to wait for
+            await asyncio.sleep(0.01)
+
+    async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> ProcessExit:
+        """See EngineProcess.stop."""
+        if self._watching.cancelled():  # the event loop is shutting down and has cancelled all tasks
+            self._watching = asyncio.create_task(self._watch())
+        for request, seconds in (("stop", patience_s[0]), (f"signal {signal.SIGTERM:d}", patience_s[1])):
+            self._tell(request)
+            done, _ = await asyncio.wait([self.exited], timeout=seconds)
+            if done:
+                return self.exited.result()
+        self._tell(f"signal {signal.SIGKILL:d}")
+        return await asyncio.shield(self.exited)
+
+    def _tell(self, request: str) -> None:
+        if self._keeper.stdin is not None and not self._keeper.stdin.closed:
+            with suppress(BrokenPipeError):
+                self._keeper.stdin.write(f"{request}\n".encode())
+
+
+async def start_with_keeper(command: EngineCommand, on_line: OnLine) -> KeeperProcess:
+    """Start `command` through a keeper. See spawn.start_process."""
+    read_fd, write_fd = os.pipe()
+    try:
+        keeper = subprocess.Popen(  # noqa: ASYNC220 -- a spawn of a millisecond; see KeptProcess
+            (sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(write_fd), *command.arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=(write_fd,),
+            env=dict(command.environment),
+            cwd=command.folder,
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(read_fd)
+        raise start_error(command, error.strerror or str(error)) from error
+    finally:
+        os.close(write_fd)
+    assert keeper.stdout is not None  # noqa: S101 -- started with pipes
+    assert keeper.stderr is not None  # noqa: S101
+    pipes = _Pipes(keeper)
+    pipes.status = await pipes.reader(os.fdopen(read_fd, "rb", 0))
+    pumps = OutputReaders(await pipes.reader(keeper.stdout), await pipes.reader(keeper.stderr), on_line)
+    words = (await pipes.status.readline()).split()
+    if words[:1] != [b"started"]:
+        await pumps.drain()
+        await pipes.close()
+        reason = os.strerror(int(words[1])) if words[:1] == [b"failed"] else "its keeper process ended"
+        raise start_error(command, reason)
+    pid = int(words[1])
+    return KeeperProcess(ProcessId.from_pid(pid) or ProcessId(pid, 0.0), keeper, pipes, pumps)
+
+
+class _Pipes:
+    """The launcher's ends of a keeper's pipes."""
+
+    status: asyncio.StreamReader
+
+    def __init__(self, keeper: "subprocess.Popen[bytes]") -> None:
+        self._keeper = keeper
+        self._transports: list[asyncio.ReadTransport] = []
+
+    async def reader(self, pipe: IO[bytes]) -> asyncio.StreamReader:
+        """Return a stream that reads `pipe`."""
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+        self._transports.append(transport)
+        return reader
+
+    async def close(self) -> None:
+        """Wait for the keeper, which is about to exit, and close every pipe."""
+        await asyncio.to_thread(self._keeper.wait)
+        for transport in self._transports:
+            transport.close()
+        if self._keeper.stdin is not None:
+            self._keeper.stdin.close()

@@ -1,0 +1,284 @@
+"""Registry of running servers: one file per server in the runtime folder, so that other commands find them."""
+
+import hashlib
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, Field
+
+from launcher.base.background_file import BackgroundFile
+from launcher.base.control import ControlAddress
+from launcher.base.errors import PortBusy, ServerNotFound, SeveralServers
+from launcher.base.files import make_private_folder, write_atomically
+from launcher.base.identity import ProcessId
+from launcher.base.messages import message
+from launcher.base.paths import explain_os_error, runtime_dir, state_dir
+from launcher.base.store import KeptFile
+from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim_endpoint, is_port_free
+
+# Orphaned engines: the launcher of an earlier run was killed together with its keeper.
+
+_PATIENCE_S = 0.5
+_log = logging.getLogger(__name__)
+
+
+def command_hash(pid: int) -> str | None:
+    """Return the SHA-256 of a process's command line; None if it cannot be read."""
+    try:
+        return hashlib.sha256("\0".join(psutil.Process(pid).cmdline()).encode("utf-8", "replace")).hexdigest()
+    except (psutil.Error, OSError):
+        return None
+
+
+def end_orphaned_engine(engine: ProcessId, port: int, expected_hash: str | None) -> bool:
+    """End an orphaned engine and its child processes; return whether there was one.
+
+    The process is ended only if its pid, its creation time and its command line, which contains the port, match the
+    registered ones. It cannot be adopted, because its input and output pipes are lost.
+    """
+    if not engine.is_running():
+        return False
+    try:
+        process = psutil.Process(engine.pid)
+        words = process.cmdline()
+        if str(port) not in words or expected_hash not in (None, command_hash(engine.pid)):
+            return False
+        family = [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return False
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        for each in family:
+            with suppress(psutil.Error):
+                end(each)
+        _, family = psutil.wait_procs(family, timeout=_PATIENCE_S)
+        if not family:
+            break
+    _log.warning(
+        "An earlier run was killed and had left its engine (process %d, port %d): it was ended.", engine.pid, port
+    )
+    return True
+
+
+_LOCK_S = 10.0
+LIVE_FIELDS = {
+    "model",
+    "engine",
+    "draft",
+    "engine_pid",
+    "engine_created_s",
+    "command_hash",
+    "settings",
+    "health",
+    "shared",
+}
+"""Fields of Entry that change while a server runs. Other commands get them over the control socket, because the entry's
+file may not be up to date."""
+
+
+class Entry(BaseModel):
+    """The registry entry of a running server.
+
+    `pid` and `created_s` identify the launcher process that supervises it, `engine_pid` and `engine_created_s` the
+    engine. `shared` means that it listens on all addresses. `control` and `control_token` are the address and secret of
+    the launcher's control socket. `formula_inputs` are the arguments of its memory estimate: see own_memory.py.
+    """
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    url: str
+    port: int
+    api_key: str = Field(repr=False)
+    shared: bool = False
+    pid: int = Field(gt=0)
+    created_s: float
+    model: str
+    engine: str
+    draft: int
+    engine_pid: int | None = Field(default=None, gt=0)
+    engine_created_s: float | None = None
+    command_hash: str | None = None
+    state: str = "preparing"
+    settings: dict[str, Any] = {}
+    formula_inputs: dict[str, Any] = {}
+    control: str | None = None
+    control_token: str | None = Field(default=None, repr=False)
+    health: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def control_address(self) -> ControlAddress | None:
+        """Address of the control socket of the launcher that supervises the server; None if it has none."""
+        return ControlAddress(self.control, self.control_token) if self.control and self.control_token else None
+
+    @property
+    def launcher(self) -> ProcessId:
+        """The launcher process that supervises the server."""
+        return ProcessId(self.pid, self.created_s)
+
+
+_ENTRY_FILE: KeptFile[Entry | None] = KeptFile(
+    "The note on a running server", Entry.model_validate_json, lambda: None, private=True
+)
+
+
+class Registration:
+    """The registry entry of a server of this process.
+
+    No other process writes its file while this process runs, so updates need no lock.
+    """
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self._file = BackgroundFile(_entry_file(entry.port), "The note on this server")
+
+    def update(self, **changes: object) -> None:
+        """Change fields of the entry; its file is written in the background."""
+        self.entry = self.entry.model_copy(update=changes)
+        self._file.write(self.entry.model_dump_json().encode())
+
+    def missing(self) -> bool:
+        """Return whether the entry's file was written and is gone now; False if that is unknown."""
+        return self._file.was_deleted()
+
+    def settle(self, limit_s: float) -> bool:
+        """Wait until the file is up to date, for at most `limit_s` seconds; return whether it is."""
+        return self._file.wait_written(limit_s)
+
+    def remove(self) -> None:
+        """Delete the entry's file and ignore further updates. See BackgroundFile.remove."""
+        self._file.remove()
+
+
+def register_server(
+    port: int | None, *, model: str, engine: str, draft: int, shared: bool = False
+) -> tuple[Endpoint, Registration]:
+    """Claim an endpoint and register the server under one lock, so that two starts never get the same port.
+
+    A `shared` server listens on all addresses of this computer. If the state folder cannot be written, the server gets
+    a temporary port and key, and a warning is logged. Raises PortBusy or BadOption: see endpoint.claim_endpoint;
+    HomeUnusable if another program locks the registry for 10 s.
+    """
+    try:
+        return _register(port, model=model, engine=engine, draft=draft, shared=shared)
+    except Timeout as error:
+        raise explain_os_error(error) from error
+    except OSError as error:
+        _log.warning(
+            "%s cannot be written: %s. The server runs all the same, but other commands do not see it, and its key is"
+            " a new one each time.",
+            state_dir(),
+            error.strerror or error,
+        )
+    endpoint = _temporary_endpoint(port, shared=shared)
+    return endpoint, Registration(_make_entry(endpoint, model=model, engine=engine, draft=draft))
+
+
+def _register(port: int | None, *, model: str, engine: str, draft: int, shared: bool) -> tuple[Endpoint, Registration]:
+    with _locked():
+        endpoint = claim_endpoint(port, taken=frozenset(entry.port for entry in _read_running()), shared=shared)
+        entry = _make_entry(endpoint, model=model, engine=engine, draft=draft)
+        registration = Registration(entry)
+        write_atomically(_entry_file(endpoint.port), entry.model_dump_json().encode())
+    return endpoint, registration
+
+
+def _make_entry(endpoint: Endpoint, *, model: str, engine: str, draft: int) -> Entry:
+    us = ProcessId.from_pid(os.getpid()) or ProcessId(os.getpid(), 0.0)
+    return Entry(
+        url=endpoint.url,
+        port=endpoint.port,
+        api_key=endpoint.api_key,
+        shared=endpoint.shared,
+        pid=us.pid,
+        created_s=us.created_s,
+        model=model,
+        engine=engine,
+        draft=draft,
+    )
+
+
+def _temporary_endpoint(port: int | None, *, shared: bool) -> Endpoint:
+    """Return a temporary endpoint that is not saved, on `port` or a free one. Raises PortBusy if `port` is in use."""
+    host = ALL_ADDRESSES if shared else HOST
+    if port is not None and not is_port_free(port, host):
+        raise PortBusy(
+            message("Port {port} is in use by another program.", port=port),
+            message("Choose another one with --port.", window="Choose another port in Settings."),
+            port=port,
+        )
+    with socket.create_server((host, 0)) as probe:
+        free: int = probe.getsockname()[1]
+    return Endpoint(port or free, secrets.token_urlsafe(32), shared)
+
+
+def list_running() -> tuple[Entry, ...]:
+    """Return the running servers. Entries whose launcher has ended are removed, and their engines ended."""
+    if not runtime_dir().is_dir():
+        return ()
+    with _locked():
+        return _read_running()
+
+
+def find_server(url: str | None) -> Entry:
+    """Return the only running server, or the one at `url`. Raises ServerNotFound or SeveralServers."""
+    entries = list_running()
+    names = ", ".join(entry.url for entry in entries)
+    if url is not None:
+        wanted = url.rstrip("/").removesuffix("/v1").replace("localhost", "127.0.0.1")
+        for entry in entries:
+            if entry.url == wanted:
+                return entry
+        raise ServerNotFound(
+            message("No server of this program runs at {url}.", url=url),
+            message("Running: {names}.", names=names)
+            if names
+            else message("Start one with `mtp-launcher serve --model FILE`.", window="Start one on Start or Models."),
+        )
+    if not entries:
+        raise ServerNotFound(
+            message("No server is running."),
+            message("Start one with `mtp-launcher serve --model FILE`.", window="Start one on Start or Models."),
+        )
+    if len(entries) > 1:
+        raise SeveralServers(
+            message("{entries} servers are running: {names}.", entries=len(entries), names=names),
+            message("Name one with --url."),
+        )
+    return entries[0]
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    make_private_folder(state_dir())
+    make_private_folder(runtime_dir())
+    with FileLock(runtime_dir() / "lock", timeout=_LOCK_S):
+        yield
+
+
+def _entry_file(port: int) -> Path:
+    return runtime_dir() / f"server-{port}.json"
+
+
+def _read_running() -> tuple[Entry, ...]:
+    entries = []
+    for path in sorted(runtime_dir().glob("server-*.json")):
+        try:
+            entry = _ENTRY_FILE.load(path)
+        except OSError:  # its writer may have it open (Windows), so do not treat it as a leftover
+            continue
+        if entry is None:
+            continue
+        if entry.launcher.is_running():
+            entries.append(entry)
+        else:
+            if entry.engine_pid and entry.engine_created_s:
+                end_orphaned_engine(ProcessId(entry.engine_pid, entry.engine_created_s), entry.port, entry.command_hash)
+            path.unlink(missing_ok=True)
+    return tuple(entries)

@@ -1,0 +1,294 @@
+"""Record of the last server start: its request, the command line that repeats it, the reason of a failure, and the
+models that were used last."""
+
+import json
+import logging
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from launcher.base.action import Action, ActionKind, Value
+from launcher.base.errors import LauncherError, ModelMissing
+from launcher.base.files import make_private_folder, write_atomically
+from launcher.base.messages import message
+from launcher.base.paths import expand_user, state_dir
+from launcher.base.store import KeptFile
+from launcher.engine.builds.build import BUILT_IN
+from launcher.engine.demo import DEMO
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.settings import load_settings
+from launcher.models.server_settings import ROWS
+from launcher.models.server_settings import Value as Setting
+
+PROGRAM = "mtp-launcher"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """The request of a server start.
+
+    `model` is the name or path that the user gave. `chosen` are the attributes of the settings that the user set; the
+    others were chosen by the program. `context` is the launched context in tokens, None if the start failed before
+    that. `port` None leaves the port to the program.
+    """
+
+    model: str
+    options: ServeOptions
+    chosen: frozenset[str] = frozenset()
+    context: int | None = None
+    port: int | None = None
+    shared: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        options: ServeOptions,
+        *,
+        named: str | None,
+        chosen: Mapping[str, object] | None,
+        port: int | None,
+        shared: bool,
+    ) -> "StartRequest":
+        """Return the request for `options`.
+
+        `named` is the model as the user named it. `chosen` are the settings that the user set, by name; None means
+        those that differ from the defaults.
+        """
+        names = set(ROWS if chosen is None else chosen)
+        usual = ServeOptions(options.model)
+        fields = frozenset(
+            row.attribute
+            for name, row in ROWS.items()
+            if name in names and (chosen is not None or row.value_in(options) != row.value_in(usual))
+        )
+        model = named or (DEMO if options.alias == DEMO else str(options.model.absolute()))
+        return cls(model, options, fields, port=port, shared=shared)
+
+    def changed(self, options: ServeOptions) -> "StartRequest":
+        """Return the request with other options; settings that differ count as chosen by the user."""
+        differs = {row.attribute for row in ROWS.values() if row.value_in(options) != row.value_in(self.options)}
+        return replace(self, options=options, chosen=self.chosen | differs)
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """The settings chosen by the user, by name."""
+        return {name: row.value_in(self.options) for name, row in ROWS.items() if row.attribute in self.chosen}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the command line that repeats this start."""
+        given = {name: value for name, value in self.settings.items() if value is not None}
+        kept = load_settings(self.options.model).keys() - given.keys()
+        engine = self.options.engine or (BUILT_IN if self.options.built_in and self.model != DEMO else None)
+        words = [PROGRAM, "serve", self.model, *(["--engine", str(engine)] if engine else [])]
+        for name, value in given.items():
+            words += ROWS[name].cli_arguments(value)
+        words += ["--mmproj", str(self.options.mmproj)] if self.options.mmproj else []
+        template = self.options.chat_template_file
+        words += ["--chat-template-file", str(template)] if template else []
+        if self.options.rpc:
+            words += ["--rpc", ",".join(self.options.rpc)]
+        words += ["--port", str(self.port)] if self.port is not None else []
+        words += ["--lan"] if self.shared else []
+        words += ["--defaults"] if kept else []
+        return (*words, *(("--", *self.options.extra) if self.options.extra else ()))
+
+
+def quote_command(words: tuple[str, ...]) -> str | None:
+    """Return a command quoted for this system's shell; None if a word contains unprintable characters."""
+    if not words or not all(word.isprintable() for word in words):
+        return None
+    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
+
+
+class _SavedAction(BaseModel):
+    """A suggested fix as it is saved."""
+
+    kind: ActionKind
+    label: str
+    parameters: dict[str, Value] = {}
+
+
+class _SavedError(BaseModel):
+    """An error as it is saved."""
+
+    code: str
+    title: str
+    hint: str
+
+
+class _File(BaseModel):
+    """The content of last-start.json."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    start: StartRequest | None = None
+    log: Path | None = None
+    exit_code: int | None = None
+    diagnosis: str | None = None
+    actions: list[_SavedAction] = []
+    why: _SavedError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LastStart:
+    """The last start that was tried, with its log and the reason if it failed.
+
+    `start` is None if the request named no model. `log` is None if the start failed before an engine ran.
+    `diagnosis` is the code of the cause found in the log. `why` is the error that the user saw, `actions` are its
+    suggested fixes.
+    """
+
+    start: StartRequest | None
+    log: Path | None = None
+    exit_code: int | None = None
+    diagnosis: str | None = None
+    actions: tuple[Action, ...] = ()
+    why: LauncherError | None = None
+
+    @property
+    def explained_by_log(self) -> bool:
+        """Whether the log can explain the failure: the engine ended, or its log named the cause."""
+        return self.log is not None and (self.why is None or self.diagnosis is not None or self.exit_code is not None)
+
+
+def save_last_start(start: StartRequest | None, log: Path | None, error: LauncherError | None = None) -> None:
+    """Save the last start and the reason if it failed, for `diagnose`. Logs a warning if it cannot be written."""
+    facts: Mapping[str, Any] = error.facts if error else {}
+    kept = _File(
+        start=start,
+        log=log,
+        exit_code=facts.get("exit_code"),
+        diagnosis=facts.get("diagnosis"),
+        actions=[_SavedAction.model_validate(asdict(action)) for action in error.actions] if error else [],
+        why=_SavedError(code=error.code, title=error.title, hint=error.hint) if error else None,
+    )
+    try:
+        make_private_folder(state_dir())
+        _FILE.save(_last_start_file(), kept.model_dump_json().encode("utf-8", "surrogateescape"))
+    except (OSError, ValueError) as failed:
+        _log.warning(
+            "What was started cannot be kept (%s): %s.", _last_start_file(), getattr(failed, "strerror", None) or failed
+        )
+
+
+def load_last_start() -> LastStart | None:
+    """Return the last start that was tried; None if there was none or it cannot be read.
+
+    A damaged file is set aside, and its backup copy is used.
+    """
+    try:
+        kept = _FILE.load(_last_start_file())
+    except OSError:
+        return None
+    if kept is None:
+        return None
+    actions = tuple(Action(each.kind, each.label, each.parameters) for each in kept.actions)
+    why = LauncherError(kept.why.title, kept.why.hint) if kept.why else None
+    if why is not None and kept.why is not None:
+        why.code = kept.why.code
+    return LastStart(kept.start, kept.log, kept.exit_code, kept.diagnosis, actions, why)
+
+
+_FILE: KeptFile[_File | None] = KeptFile(
+    "The note of the last start", _File.model_validate_json, lambda: None, private=True, copied=True
+)
+
+
+def _last_start_file() -> Path:
+    return state_dir() / "last-start.json"
+
+
+# The last served model, and the time at which each model file was last served.
+
+_MOST_BYTES = 16_384
+_MOST_USED = 500
+
+
+def save_last_model(model: str) -> None:
+    """Save the name of the served model, with paths made absolute. Logs a warning if it cannot be written."""
+    path = expand_user(model)
+    name = str(path.absolute()) if path.exists() else model
+    try:
+        if load_last_model() != name:
+            write_atomically(_last_model_file(), name.encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        _log.warning("The last model cannot be kept (%s): %s.", _last_model_file(), error.strerror or error)
+
+
+def load_last_model() -> str | None:
+    """Return the name of the last served model; None if there was none or it cannot be read."""
+    try:
+        return _LAST.load(_last_model_file())
+    except OSError:
+        return None
+
+
+def require_last_model() -> str:
+    """Return the name of the last served model. Raises ModelMissing if there was none."""
+    name = load_last_model()
+    if name is None:
+        raise ModelMissing(
+            message("No model was served before."),
+            message("Name one: `mtp-launcher serve --model FILE`.", window="Choose one on Models, or open a file."),
+        )
+    return name
+
+
+def save_last_use(model: Path) -> None:
+    """Save the current time as the last use of a model file. Logs a warning if it cannot be written."""
+    key = str(model.absolute())
+    used = load_last_uses()
+    used.pop(key, None)
+    kept = dict(list(used.items())[1 - _MOST_USED :]) | {key: round(time.time(), 3)}
+    try:
+        write_atomically(_last_uses_file(), json.dumps(kept, indent=1).encode())
+    except OSError as error:
+        _log.warning("When models were used cannot be kept (%s): %s.", _last_uses_file(), error.strerror or error)
+
+
+def load_last_uses() -> dict[str, float]:
+    """Return the time of each model file's last use, by path, in seconds since the epoch; {} if none is saved."""
+    try:
+        return _USED.load(_last_uses_file())
+    except OSError:
+        return {}
+
+
+def _parse_name(data: bytes) -> str | None:
+    name = data.decode("utf-8", "surrogateescape")
+    if not name or "\0" in name:
+        raise ValueError("it holds no name")
+    return name
+
+
+def _parse_times(data: bytes) -> dict[str, float]:
+    used: dict[str, float] = {}
+    for path, time_s in json.loads(data).items():
+        if isinstance(time_s, int | float):
+            with suppress(OverflowError):
+                used[path] = float(time_s)
+    return used
+
+
+_LAST: KeptFile[str | None] = KeptFile(
+    "The name of the last model", _parse_name, lambda: None, then="none is known", most_bytes=_MOST_BYTES
+)
+_USED: KeptFile[dict[str, float]] = KeptFile("The list of when models were used", _parse_times, dict)
+
+
+def _last_model_file() -> Path:
+    return state_dir() / "last-model"
+
+
+def _last_uses_file() -> Path:
+    return state_dir() / "last-used.json"

@@ -1,0 +1,75 @@
+"""States of a server and events of a supervisor.
+
+Cheap to import, because the window and the command line need it before a server starts.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from launcher.base.errors import LauncherError
+
+
+class ServerState(StrEnum):
+    """State of a supervised server."""
+
+    STOPPED = "stopped"
+    PREPARING = "preparing"
+    LOADING = "loading"
+    WARMING_UP = "warming up"
+    READY = "ready"
+    BUSY = "busy"
+    DRAINING = "draining"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+SERVING = (ServerState.READY, ServerState.BUSY)
+"""States in which the server answers requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """A server's state.
+
+    `percent` (0 to 100) is the loading progress, None outside of loading or if the engine does not report it. `error`
+    is the reason of a failure or a restart.
+    """
+
+    state: ServerState = ServerState.STOPPED
+    percent: float | None = None
+    error: LauncherError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogAdded:
+    """Event: a line was added to the engine's log."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStarted:
+    """Event: an engine's process was started. `created_s` is its creation time as in ProcessId."""
+
+    pid: int
+    created_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Event: a message for the user that does not change the state. `code` is stable across versions."""
+
+    code: str
+    text: str
+
+
+ADDRESS_CHANGED = "address_changed"
+"""Notice code: another program uses the usual port, so the server got a different one."""
+NO_HEAD, KEPT_REPLACED = "no_mtp_head", "kept_settings_replaced"
+"""Notice codes of a start: MTP is off because the model has no MTP head; the user's kept settings do not fit now and
+were replaced."""
+
+ServerEvent = ServerStatus | LogAdded | EngineStarted | Notice
+Listener = Callable[[ServerEvent], None]

@@ -1,0 +1,723 @@
+"""Supervisor of one server: a state machine that starts, watches, restarts and stops the engine through `become`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from launcher.base.errors import (
+    BadOption,
+    CpuUnsupported,
+    CrashLoop,
+    DraftsInert,
+    EngineFailed,
+    EngineMissing,
+    EngineUnsuitable,
+    LauncherError,
+    LibraryMissing,
+    ModelBroken,
+    ModelHasNoHead,
+    ModelMissing,
+    Refused,
+    ServerNotFound,
+    SettingsFailed,
+    Superseded,
+    Unreachable,
+)
+from launcher.base.messages import join_messages, message
+from launcher.base.text import one_line
+from launcher.engine.diagnosis.explain import explain_exit, explain_refusal
+from launcher.engine.diagnosis.fixes import attach_fixes
+from launcher.engine.diagnosis.log_reading import STARTED
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import ChatRequest, Delta, EngineClient, Timings
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.guard import Clock, Guard, GuardLimits, SystemClock
+from launcher.engine.server.in_use import FilesInUse
+from launcher.engine.server.launch import Launch, prepare_launch
+from launcher.engine.server.listener import check_port_owner
+from launcher.engine.server.logs import LogBook
+from launcher.engine.server.own_memory import private_mib
+from launcher.engine.server.process import EngineProcess, ProcessExit, Stream
+from launcher.engine.server.spawn import start_process
+from launcher.engine.server.state import (
+    SERVING,
+    EngineStarted,
+    Listener,
+    LogAdded,
+    Notice,
+    ServerEvent,
+    ServerState,
+    ServerStatus,
+)
+
+# Explanation of interrupted replies.
+
+_REASON_LIMIT_S = 3.0
+"""Seconds that an interrupted reply waits for the reason; the end of an engine is explained within a second."""
+
+
+async def explain_interruption(server: Supervisor, error: Unreachable) -> Unreachable:
+    """Return an error with the reason why the engine ended; `error` unchanged if it still runs or was stopped."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_REASON_LIMIT_S):
+            while server.status.state in SERVING:
+                await server.wait_for_change()
+    status = server.status
+    if status.state in SERVING or status.error is None:
+        return error
+    hint = (
+        message("It is being started again: ask again then.")
+        if status.state is ServerState.RESTARTING
+        else status.error.hint
+    )
+    return Unreachable(join_messages(message("The engine ended in the middle of the reply."), status.error.title), hint)
+
+
+# Draining: open requests may finish before a stop or restart.
+
+_POLL_SLOTS_S = 1.5
+"""Seconds between two requests for /slots: polled more often than once a second, the engine does not notice clients
+that disconnected."""
+
+
+async def drain_requests(client: EngineClient, streams_left: asyncio.Event, limit_s: float) -> None:
+    """Wait until our own streams have ended and no slot is processing, for at most `limit_s` seconds.
+
+    The engine has no request that makes it refuse new work, so requests that other clients start meanwhile count, too.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await streams_left.wait()
+            while await _is_working(client):  # noqa: ASYNC110 -- the engine has no event to wait for
+                await asyncio.sleep(_POLL_SLOTS_S)
+
+
+async def _is_working(client: EngineClient) -> bool:
+    try:
+        return await client.count_working_slots() > 0
+    except LauncherError:
+        return False  # an engine that does not answer will not finish its requests
+
+
+# Restarts after crashes.
+
+_RECURRING_ERRORS = (
+    BadOption,
+    CpuUnsupported,
+    DraftsInert,
+    EngineMissing,
+    EngineUnsuitable,
+    LibraryMissing,
+    ModelBroken,
+    ModelHasNoHead,
+    ModelMissing,
+)
+"""Errors that the next start would raise again, so that no restart is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """Rules for restarts after consecutive crashes.
+
+    `pauses_s` are the pauses in seconds before each restart; after one more crash the server has failed. A restart that
+    fails counts as a crash, because a lack of memory or a busy port may be temporary; errors that would recur
+    (`_RECURRING_ERRORS`) end the restarts at once. If the engine served for `steady_s` seconds before it crashed,
+    counting begins anew.
+    """
+
+    pauses_s: tuple[float, ...] = (0.5, 2.0, 8.0)
+    steady_s: float = 300.0
+
+
+NO_RESTARTS = RestartPolicy(())
+
+
+class CrashCounter:
+    """Counts consecutive crashes and decides on restarts. `clock` returns monotonic seconds."""
+
+    def __init__(self, policy: RestartPolicy, clock: Callable[[], float]) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._began_s = clock()
+        self._ready_s: float | None = None
+        self.in_a_row = 0
+
+    @property
+    def allowed(self) -> int:
+        """Number of consecutive crashes that are followed by a restart."""
+        return len(self._policy.pauses_s)
+
+    def forget(self) -> None:
+        """Reset the count, because the user has requested a start."""
+        self.in_a_row = 0
+
+    def ready(self) -> None:
+        """Record that the engine has become ready."""
+        self._ready_s = self._clock()
+
+    def judge(self, error: LauncherError) -> float | LauncherError:
+        """Count a crash; return the pause before the restart in seconds, or the error with which the server fails."""
+        now_s = self._clock()
+        if self._ready_s is not None and now_s - self._ready_s >= self._policy.steady_s:
+            self.in_a_row = 0
+        self._ready_s = None  # a restart that fails before it is ready has not served at all
+        if not self.in_a_row:
+            self._began_s = now_s
+        self.in_a_row += 1
+        if not self._policy.pauses_s or isinstance(error, _RECURRING_ERRORS):
+            return error
+        if self.in_a_row <= len(self._policy.pauses_s):
+            return self._policy.pauses_s[self.in_a_row - 1]
+        return CrashLoop(self.in_a_row, now_s - self._began_s, error)
+
+
+# Readiness checks from start to first reply.
+
+_FIRST_POLL_S, _LAST_POLL_S = 0.02, 0.25
+LOADING_LINE = "cmd_child_to_router:state:"
+"""Prefix of the progress lines that an engine prints as a child of llama.cpp's router."""
+_SELF_TEST = ChatRequest(
+    [{"role": "user", "content": "Hello."}], max_tokens=8, temperature=0.0, extra={"ignore_eos": True}
+)
+_T = TypeVar("_T")
+
+
+async def wait_until_healthy(client: EngineClient, heard_s: Callable[[], float], limit_s: float, hint: str) -> None:
+    """Wait until /health reports that the model is loaded.
+
+    `heard_s` returns the monotonic time of the engine's last output line. Raises EngineFailed if it printed nothing for
+    `limit_s` seconds.
+    """
+    pause_s = _FIRST_POLL_S
+    while not await client.is_healthy():
+        if time.monotonic() - heard_s() > limit_s:
+            raise EngineFailed(
+                message("The engine said nothing for {limit_s:.0f} s while loading the model.", limit_s=limit_s), hint
+            )
+        await asyncio.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, _LAST_POLL_S)
+
+
+async def check_first_reply(
+    client: EngineClient, options: ServeOptions, limit_s: float, hint: str, said: Callable[[], list[str]]
+) -> None:
+    """Send a request for 8 tokens and check that drafts are made if `options` asks for them.
+
+    Raises DraftsInert if there are none, EngineFailed if the reply takes longer than `limit_s` seconds. If the request
+    is refused, raises the cause in the engine's log, which `said` returns, or else Refused.
+    """
+    timings: Timings | None = None
+    try:
+        async with asyncio.timeout(limit_s), client.chat(_SELF_TEST) as deltas:
+            async for delta in deltas:
+                timings = delta.timings or timings
+    except Refused as refused:
+        raise explain_refusal(refused, said()) from None
+    except TimeoutError:
+        raise EngineFailed(
+            message(
+                "The engine says that it is ready, but its first reply of 8 tokens was not there"
+                " after {limit_s:.0f} s.",
+                limit_s=limit_s,
+            ),
+            hint,
+        ) from None
+    if not options.draft:
+        return
+    speculative = await client.drafts_tokens()
+    if not speculative or timings is None or not timings.draft_n:
+        raise DraftsInert(
+            message("The engine runs, but its MTP drafts nothing."),
+            message(
+                "Start it with --draft 0, or use another build or another file of the model.",
+                window="Start it without MTP, or use another build or another file of the model.",
+            ),
+            speculative=speculative,
+        )
+
+
+async def await_unless_ended(
+    process: EngineProcess, work: Awaitable[_T], explained: Callable[[ProcessExit], LauncherError]
+) -> _T:
+    """Await `work`; if the engine's process ends first, raise the error that `explained` makes of its exit."""
+    task = asyncio.ensure_future(work)
+    either: set[asyncio.Future[Any]] = {task, process.exited}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        failed = task.done() and isinstance(task.exception(), Unreachable)
+        if failed:  # the connection may have failed because the engine is ending
+            await asyncio.wait([process.exited], timeout=2.0)
+        if process.exited.done() and (failed or not task.done()):
+            raise explained(process.exited.result())
+        return await task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def parse_loading_percent(payload: str) -> float | None:
+    """Return the loading progress, 0 to 100, from a router protocol line's JSON; None if it contains none."""
+    try:
+        report = json.loads(payload)
+        if report["state"] != "loading":
+            return None
+        loading = report["payload"]
+        stages = loading["stages"]
+        done = stages.index(loading["current"]) + float(loading["value"])
+        return float(100.0 * done / len(stages))
+    except (ValueError, KeyError, TypeError, ZeroDivisionError, RecursionError):
+        return None
+
+
+# Open replies of a server.
+
+
+class OpenReplies:
+    """The open replies that this program reads from one server, with the time of each one's last token.
+
+    `now_s` returns monotonic seconds, `changed` is called when a reply begins or ends. `left` is set while none is
+    open.
+    """
+
+    def __init__(self, now_s: Callable[[], float], changed: Callable[[], None]) -> None:
+        self._now_s = now_s
+        self._changed = changed
+        self._heard_s: dict[asyncio.Timeout, float] = {}
+        self.left = asyncio.Event()
+        self.left.set()
+
+    def __len__(self) -> int:
+        return len(self._heard_s)
+
+    @property
+    def quiet_since(self) -> float | None:
+        """Time of the last token of the reply that has been silent longest; None if none is open."""
+        return min(self._heard_s.values(), default=None)
+
+    @asynccontextmanager
+    async def read(self, client: EngineClient, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
+        """Stream a reply: see EngineClient.chat. `cut` ends the stream with Unreachable."""
+        scope = asyncio.timeout(None)
+        self._heard_s[scope] = self._now_s()
+        self.left.clear()
+        self._changed()
+        try:
+            async with scope, client.chat(request) as deltas:
+                yield self._track(scope, deltas)
+        except TimeoutError:
+            if not scope.expired():  # a timeout of the caller, not one from cut()
+                raise
+            raise Unreachable(message("The server was stopped while it answered.")) from None
+        finally:
+            del self._heard_s[scope]
+            if not self._heard_s:
+                self.left.set()
+            self._changed()
+
+    def cut(self) -> None:
+        """End all open replies; their readers get Unreachable."""
+        for scope in self._heard_s:
+            with suppress(RuntimeError):  # the reply is ending already
+                scope.reschedule(0)
+
+    async def _track(self, scope: asyncio.Timeout, deltas: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
+        async for delta in deltas:
+            if scope in self._heard_s:
+                self._heard_s[scope] = self._now_s()
+            yield delta
+
+
+_LEAVE_S = 1.0
+_HUNG_PATIENCE_S = (0.5, 0.5)
+
+
+@dataclass
+class _PlanFailed(Exception):
+    """Wraps an error of the checks before a start, when no engine was started or stopped yet."""
+
+    reason: LauncherError
+
+
+class Supervisor:
+    """Runs one server at one endpoint. Port and API key stay the same across restarts.
+
+    All methods must be called in one asyncio event loop. `listener` is called in it with each event and must not block.
+    `restarts`, `limits` and `clock` replace the default rules for restarts, time limits and clocks.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        log: LogBook,
+        listener: Listener | None = None,
+        *,
+        restarts: RestartPolicy | None = None,
+        limits: GuardLimits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.log = log
+        self.launch: Launch | None = None
+        self._listener = listener
+        self._clock = clock or SystemClock()
+        self._limits = limits or GuardLimits()
+        self._crashes = CrashCounter(restarts or RestartPolicy(), self._clock.monotonic)
+        self._status = ServerStatus()
+        self._status_changed = asyncio.Event()
+        self._options: ServeOptions | None = None
+        self._process: EngineProcess | None = None
+        self._client: EngineClient | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._change: asyncio.Task[None] | None = None
+        self._turning = asyncio.Lock()
+        self._abandoned = False
+        self._streams = OpenReplies(self._clock.monotonic, self._update_busy_state)
+        self._others = 0
+        self._lines = 0
+        self._heard_s = 0.0
+
+    @property
+    def status(self) -> ServerStatus:
+        """The server's current state."""
+        return self._status
+
+    @property
+    def options(self) -> ServeOptions | None:
+        """The requested options of the last start; None before the first one."""
+        return self._options
+
+    @property
+    def engine_pid(self) -> int | None:
+        """The engine's pid while it runs, otherwise None."""
+        return self._process.identity.pid if self._process else None
+
+    @property
+    def process(self) -> EngineProcess | None:
+        """The engine's process while it runs, otherwise None."""
+        return self._process
+
+    @property
+    def _hint(self) -> str:
+        return message("See its log: {path}", path=self.log.path)
+
+    def _lines_of_run(self) -> list[str]:
+        return self.log.last(self._lines)
+
+    @property
+    def changing(self) -> bool:
+        """Whether a call of `become` is in progress."""
+        return self._change is not None and not self._change.done()
+
+    @property
+    def client(self) -> EngineClient:
+        """The engine's HTTP client. Raises ServerNotFound unless the server is ready or busy."""
+        if self._status.state is ServerState.DRAINING:
+            raise ServerNotFound(
+                message("The server ends what it has begun and takes nothing new."), message("Try again in a moment.")
+            )
+        if self._client is None or self._status.state not in SERVING:
+            raise ServerNotFound(message("The server is not ready."), message("Start it first."))
+        return self._client
+
+    async def become(self, options: ServeOptions | None, *, again: bool = False, drain_s: float = 0.0) -> None:
+        """Serve `options`, or stop if None; returns when the server is ready or stopped.
+
+        A server that already serves `options` is left alone, unless `again` is set. Open requests of the running server
+        may finish for up to `drain_s` seconds.
+
+        A newer call replaces one in progress, which then raises Superseded. If the start fails, raises a LauncherError
+        with the reason:
+
+        - the checks before the start failed: a server that ran before continues to run;
+        - SettingsFailed: the engine failed, and the previous options were started again;
+        - any other: the state is FAILED and nothing runs.
+
+        Cancelling the call stops the server.
+        """
+        self._crashes.forget()
+        change = asyncio.ensure_future(self._carry_out(options, self._change, again=again, drain_s=drain_s))
+        self._change = change
+        try:
+            await asyncio.shield(change)
+        except asyncio.CancelledError:
+            if change.cancelled():
+                raise Superseded(message("A newer request to this server took the place of this one.")) from None
+            change.cancel()
+            await asyncio.wait([change])
+            raise
+
+    async def wait_for(self, *states: ServerState) -> ServerStatus:
+        """Wait until the state is one of `states` and return the status."""
+        while self._status.state not in states:
+            await self.wait_for_change()
+        return self._status
+
+    async def wait_for_change(self) -> ServerStatus:
+        """Wait for the next change of status and return it."""
+        await self._status_changed.wait()
+        return self._status
+
+    @asynccontextmanager
+    async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
+        """Stream a reply: see EngineClient.chat. Stopping the server ends the stream with Unreachable."""
+        try:
+            async with self._streams.read(self.client, request) as deltas:
+                yield deltas
+        except Unreachable as error:
+            raise await explain_interruption(self, error) from error
+
+    def note_requests(self, processing: int) -> None:
+        """Record how many requests the engine is processing, including those of other clients."""
+        self._others = max(0, processing - len(self._streams))
+        self._update_busy_state()
+
+    async def _carry_out(
+        self,
+        options: ServeOptions | None,
+        earlier: asyncio.Task[None] | None,
+        *,
+        again: bool = False,
+        drain_s: float = 0.0,
+        pause_s: float | None = None,
+    ) -> None:
+        """Carry out one call of `become`, or with `pause_s` one restart after a crash, after cancelling `earlier`."""
+        if earlier is not None:
+            earlier.cancel()
+        async with self._turning:  # the cancelled call cleans up under this lock before a new one begins
+            if options is not None and options == self._options and self._status.state in SERVING and not again:
+                return
+            try:
+                if options is not None and pause_s is not None:
+                    await self._restart_after_crash(options, pause_s)
+                elif options is None:
+                    await self._drain(drain_s)
+                    await self._stop_engine(ServerState.STOPPING)
+                    self._set_status(ServerState.STOPPED)
+                else:
+                    await self._start_or_restore(options, drain_s)
+            except asyncio.CancelledError:
+                if not self._abandoned:
+                    await self._stop_engine(ServerState.STOPPING)
+                    self._set_status(ServerState.STOPPED)
+                raise
+            except _PlanFailed as failed:
+                if self._process is None:
+                    self._set_status(ServerState.FAILED, error=failed.reason)
+                raise failed.reason from None
+            except SettingsFailed:
+                raise
+            except BaseException as error:
+                await self._stop_engine(None)
+                self._set_status(ServerState.FAILED, error=error if isinstance(error, LauncherError) else None)
+                raise
+
+    async def _start_or_restore(self, options: ServeOptions, drain_s: float) -> None:
+        """Serve `options`; if that fails, serve the previous options again and raise SettingsFailed."""
+        before = self._options if self._status.state in SERVING else None
+        try:
+            await self._start_server(options, drain_s)
+        except LauncherError as reason:
+            if before is None or before == options:
+                raise
+            await self._stop_engine(None)
+            self._set_status(ServerState.RESTARTING, error=reason)
+            try:
+                await self._start_server(before, 0.0)
+            except (LauncherError, _PlanFailed):
+                raise reason from None
+            raise SettingsFailed(reason) from reason
+
+    async def _restart_after_crash(self, options: ServeOptions, pause_s: float) -> None:
+        """Serve `options` again after a crash; a failed start counts as another crash."""
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                await self._start_server(options, 0.0)
+            except (LauncherError, _PlanFailed) as failed:
+                error = failed.reason if isinstance(failed, _PlanFailed) else failed
+            else:
+                return
+            await self._stop_engine(None)
+            verdict = self._crashes.judge(error)
+            if isinstance(verdict, LauncherError):
+                raise verdict
+            self._announce_restart(error, verdict)
+            pause_s = verdict
+
+    async def _start_server(self, options: ServeOptions, drain_s: float) -> None:
+        """Plan the start, stop the running engine, and start the new one. Raises _PlanFailed if planning fails."""
+        if self._process is None and self._status.state is not ServerState.RESTARTING:
+            self._set_status(ServerState.PREPARING)
+        try:
+            pid = self.engine_pid
+            freed_mib = None if pid is None else await asyncio.to_thread(private_mib, pid)
+            launch = await prepare_launch(options, self.endpoint, freed_mib=freed_mib or 0)
+        except LauncherError as error:  # the running engine is not touched
+            attach_fixes(error, options)
+            raise _PlanFailed(error) from None
+        await self._drain(drain_s)
+        await self._stop_engine(ServerState.RESTARTING)
+        self._lines = 0
+        self._options, self.launch = options, launch
+        self._set_status(ServerState.LOADING)
+        try:
+            await self._run_engine(launch)
+        except LauncherError as error:
+            await self._attach_fixes(error)
+            raise
+
+    async def _run_engine(self, launch: Launch) -> None:
+        """Start an engine, wait until it has answered a first request, and start its watchdog."""
+        files = await asyncio.to_thread(FilesInUse.of, launch)
+        self.log.add(f"{STARTED} {one_line(f'{launch.build.name} {launch.build.version}', 200)}")
+        self._process = process = await start_process(launch.command, self._on_line)
+        self._notify(EngineStarted(*process.identity))
+        self._client = client = EngineClient(self.endpoint.url, self.endpoint.api_key)
+        self._heard_s = time.monotonic()
+        loaded = wait_until_healthy(client, lambda: self._heard_s, self._limits.loading_s, self._hint)
+        await await_unless_ended(process, loaded, self._exit_explainer(message("loading the model")))
+        await asyncio.to_thread(check_port_owner, process.identity.pid, self.endpoint.port)
+        self._set_status(ServerState.WARMING_UP)
+        answered = check_first_reply(client, launch.options, self._limits.first_reply_s, self._hint, self._lines_of_run)
+        await await_unless_ended(process, answered, self._exit_explainer(message("answering its first request")))
+        self._others = 0
+        self._crashes.ready()
+        self._set_status(ServerState.READY)
+        guard = Guard(
+            process.identity.pid,
+            client,
+            files,
+            tell=self._notify,
+            quiet_since=lambda: self._streams.quiet_since,
+            log_problem=lambda: self.log.problem,
+            clock=self._clock,
+            limits=self._limits,
+        )
+        self._watching = asyncio.create_task(self._watch(process, guard, files))
+
+    async def _attach_fixes(self, error: LauncherError) -> None:
+        """Attach suggested fixes to an error, in a thread because many memory estimates may be needed."""
+        if self.launch is not None:
+            await asyncio.to_thread(attach_fixes, error, self.launch.options, self.launch, self._lines_of_run())
+
+    async def _drain(self, limit_s: float) -> None:
+        """Let open requests finish, for up to `limit_s` seconds, and refuse new ones from this program."""
+        if limit_s and self._client is not None and self._status.state in SERVING:
+            self._set_status(ServerState.DRAINING)
+            await drain_requests(self._client, self._streams.left, limit_s)
+
+    def _exit_explainer(self, while_doing: str) -> Callable[[ProcessExit], LauncherError]:
+        """Return a function that makes an error with the cause of the engine's exit."""
+        return lambda ended: explain_exit(ended, self._lines_of_run(), while_doing=while_doing, hint=self._hint)
+
+    async def _watch(self, process: EngineProcess, guard: Guard, files: FilesInUse) -> None:
+        """Wait until a serving engine ends or the watchdog wants it ended, then restart it or fail."""
+        guarding = asyncio.create_task(guard.watch())
+        either: set[asyncio.Future[Any]] = {process.exited, guarding}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            guarding.cancel()
+        if process.exited.done():
+            error = files.cause() or self._exit_explainer("serving")(process.exited.result())
+        else:
+            error = guarding.result()
+            await process.stop(_HUNG_PATIENCE_S)
+        await self._attach_fixes(error)
+        self._process = None
+        self._watching = None
+        verdict = self._crashes.judge(error)
+        if isinstance(verdict, LauncherError) or self.changing:
+            self._set_status(ServerState.FAILED, error=verdict if isinstance(verdict, LauncherError) else error)
+        else:
+            self._announce_restart(error, verdict)
+            self._change = asyncio.create_task(self._carry_out(self._options, None, pause_s=verdict))
+            # Retrieve the exception so that asyncio does not log it: listeners learn of it by the FAILED status.
+            self._change.add_done_callback(lambda change: change.cancelled() or change.exception())
+        await self._close_client()
+
+    def _announce_restart(self, error: LauncherError, pause_s: float) -> None:
+        self._set_status(ServerState.RESTARTING, error=error)
+        turn = f"{self._crashes.in_a_row} of {self._crashes.allowed}"
+        self._notify(
+            Notice(
+                "crashed",
+                message(
+                    "{title} It is started again in {pause_s:g} s ({turn}).",
+                    title=error.title,
+                    pause_s=pause_s,
+                    turn=turn,
+                ),
+            )
+        )
+
+    async def _stop_engine(self, meanwhile: ServerState | None) -> None:
+        """Stop the engine if one runs, with the state `meanwhile`. A cancelled call still completes the stop."""
+        ending = asyncio.ensure_future(self._stop_process(meanwhile))
+        cancelled = False
+        while not ending.done():
+            try:
+                await asyncio.shield(ending)
+            except asyncio.CancelledError:
+                if ending.cancelled():  # the event loop is shutting down: the keeper will end the engine
+                    self._abandoned = True
+                    raise
+                cancelled = True
+        ending.result()
+        if cancelled:
+            raise asyncio.CancelledError
+
+    async def _stop_process(self, meanwhile: ServerState | None) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+        if self._process is not None and meanwhile is not None:
+            self._set_status(meanwhile)
+        self._streams.cut()
+        await self._close_client()
+        if self._process is not None:
+            await self._process.stop()
+            self._process = None
+
+    async def _close_client(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._streams.left.wait(), _LEAVE_S)
+            await client.close()
+
+    def _on_line(self, stream: Stream, text: str) -> None:
+        self._heard_s = time.monotonic()
+        if stream == "stdout" and text.startswith(LOADING_LINE):
+            percent = parse_loading_percent(text.removeprefix(LOADING_LINE))
+            if percent is not None and self._status.state is ServerState.LOADING:
+                self._set_status(ServerState.LOADING, percent=percent)
+            return
+        self._lines += 1
+        self.log.add(text)
+        self._notify(LogAdded(text))
+
+    def _update_busy_state(self) -> None:
+        if self._status.state in SERVING:
+            self._set_status(ServerState.BUSY if self._streams or self._others else ServerState.READY)
+
+    def _set_status(
+        self, state: ServerState, *, percent: float | None = None, error: LauncherError | None = None
+    ) -> None:
+        status = ServerStatus(state, percent, error)
+        if status == self._status:
+            return
+        self._status = status
+        changed, self._status_changed = self._status_changed, asyncio.Event()
+        changed.set()
+        self._notify(status)
+
+    def _notify(self, event: ServerEvent) -> None:
+        if self._listener is not None:
+            self._listener(event)
