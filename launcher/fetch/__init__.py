@@ -1,1 +1,1 @@
-"""Bytes from the net: addresses, metadata and tokens of the Hugging Face hub."""
+"""Downloads: the Hugging Face hub, transfers and the download queue."""

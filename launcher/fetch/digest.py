@@ -1,4 +1,4 @@
-"""The SHA-256 of a large file, with progress, off the loop."""
+"""SHA-256 of a large file, with progress, outside the event loop."""
 
 import asyncio
 import hashlib
@@ -9,10 +9,10 @@ from pathlib import Path
 _CHUNK_BYTES = 2**22
 
 
-async def sha256_of(path: Path, on_bytes: Callable[[int], None] | None = None) -> str:
-    """Return a file's SHA-256 in lower-case hexadecimal; `on_bytes` is told on the loop how many bytes are read so far.
+async def hash_file(path: Path, on_bytes: Callable[[int], None] | None = None) -> str:
+    """Return a file's SHA-256 in lower-case hexadecimal. `on_bytes` is called on the loop with the bytes read so far.
 
-    Cancelling it ends the reading. Raises OSError.
+    Cancelling stops the reading. Raises OSError.
     """
     loop, ended = asyncio.get_running_loop(), threading.Event()
 

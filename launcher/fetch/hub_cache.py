@@ -1,7 +1,7 @@
-"""The caches in which the hub's own tools and llama.cpp keep what they have downloaded. They are only read here.
+"""Read-only access to the download caches of the hub's tools and of llama.cpp.
 
-Layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache. llama.cpp keeps to it too, and
-to a flat folder for what it gets by address (common/hf-cache.cpp, common/common.cpp).
+Layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache. llama.cpp uses it too, and a flat folder for
+downloads by URL (common/hf-cache.cpp, common/common.cpp).
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.base.paths import expanded
+from launcher.base.paths import expand_user
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _REPOSITORY = "models--"
@@ -25,7 +25,7 @@ _HUB_ROOTS = (
 
 @dataclass(frozen=True, slots=True)
 class CachedFile:
-    """A file in a cache: where it lies, and the repository, commit and name there that it has by the cache."""
+    """A file in a cache: its path, and the repository, commit and file name that the cache records for it."""
 
     path: Path
     repo: str
@@ -34,69 +34,69 @@ class CachedFile:
 
     @property
     def claimed_sha256(self) -> str | None:
-        """What the tool that wrote it was told its SHA-256 is, which nobody may have checked; None when not kept."""
+        """The SHA-256 that the cache records, unverified; None if it records none."""
         return claimed_sha256(self.path)
 
 
 def cache_roots(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Return the folders in this layout: llama.cpp's, then huggingface_hub's, which does not know LLAMA_CACHE."""
+    """Return the caches in this layout: llama.cpp's, then huggingface_hub's, which ignores LLAMA_CACHE."""
     environ = os.environ if environ is None else environ
     hub = next(
         (Path(environ[name], below) for name, below in _HUB_ROOTS if environ.get(name)),
         Path("~/.cache/huggingface/hub"),
     )
     llama = environ.get("LLAMA_CACHE")
-    return tuple(dict.fromkeys(map(expanded, [Path(llama), hub] if llama else [hub])))
+    return tuple(dict.fromkeys(map(expand_user, [Path(llama), hub] if llama else [hub])))
 
 
-def flat_root(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
-    """Return the folder in which llama.cpp keeps what it gets by address (-mu), and older builds all they get."""
+def flat_cache_root(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
+    """Return the folder for llama.cpp's downloads by URL (-mu); older builds put all downloads there."""
     environ = os.environ if environ is None else environ
     if chosen := environ.get("LLAMA_CACHE"):
-        return expanded(chosen)
+        return expand_user(chosen)
     if platform == "win32":
-        return Path(environ.get("LOCALAPPDATA") or expanded("~/AppData/Local"), "llama.cpp")
+        return Path(environ.get("LOCALAPPDATA") or expand_user("~/AppData/Local"), "llama.cpp")
     if platform == "darwin":
-        return expanded("~/Library/Caches/llama.cpp")
-    return expanded(Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "llama.cpp"))
+        return expand_user("~/Library/Caches/llama.cpp")
+    return expand_user(Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "llama.cpp"))
 
 
-def find_cached(repo: str, files: Sequence[str], revision: str | None = None) -> Iterator[tuple[Path, ...]]:
-    """Yield where all of a repository's `files` lie in one folder, those of `revision` first.
+def find_cached_files(repo: str, files: Sequence[str], revision: str | None = None) -> Iterator[tuple[Path, ...]]:
+    """Yield the paths of a repository's `files` for each cache folder that has all of them, those of `revision` first.
 
-    Their names are kept, as the parts of a split model need them. What they hold is not looked at.
+    Names are kept, because the parts of a split model need them. The content is not checked.
     """
     for root in cache_roots():
         snapshots = root / f"{_REPOSITORY}{repo.replace('/', '--')}" / "snapshots"
-        commits = sorted(_entries(snapshots), key=lambda path: (path.name != revision, -_modified(path)))
+        commits = sorted(_list_folder(snapshots), key=lambda path: (path.name != revision, -_modified(path)))
         for commit in commits:
-            yield from _all_there([commit.joinpath(*file.split("/")) for file in files])
+            yield from _if_complete([commit.joinpath(*file.split("/")) for file in files])
     for naming in (lambda file: f"{repo}_{file}".replace("/", "_"), lambda file: file.rpartition("/")[2]):
-        yield from _all_there([flat_root() / naming(file) for file in files])
+        yield from _if_complete([flat_cache_root() / naming(file) for file in files])
 
 
-def cached_models() -> Iterator[CachedFile]:
-    """Yield every GGUF file in the caches, one that several commits share only once."""
+def list_cached_models() -> Iterator[CachedFile]:
+    """Yield every GGUF file in the caches; a file shared by several commits only once."""
     seen: set[Path] = set()
     for root in cache_roots():
-        for repository in _entries(root):
+        for repository in _list_folder(root):
             if not repository.name.startswith(_REPOSITORY):
                 continue
             repo = repository.name.removeprefix(_REPOSITORY).replace("--", "/", 1)
-            for commit in sorted(_entries(repository / "snapshots"), key=_modified, reverse=True):
+            for commit in sorted(_list_folder(repository / "snapshots"), key=_modified, reverse=True):
                 for path in sorted(commit.rglob("*.gguf")):
                     if path.is_file() and (real := path.resolve()) not in seen:
                         seen.add(real)
                         yield CachedFile(path, repo, commit.name, path.relative_to(commit).as_posix())
 
 
-def is_cached(path: Path) -> bool:
-    """Return whether a path lies in one of the caches, which belong to other programs."""
-    return any(path.is_relative_to(root) for root in (*cache_roots(), flat_root()))
+def is_in_cache(path: Path) -> bool:
+    """Return True if a path lies in one of the caches, which belong to other programs."""
+    return any(path.is_relative_to(root) for root in (*cache_roots(), flat_cache_root()))
 
 
 def claimed_sha256(path: Path) -> str | None:
-    """Return what the name of the file that a cache's link leads to says of its SHA-256, which may be untrue."""
+    """Return the SHA-256 in the name of the blob that a cache link points to, unverified; None if it is no hash."""
     try:
         name = path.resolve(strict=True).name
     except OSError:
@@ -104,12 +104,12 @@ def claimed_sha256(path: Path) -> str | None:
     return name if _SHA256.fullmatch(name) else None
 
 
-def _all_there(paths: list[Path]) -> Iterator[tuple[Path, ...]]:
+def _if_complete(paths: list[Path]) -> Iterator[tuple[Path, ...]]:
     if all(path.is_file() for path in paths):
         yield tuple(paths)
 
 
-def _entries(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
     except OSError:

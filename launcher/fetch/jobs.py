@@ -1,11 +1,11 @@
-"""The jobs of a queue, and what may become of them. Everything here is a value: nothing runs, nothing is written.
+"""Jobs of the download queue and their state transitions, as immutable values. Nothing here runs or writes.
 
-A job has a state, which is what it is, and a wish, which is what it was last asked to become. Whoever runs it turns
-the one into the other; for a job that nobody runs that happens at once.
+A job has a state, and a wish: the state that was last requested. The process that runs it brings the state in line with
+the wish; for a job that is not running that happens at once.
 
     waiting -> running -> done
-       ^          |-----> failed (kept: why)
-       |          |-----> waiting (its process ended, or what it needs is away: it is tried again)
+       ^          |-----> failed (kept, with the error)
+       |          |-----> waiting (its process ended, or a temporary error: it is retried)
        '- paused <'-----> cancelled
 """
 
@@ -29,18 +29,19 @@ from launcher.base.errors import (
     Untrusted,
 )
 from launcher.base.identity import ProcessId
+from launcher.base.messages import message
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 600.0
 _LATER = frozenset({408, 429, 500, 502, 503, 504})
-"""HTTP's answers to a request that is in order (RFC 9110, section 15; RFC 6585, section 4)."""
-_HOLDING = frozenset({DiskFull.code, Offline.code})
-"""Codes of errors that every job would meet."""
+"""HTTP statuses that can be temporary although the request is valid (RFC 9110, section 15; RFC 6585, section 4)."""
+_HOLDING_CODES = frozenset({DiskFull.code, Offline.code})
+"""Codes of errors that every other job would meet as well."""
 
-Place = int | Literal["first", "up", "down", "last"]
+QueuePlace = int | Literal["first", "up", "down", "last"]
 
 
-class State(StrEnum):
-    """What a job is."""
+class JobState(StrEnum):
+    """The state of a job."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -50,29 +51,29 @@ class State(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Wish(StrEnum):
-    """What a job can be asked to become."""
+class RequestedState(StrEnum):
+    """The requests that can be made of a job."""
 
     RUN = "run"
     PAUSE = "pause"
     CANCEL = "cancel"
     DISCARD = "discard"
-    """Cancelled, and what arrived of it is removed."""
+    """Cancel the job and delete the data that has arrived."""
 
 
-LINE = frozenset({State.WAITING, State.RUNNING, State.PAUSED})
-"""The states in which a job still has a place in the line."""
-_AT_REST = {
-    Wish.RUN: State.WAITING,
-    Wish.PAUSE: State.PAUSED,
-    Wish.CANCEL: State.CANCELLED,
-    Wish.DISCARD: State.CANCELLED,
+QUEUED_STATES = frozenset({JobState.WAITING, JobState.RUNNING, JobState.PAUSED})
+"""The states in which a job has a place in the queue."""
+_RESTING_STATES = {
+    RequestedState.RUN: JobState.WAITING,
+    RequestedState.PAUSE: JobState.PAUSED,
+    RequestedState.CANCEL: JobState.CANCELLED,
+    RequestedState.DISCARD: JobState.CANCELLED,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """An error as it is kept: see LauncherError. `temporary`: trying again later may help, not before `until_s`."""
+class JobFailure:
+    """A stored error: see LauncherError. `temporary`: a retry may help, but not before the Unix time `until_s`."""
 
     code: str
     title: str
@@ -81,8 +82,8 @@ class Failure:
     until_s: float | None = None
 
     @classmethod
-    def of(cls, error: LauncherError) -> Self:
-        """Keep an error."""
+    def from_error(cls, error: LauncherError) -> Self:
+        """Return the failure for an error."""
         later = isinstance(error, Unreachable | DownloadBusy | EngineBusy | RateLimited) or (
             isinstance(error, Refused) and error.status in _LATER
         )
@@ -96,14 +97,14 @@ class Failure:
         )
 
     @property
-    def holds(self) -> bool:
-        """Whether every other job would meet it too."""
-        return self.code in _HOLDING
+    def holds_queue(self) -> bool:
+        """True if every other job would meet this error too, so that the whole queue stops."""
+        return self.code in _HOLDING_CODES
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """How far a job is. Bytes count what was there before; a note says why it does not move."""
+class JobProgress:
+    """A job's progress. `done_bytes` includes data from earlier runs; `note` gives the reason for a standstill."""
 
     done_bytes: int
     bytes: int | None = None
@@ -113,131 +114,147 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """A job came to its end, with what it tells of it (as JSON)."""
+class JobDone:
+    """The outcome of a completed job, with its result as JSON."""
 
     result: dict[str, Any]
 
 
-class Stopped:
-    """A job was stopped before its end, as its wish says or because its process ends."""
+class JobStopped:
+    """The outcome of a job that was stopped early, by its wish or because its process ends."""
 
 
-Outcome = Done | Failure | Stopped
+Outcome = JobDone | JobFailure | JobStopped
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. `kind` and `arguments` (as JSON) say what it does, `title` says it to people. Times are Unix times."""
+    """One job. `kind` and `arguments` (JSON) define the work, `title` names it for users. Times are Unix times in
+    seconds.
+    """
 
     id: Annotated[int, Gt(0)]
     kind: str
     arguments: dict[str, Any]
     title: str
     added_s: float
-    state: State = State.WAITING
-    wish: Wish = Wish.RUN
+    state: JobState = JobState.WAITING
+    wish: RequestedState = RequestedState.RUN
     owner: ProcessId | None = None
     """The process that runs it."""
     bytes: Annotated[int, Ge(0)] | None = None
     done_bytes: Annotated[int, Ge(0)] | None = None
-    failure: Failure | None = None
-    """Why it failed, or why it waits to be tried again."""
+    failure: JobFailure | None = None
+    """The error for which it failed or waits for a retry."""
     tries: Annotated[int, Ge(0)] = 0
-    """How often in a row it was in vain."""
+    """The number of failed attempts in a row."""
     retry_at_s: float | None = None
     ended_s: float | None = None
     result: dict[str, Any] | None = None
 
     @property
-    def obeying(self) -> bool:
-        """Whether it is still on its way to what it was asked to become."""
-        return self.state is State.RUNNING and self.wish is not Wish.RUN
+    def is_changing(self) -> bool:
+        """True while the running job has not yet reached the requested state."""
+        return self.state is JobState.RUNNING and self.wish is not RequestedState.RUN
 
-    def due(self, now_s: float) -> bool:
-        """Whether it may be started now. A time further off than any we set comes from a clock that was wrong."""
-        return self.state is State.WAITING and (
+    def is_due(self, now_s: float) -> bool:
+        """Return True if the job may start now. A retry time beyond our longest pause comes from a wrong clock and is
+        ignored.
+        """
+        return self.state is JobState.WAITING and (
             self.retry_at_s is None or not 0 < self.retry_at_s - now_s <= _LONGEST_PAUSE_S
         )
 
-    def measured(self, figures: Figures | None) -> "Job":
-        """Return it with the last that was known of its bytes."""
+    def with_progress(self, figures: JobProgress | None) -> "Job":
+        """Return the job with the last known byte counts."""
         if figures is None:
             return self
         return replace(
             self, done_bytes=figures.done_bytes, bytes=self.bytes if figures.bytes is None else figures.bytes
         )
 
-    def asked(self, wish: Wish) -> "Job":
-        """Return it with a wish; what nobody runs becomes it at once, and what is done stays done."""
-        if self.state is State.RUNNING:
+    def with_request(self, wish: RequestedState) -> "Job":
+        """Return the job after a request. A job that is not running changes at once; a done job stays done."""
+        if self.state is JobState.RUNNING:
             return replace(self, wish=wish)
-        if self.state is State.DONE or (self.state in (State.FAILED, State.CANCELLED) and wish is Wish.PAUSE):
+        if self.state is JobState.DONE or (
+            self.state in (JobState.FAILED, JobState.CANCELLED) and wish is RequestedState.PAUSE
+        ):
             return self
-        if wish is Wish.RUN:
+        if wish is RequestedState.RUN:
             return replace(
-                self, state=State.WAITING, wish=wish, failure=None, tries=0, retry_at_s=None, ended_s=None, result=None
+                self,
+                state=JobState.WAITING,
+                wish=wish,
+                failure=None,
+                tries=0,
+                retry_at_s=None,
+                ended_s=None,
+                result=None,
             )
-        return replace(self, state=_AT_REST[wish], wish=wish, retry_at_s=None)
+        return replace(self, state=_RESTING_STATES[wish], wish=wish, retry_at_s=None)
 
-    def released(self) -> "Job":
-        """Return it as it is when nobody runs it any more."""
-        return replace(self, state=_AT_REST[self.wish], owner=None)
+    def without_owner(self) -> "Job":
+        """Return the job as it is once no process runs it any more."""
+        return replace(self, state=_RESTING_STATES[self.wish], owner=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
-    """What came of adding a job. `fresh` is False when it was in the line already."""
+class AddedJob:
+    """The result of adding a job. `fresh` is False if it was in the queue already."""
 
     job: Job
     fresh: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Jobs:
-    """All jobs in their order, and what holds them all up, if anything."""
+class JobList:
+    """All jobs in order, and the failure that holds the whole queue, if any."""
 
     jobs: tuple[Job, ...] = ()
     next_id: int = 1
-    hold: Failure | None = None
+    hold: JobFailure | None = None
 
     def find(self, job_id: int) -> Job:
-        """Return one job. Raises JobUnknown."""
+        """Return a job by ID. Raises JobUnknown."""
         for job in self.jobs:
             if job.id == job_id:
                 return job
-        raise JobUnknown(f"There is no download {job_id}.", "`mtp-launcher downloads` lists them.")
+        raise JobUnknown(
+            message("There is no download {job_id}.", job_id=job_id),
+            message("`mtp-launcher downloads` lists them.", window="Models lists them."),
+        )
 
     def add(
         self, kind: str, arguments: dict[str, Any], title: str, *, size_bytes: int | None, now_s: float
-    ) -> tuple["Jobs", Added]:
-        """Put a job at the end of the line. One that is in the line stays as it is; one that has ended starts anew.
+    ) -> tuple["JobList", AddedJob]:
+        """Append a job to the queue. A job that is queued already stays unchanged; one that has ended starts again.
 
-        One that is being cancelled goes on in its place.
+        One that is being cancelled continues in its place.
         """
         same = next((job for job in self.jobs if (job.kind, job.arguments) == (kind, arguments)), None)
-        if same is not None and same.obeying and same.wish is not Wish.PAUSE:
-            again = same.asked(Wish.RUN)
-            return self._with(again), Added(again, fresh=True)
-        if same is not None and same.state in LINE:
-            return self, Added(same, fresh=False)
+        if same is not None and same.is_changing and same.wish is not RequestedState.PAUSE:
+            again = same.with_request(RequestedState.RUN)
+            return self._with(again), AddedJob(again, fresh=True)
+        if same is not None and same.state in QUEUED_STATES:
+            return self, AddedJob(same, fresh=False)
         if same is None:
             job = Job(self.next_id, kind, arguments, title, now_s, bytes=size_bytes)
         else:
             again = Job(same.id, kind, arguments, title, now_s, bytes=size_bytes)
-            job = again if same.state is State.DONE else replace(again, done_bytes=same.done_bytes)
+            job = again if same.state is JobState.DONE else replace(again, done_bytes=same.done_bytes)
         rest = tuple(each for each in self.jobs if each is not same)
-        return replace(self, jobs=(*rest, job), next_id=max(self.next_id, job.id + 1)), Added(job, fresh=True)
+        return replace(self, jobs=(*rest, job), next_id=max(self.next_id, job.id + 1)), AddedJob(job, fresh=True)
 
-    def become(self, job_id: int, wish: Wish) -> "Jobs":
-        """Ask a job to become something; a job that is to run lets the line go on. Raises JobUnknown."""
-        jobs = self._with(self.find(job_id).asked(wish))
-        return replace(jobs, hold=None) if wish is Wish.RUN else jobs
+    def request_state(self, job_id: int, wish: RequestedState) -> "JobList":
+        """Request a state of a job; a request to run also releases the held queue. Raises JobUnknown."""
+        jobs = self._with(self.find(job_id).with_request(wish))
+        return replace(jobs, hold=None) if wish is RequestedState.RUN else jobs
 
-    def move(self, job_id: int, place: Place) -> "Jobs":
-        """Move a job in the line, which counts from 1; what has ended has no place there. Raises JobUnknown."""
+    def move(self, job_id: int, place: QueuePlace) -> "JobList":
+        """Move a job to a place in the queue, counted from 1. Ended jobs have no place. Raises JobUnknown."""
         job = self.find(job_id)
-        line = [each for each in self.jobs if each.state in LINE]
+        line = [each for each in self.jobs if each.state in QUEUED_STATES]
         if job not in line:
             return self
         at = line.index(job)
@@ -248,76 +265,83 @@ class Jobs:
             index = {"first": 0, "up": at - 1, "down": at + 1, "last": len(line)}[place]
         line.insert(min(max(index, 0), len(line)), job)
         dealt = iter(line)
-        return replace(self, jobs=tuple(next(dealt) if each.state in LINE else each for each in self.jobs))
+        return replace(self, jobs=tuple(next(dealt) if each.state in QUEUED_STATES else each for each in self.jobs))
 
-    def clear(self, *, failed: bool = False) -> "Jobs":
-        """Take out what is done or cancelled, and with `failed` what failed."""
-        ended = {State.DONE, State.CANCELLED} | ({State.FAILED} if failed else set())
+    def clear(self, *, failed: bool = False) -> "JobList":
+        """Remove jobs that are done or cancelled, and with `failed` those that failed."""
+        ended = {JobState.DONE, JobState.CANCELLED} | ({JobState.FAILED} if failed else set())
         kept = tuple(job for job in self.jobs if job.state not in ended)
         return replace(self, jobs=kept)
 
-    def lifted(self) -> "Jobs":
-        """Let the line go on, and what waits to be tried again be tried at once."""
-        jobs = tuple(replace(job, retry_at_s=None) if job.state is State.WAITING else job for job in self.jobs)
+    def release_hold(self) -> "JobList":
+        """Release the held queue and make all pending retries due at once."""
+        jobs = tuple(replace(job, retry_at_s=None) if job.state is JobState.WAITING else job for job in self.jobs)
         return replace(self, jobs=jobs, hold=None)
 
-    def recovered(
-        self, lives: Callable[[ProcessId], bool], last: Callable[[int], Figures | None] = lambda _id: None
-    ) -> "Jobs":
-        """Take the jobs back whose process is gone; `last` tells how far they were."""
+    def recover_abandoned(
+        self, lives: Callable[[ProcessId], bool], last: Callable[[int], JobProgress | None] = lambda _id: None
+    ) -> "JobList":
+        """Release the jobs whose process is gone; `last` returns their last known progress."""
 
         def taken_back(job: Job) -> Job:
-            if job.state is not State.RUNNING or (job.owner is not None and lives(job.owner)):
+            if job.state is not JobState.RUNNING or (job.owner is not None and lives(job.owner)):
                 return job
-            return job.measured(last(job.id)).released()
+            return job.with_progress(last(job.id)).without_owner()
 
         return replace(self, jobs=tuple(map(taken_back, self.jobs)))
 
-    def claimed(self, owner: ProcessId, kinds: Collection[str], *, at_once: int, now_s: float) -> "Jobs":
-        """Give `owner` the first jobs that are due, as long as fewer than `at_once` run, whoever runs them."""
+    def claim_due(self, owner: ProcessId, kinds: Collection[str], *, at_once: int, now_s: float) -> "JobList":
+        """Assign due jobs to `owner` until `at_once` jobs run, counting those of all processes."""
         if self.hold is not None:
             return self
-        free = at_once - sum(job.state is State.RUNNING for job in self.jobs)
+        free = at_once - sum(job.state is JobState.RUNNING for job in self.jobs)
         jobs = list(self.jobs)
         for index, job in enumerate(jobs):
-            if free > 0 and job.kind in kinds and job.due(now_s):
-                jobs[index] = replace(job, state=State.RUNNING, owner=owner, retry_at_s=None, failure=None)
+            if free > 0 and job.kind in kinds and job.is_due(now_s):
+                jobs[index] = replace(job, state=JobState.RUNNING, owner=owner, retry_at_s=None, failure=None)
                 free -= 1
         return replace(self, jobs=tuple(jobs))
 
-    def ended(self, job_id: int, outcome: Outcome, figures: Figures | None, *, moved: bool, now_s: float) -> "Jobs":
-        """Take in what came of a running job; `moved` says that it got further than it was before.
+    def record_outcome(
+        self, job_id: int, outcome: Outcome, figures: JobProgress | None, *, moved: bool, now_s: float
+    ) -> "JobList":
+        """Record the outcome of a running job; `moved` is True if it made progress in this run.
 
-        What was asked of it meanwhile counts more than how it failed. Nothing happens when nobody knows it any more.
+        A request made meanwhile takes precedence over a failure. Nothing happens if the job was removed.
         """
-        job = next((each for each in self.jobs if each.id == job_id and each.state is State.RUNNING), None)
+        job = next((each for each in self.jobs if each.id == job_id and each.state is JobState.RUNNING), None)
         if job is None:
             return self
-        job = job.measured(figures)
-        if isinstance(outcome, Done):
-            job = replace(job.released(), state=State.DONE, result=outcome.result, ended_s=now_s, tries=0, failure=None)
+        job = job.with_progress(figures)
+        if isinstance(outcome, JobDone):
+            job = replace(
+                job.without_owner(), state=JobState.DONE, result=outcome.result, ended_s=now_s, tries=0, failure=None
+            )
             return self._with(job if job.bytes is None else replace(job, done_bytes=job.bytes))
-        if isinstance(outcome, Stopped) or job.wish is not Wish.RUN:
-            return self._with(job.released())
-        if outcome.holds:
-            return replace(self._with(replace(job.released(), failure=outcome)), hold=outcome)
+        if isinstance(outcome, JobStopped) or job.wish is not RequestedState.RUN:
+            return self._with(job.without_owner())
+        if outcome.holds_queue:
+            return replace(self._with(replace(job.without_owner(), failure=outcome)), hold=outcome)
         if outcome.temporary:
             tries = 1 if moved else job.tries + 1
             pause_s = max(_FIRST_PAUSE_S * 2 ** min(tries - 1, 16), (outcome.until_s or now_s) - now_s)
-            pause_s = min(pause_s, _LONGEST_PAUSE_S)  # before its time, a refusal that is kept costs no request
-            job = replace(job.released(), failure=outcome, tries=tries, retry_at_s=now_s + pause_s)
+            # A retry before `until_s` sends no request: the stored refusal answers it.
+            pause_s = min(pause_s, _LONGEST_PAUSE_S)
+            job = replace(job.without_owner(), failure=outcome, tries=tries, retry_at_s=now_s + pause_s)
             return self._with(job)
-        return self._with(replace(job.released(), state=State.FAILED, failure=outcome, ended_s=now_s))
+        return self._with(replace(job.without_owner(), state=JobState.FAILED, failure=outcome, ended_s=now_s))
 
-    def discarded(self, job_id: int, failure: Failure | None) -> "Jobs":
-        """Note that what arrived of a cancelled job is removed, or why it could not be."""
-        job = replace(self.find(job_id), wish=Wish.CANCEL, failure=failure)
+    def record_discarded(self, job_id: int, failure: JobFailure | None) -> "JobList":
+        """Record that the data of a cancelled job was deleted, or the failure to delete it."""
+        job = replace(self.find(job_id), wish=RequestedState.CANCEL, failure=failure)
         return self._with(job if failure else replace(job, done_bytes=None))
 
-    def left_by(self, owner: ProcessId) -> "Jobs":
-        """Take all jobs back that `owner` runs: it stops."""
-        jobs = tuple(job.released() if job.state is State.RUNNING and job.owner == owner else job for job in self.jobs)
+    def release_owned_by(self, owner: ProcessId) -> "JobList":
+        """Release all jobs that `owner` runs, because that process stops."""
+        jobs = tuple(
+            job.without_owner() if job.state is JobState.RUNNING and job.owner == owner else job for job in self.jobs
+        )
         return replace(self, jobs=jobs)
 
-    def _with(self, job: Job) -> "Jobs":
+    def _with(self, job: Job) -> "JobList":
         return replace(self, jobs=tuple(job if each.id == job.id else each for each in self.jobs))

@@ -1,24 +1,72 @@
-"""The journal beside an unfinished file: what it should become, and which of its bytes are there.
+"""The journal beside an unfinished download: the file's identity and the byte ranges that are there.
 
-The first line is JSON. Each further line is one stretch that grew from `begin`: up to `written` the bytes were handed
-to the system, up to `synced` they were on the disk. A line is overwritten in place as its stretch grows. It has a fixed
-width and a checksum, so one that was torn counts as nothing. The bytes are always written before the line says so:
-killing the program therefore loses none, and after a power cut (another boot) what was synced counts.
+The first line is JSON. Each further line is a stretch that grew from `begin`: the bytes up to `written` were handed to
+the system, those up to `synced` were flushed to disk. A line is overwritten in place as its stretch grows. It has a
+fixed width and a checksum, so a torn line is ignored. Data is always written before its line: a killed program
+therefore loses nothing, and after a power cut (another boot) the bytes up to `synced` count.
 """
 
 import json
 import os
 import sys
 import zlib
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
-from launcher.base.files import replace
-from launcher.fetch.ranges import Span, merged
+from launcher.base.files import replace_file
+
+# Byte ranges: the present and the missing parts of a file.
+
+
+class Span(NamedTuple):
+    """The bytes from `begin` up to `end`, exclusive."""
+
+    begin: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """The number of bytes."""
+        return self.end - self.begin
+
+
+def merge_spans(spans: Iterable[Span]) -> list[Span]:
+    """Return the same bytes in as few spans as possible, sorted, none of them empty, touching or overlapping."""
+    joined: list[Span] = []
+    for span in sorted(spans):
+        if span.end <= span.begin:
+            continue
+        if joined and span.begin <= joined[-1].end:
+            joined[-1] = Span(joined[-1].begin, max(joined[-1].end, span.end))
+        else:
+            joined.append(span)
+    return joined
+
+
+def clip_spans(spans: Iterable[Span], size: int) -> list[Span]:
+    """Return the parts of the spans within the first `size` bytes, merged."""
+    return merge_spans(Span(max(begin, 0), min(end, size)) for begin, end in spans)
+
+
+def find_gaps(spans: Iterable[Span], size: int) -> list[Span]:
+    """Return the missing parts of the first `size` bytes, in order."""
+    missing, position = [], 0
+    for span in [*clip_spans(spans, size), Span(size, size)]:
+        if span.begin > position:
+            missing.append(Span(position, span.begin))
+        position = span.end
+    return missing
+
+
+def count_bytes(spans: Iterable[Span]) -> int:
+    """Return the number of bytes in all spans; each byte counts once."""
+    return sum(span.length for span in merge_spans(spans))
+
 
 _FORMAT = 1
 _WIDTH = 69
@@ -26,8 +74,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """What a download should become: its address without query; its size, hash and ETag as far as they are known."""
+class DownloadIdentity:
+    """The identity of a download: its URL without query, and size, hash and ETag as far as they are known."""
 
     url: str
     bytes: int | None = None
@@ -37,7 +85,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Bytes from `begin`: there up to `written`, on the disk for certain up to `synced`."""
+    """A contiguous range from `begin`: written up to `written`, flushed to disk up to `synced`."""
 
     begin: int
     written: int
@@ -45,50 +93,50 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What a journal says, of which after another boot only what was synced is believed."""
+class JournalRecord:
+    """The content of a journal. After another boot only the bytes that were flushed to disk count."""
 
-    identity: Identity
+    identity: DownloadIdentity
     stretches: list[Stretch]
 
     @property
     def finished(self) -> list[Span]:
-        """The bytes that are there."""
-        return merged(Span(each.begin, each.written) for each in self.stretches)
+        """The byte ranges that are there."""
+        return merge_spans(Span(each.begin, each.written) for each in self.stretches)
 
 
-def line(stretch: Stretch) -> bytes:
+def format_line(stretch: Stretch) -> bytes:
     """Return a stretch as a line of `_WIDTH` bytes."""
     text = b"%19d %19d %19d" % (stretch.begin, stretch.written, stretch.synced)
     return b"%s %08x\n" % (text, zlib.crc32(text))
 
 
-def offset(head: bytes, index: int) -> int:
-    """Return where in the file the line with that index begins."""
+def line_offset(head: bytes, index: int) -> int:
+    """Return the offset of a line in the file, by its index."""
     return len(head) + index * _WIDTH
 
 
-def head(identity: Identity) -> bytes:
+def format_head(identity: DownloadIdentity) -> bytes:
     """Return the first line."""
-    return json.dumps({"format": _FORMAT, "boot": boot(), **asdict(identity)}).encode() + b"\n"
+    return json.dumps({"format": _FORMAT, "boot": boot_id(), **asdict(identity)}).encode() + b"\n"
 
 
-def create(path: Path, identity: Identity, stretches: list[Stretch]) -> bytes:
-    """Write a journal in place of the one that is there, and return its first line. Raises OSError.
+def create_journal(path: Path, identity: DownloadIdentity, stretches: list[Stretch]) -> bytes:
+    """Write a journal, replacing an existing one, and return its first line. Raises OSError.
 
-    The draft has one name, so that being killed over it leaves nothing that the next run would not take.
+    The draft has a fixed name, so that one left by a killed process is reused by the next run.
     """
-    first, draft = head(identity), _draft(path)
+    first, draft = format_head(identity), _draft(path)
     with draft.open("wb") as file:
-        file.write(first + b"".join(map(line, stretches)))
+        file.write(first + b"".join(map(format_line, stretches)))
         file.flush()
         os.fsync(file.fileno())
-    replace(draft, path)
+    replace_file(draft, path)
     return first
 
 
-def remove(path: Path) -> None:
-    """Delete a journal, and what is left of an unfinished one. Raises OSError."""
+def remove_journal(path: Path) -> None:
+    """Delete a journal and its unfinished draft. Raises OSError."""
     path.unlink(missing_ok=True)
     _draft(path).unlink(missing_ok=True)
 
@@ -97,24 +145,24 @@ def _draft(path: Path) -> Path:
     return path.with_name(f"{path.name}.new")
 
 
-def read(path: Path) -> Record | None:
-    """Return what the journal says, None when there is none or it makes no sense."""
+def read_journal(path: Path) -> JournalRecord | None:
+    """Return the content of a journal, None if there is none or it is invalid."""
     try:
         first, _, rest = path.read_bytes().partition(b"\n")
         told = json.loads(first)
     except (OSError, ValueError, RecursionError):
         return None
-    identity = _identity(told)
+    identity = _parse_identity(told)
     if identity is None:
         return None
-    lines = (_stretch(rest[at : at + _WIDTH]) for at in range(0, len(rest), _WIDTH))
+    lines = (_parse_stretch(rest[at : at + _WIDTH]) for at in range(0, len(rest), _WIDTH))
     stretches = [each for each in lines if each]
-    if told.get("boot") != boot():
+    if told.get("boot") != boot_id():
         stretches = [Stretch(each.begin, each.synced, each.synced) for each in stretches]
-    return Record(identity, stretches)
+    return JournalRecord(identity, stretches)
 
 
-def _identity(told: Any) -> Identity | None:  # noqa: ANN401 -- what the file holds
+def _parse_identity(told: Any) -> DownloadIdentity | None:  # noqa: ANN401 -- what the file holds
     match told:
         case {
             "format": 1,
@@ -123,11 +171,11 @@ def _identity(told: Any) -> Identity | None:  # noqa: ANN401 -- what the file ho
             "sha256": str() | None as sha256,
             "etag": str() | None as etag,
         }:
-            return Identity(url, size, sha256, etag)
+            return DownloadIdentity(url, size, sha256, etag)
     return None
 
 
-def _stretch(text: bytes) -> Stretch | None:
+def _parse_stretch(text: bytes) -> Stretch | None:
     body, _, check = text.rstrip(b"\n").rpartition(b" ")
     with suppress(ValueError):
         if len(text) == _WIDTH and int(check, 16) == zlib.crc32(body):
@@ -137,9 +185,10 @@ def _stretch(text: bytes) -> Stretch | None:
     return None
 
 
-def boot() -> str:
-    """Return what tells this run of the system from the one before it."""
+def boot_id() -> str:
+    """Return an identifier of the current boot."""
     if sys.platform == "linux":
         with suppress(OSError):
             return _BOOT_ID.read_text("ascii").strip()
-    return f"{psutil.boot_time() / 60:.0f}"  # it drifts with the clock; another value costs only what was not synced
+    # It drifts with the clock; a wrong value costs only the bytes that were not flushed.
+    return f"{psutil.boot_time() / 60:.0f}"

@@ -1,34 +1,40 @@
-"""Names for files that come from elsewhere: whatever a server says, they stay inside the folder that is meant."""
+"""Safe local names for files that a server names: they stay inside the intended folder."""
 
 import re
 from pathlib import Path, PurePosixPath
 
 from launcher.base.errors import BadOption
+from launcher.base.messages import message
 
 _FORBIDDEN = re.compile(r'[<>:"/\\|?*\0-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]')
-"""What Windows forbids in a name, control characters, and those that turn the order of writing around."""
+"""Characters that Windows forbids in a name, control characters, and those that change the writing direction."""
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)", re.IGNORECASE)
-"""Names of devices, with whatever ending (https://learn.microsoft.com/windows/win32/fileio/naming-a-file)."""
+"""Device names, with any extension (https://learn.microsoft.com/windows/win32/fileio/naming-a-file)."""
 _MOST_BYTES = 220
-"""Of the 255 that file systems take in a name: the rest is left for what is written beside a file that arrives."""
+"""Limit for a name, of the 255 bytes that file systems allow: the rest is for the suffixes of unfinished files."""
 
 
 def local_name(name: str) -> str:
-    """Return one part of a path as every system takes it, the same on each of them.
+    """Return one path component as a name that is valid, and the same, on every system.
 
-    What cannot stand in a name becomes "_". Raises BadOption for a name that means a folder, or is too long.
+    Invalid characters become "_". Raises BadOption for a name that means a folder, or is too long.
     """
     if name in ("", ".", ".."):
-        raise BadOption(f"{name!r} is no name for a file.", "Take a file with an ordinary name.")
+        raise BadOption(
+            message("{name!r} is no name for a file.", name=name), message("Take a file with an ordinary name.")
+        )
     if len(name.encode("utf-8", "replace")) > _MOST_BYTES:
-        raise BadOption(f"The name {name[:40]}… is too long for a file system.", "Take a file with a shorter name.")
+        raise BadOption(
+            message("The name {name}… is too long for a file system.", name=name[:40]),
+            message("Take a file with a shorter name."),
+        )
     clean = _FORBIDDEN.sub("_", name.encode("utf-8", "replace").decode())
     clean = re.sub(r"[. ]+$", lambda end: "_" * len(end[0]), clean)
     return f"_{clean}" if _RESERVED.fullmatch(clean.split(".")[0].rstrip(" ")) else clean
 
 
 def is_local_name(name: str) -> bool:
-    """Return whether every system takes one part of a path as it is."""
+    """Return True if one path component is valid unchanged on every system."""
     try:
         return local_name(name) == name
     except BadOption:
@@ -36,8 +42,8 @@ def is_local_name(name: str) -> bool:
 
 
 def local_path(folder: Path, name: str) -> Path:
-    """Return where below `folder` a file lies that a server calls `name`, with / between the parts of its path.
+    """Return the path below `folder` for a file that a server calls `name`, with / between its components.
 
-    Raises BadOption when a part cannot be used: see `local_name`.
+    Raises BadOption if a component cannot be used: see `local_name`.
     """
     return folder.joinpath(*map(local_name, PurePosixPath("/", name).parts[1:] or [""]))

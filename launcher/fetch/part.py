@@ -1,32 +1,38 @@
-"""The unfinished file of a download: written by several threads, read back by the one that hashes it."""
+"""The unfinished file of a download: several threads write it, another one reads it back to hash it."""
 
 import errno
 import hashlib
 import logging
 import os
+import shutil
+import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
+from launcher.base.errors import DiskFull, DownloadBroken, DownloadBusy, FileInTheWay, LauncherError, TargetUnusable
+from launcher.base.files import replace_file
+from launcher.base.messages import message
 from launcher.fetch import journal
-from launcher.fetch.journal import Identity, Stretch
-from launcher.fetch.ranges import Span, clipped, gaps, merged, n_bytes
+from launcher.fetch.journal import DownloadIdentity, Span, Stretch, clip_spans, count_bytes, find_gaps, merge_spans
 
 _log = logging.getLogger(__name__)
 _HASH_BLOCK = 2**20
-UNKNOWN = 2**62
-"""The end of a file whose size nobody has told yet."""
+UNKNOWN_END = 2**62
+"""Stands for the end of a file of unknown size."""
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A stretch of the file that one connection fills: from `begin`, by now up to `position`, in the end up to `end`.
+    """A range of the file that one connection fills, from `begin` to `end`; the bytes up to `position` are written.
 
-    `line` is its line in the journal, `synced` how far it is on the disk for certain, `asked` the end that a server
-    was asked for. It is guarded by the part's lock.
+    `line` is the index of its line in the journal, `synced` the position that is flushed to disk, `asked` the end of
+    the range requested from the server. The lock of the part guards it.
     """
 
     begin: int
@@ -39,33 +45,33 @@ class Segment:
 
 
 def part_path(target: Path) -> Path:
-    """Return where the unfinished file lies."""
+    """Return the path of the unfinished file."""
     return target.with_name(f"{target.name}.part")
 
 
 def journal_path(target: Path) -> Path:
-    """Return where its journal lies."""
+    """Return the path of the journal."""
     return target.with_name(f"{target.name}.part.journal")
 
 
-def unfinished(target: Path) -> int | None:
-    """Return how many bytes of an unfinished download wait, or None when there is none."""
-    record = journal.read(journal_path(target))
+def count_unfinished_bytes(target: Path) -> int | None:
+    """Return the number of bytes of an unfinished download, or None if there is none."""
+    record = journal.read_journal(journal_path(target))
     try:
         size = part_path(target).stat().st_size
     except OSError:
         return None
-    return n_bytes(clipped(record.finished, size)) if record else None
+    return count_bytes(clip_spans(record.finished, size)) if record else None
 
 
-class Part:
-    """The file and its journal, open. All methods may be called from any thread; after `close` nothing is written.
+class PartialFile:
+    """An open unfinished file and its journal. All methods are thread-safe; after `close` nothing is written.
 
-    What the journal of an earlier run says is taken over if `same` says that it meant the same file.
-    Methods that write raise OSError.
+    Data of an earlier run is kept if `same` returns True for the identity in its journal. Methods that write raise
+    OSError.
     """
 
-    def __init__(self, target: Path, identity: Identity, same: Callable[[Identity], bool]) -> None:
+    def __init__(self, target: Path, identity: DownloadIdentity, same: Callable[[DownloadIdentity], bool]) -> None:
         self.path = part_path(target)
         self._journal_path = journal_path(target)
         self._changed = threading.Condition()
@@ -74,19 +80,19 @@ class Part:
         self._closed = False
         self._promised = identity
         self.generation = 0
-        record = journal.read(self._journal_path)
+        record = journal.read_journal(self._journal_path)
         there: list[Stretch] = []
         if record is not None and self.path.is_file() and same(record.identity):
             known = record.identity
             size = identity.bytes if identity.bytes is not None else known.bytes
-            identity = Identity(identity.url, size, identity.sha256, known.etag)
-            end = min(self.path.stat().st_size, UNKNOWN if size is None else size)
+            identity = DownloadIdentity(identity.url, size, identity.sha256, known.etag)
+            end = min(self.path.stat().st_size, UNKNOWN_END if size is None else size)
             there = [
                 Stretch(each.begin, min(each.written, end), min(each.synced, end))
                 for each in record.stretches
                 if each.begin < min(each.written, end)
             ]
-        elif record is not None and (lost := unfinished(target)):
+        elif record is not None and (lost := count_unfinished_bytes(target)):
             _log.warning("%s: %s bytes that waited belong to another file, and are given up.", target.name, f"{lost:,}")
         self.identity = identity
         self.received_bytes = 0
@@ -106,7 +112,7 @@ class Part:
 
     def _write_journal(self) -> None:
         stretches = [Stretch(each.begin, each.position, each.synced) for each in self._segments]
-        self._head = journal.create(self._journal_path, self.identity, stretches)
+        self._head = journal.create_journal(self._journal_path, self.identity, stretches)
         self._journal = FileIO(self._journal_path, "r+")
 
     @property
@@ -116,39 +122,40 @@ class Part:
 
     @property
     def done_bytes(self) -> int:
-        """How many of its bytes are there. Waits for no lock, which is held while the journal is written."""
+        """The number of bytes that are written. Takes no lock, because the lock is held while the journal is
+        written."""
         return self._done()
 
     @property
     def complete(self) -> bool:
-        """Whether all are there."""
+        """True if the whole file is written."""
         return self.size is not None and self.done_bytes == self.size
 
-    def gaps(self) -> list[Span]:
-        """Return what is neither there nor being fetched."""
+    def find_gaps(self) -> list[Span]:
+        """Return the ranges that are neither written nor being fetched."""
         with self._changed:
             return self._gaps()
 
-    def running(self) -> list[Span]:
-        """Return what is still to come on the connections that there are."""
+    def open_spans(self) -> list[Span]:
+        """Return the ranges that the open connections have yet to fetch."""
         with self._changed:
             return [Span(each.position, each.end) for each in self._segments if not each.idle]
 
-    def identify(self, *, size: int, etag: str | None) -> None:
-        """Note what a server told of the file: it belongs to the bytes that follow. Its size is from now on fixed."""
+    def set_identity(self, *, size: int, etag: str | None) -> None:
+        """Record the size and ETag that a server reported; from now on the size is fixed."""
         with self._changed:
             known = self.identity
             if self._closed or (known.bytes, known.etag) == (size, etag):
                 return
-            self.identity = Identity(known.url, size, known.sha256, etag)
+            self.identity = DownloadIdentity(known.url, size, known.sha256, etag)
             for segment in self._segments:
                 segment.end = min(segment.end, size)
             self._journal.close()
             self._write_journal()
             self._changed.notify_all()
 
-    def claim(self, span: Span) -> Segment:
-        """Return a segment for the bytes of `span`, which go on from a finished one where there is one."""
+    def claim_segment(self, span: Span) -> Segment:
+        """Return a segment for the bytes of `span`; it extends a finished segment that ends where the span begins."""
         with self._changed:
             for each in self._segments:
                 if each.idle and each.position == span.begin > each.begin:
@@ -160,21 +167,21 @@ class Part:
             self._note(segment)
             return segment
 
-    def release(self, segment: Segment) -> None:
-        """Let go of a segment whose connection has ended; what is missing of it becomes a gap."""
+    def release_segment(self, segment: Segment) -> None:
+        """Mark a segment as idle when its connection has ended; the missing rest becomes a gap."""
         with self._changed:
             segment.idle = True
             self._changed.notify_all()
 
-    def shorten(self, span: Span) -> None:
-        """Take `span` from the running segment that would reach into it; it becomes a gap."""
+    def cut_segment(self, span: Span) -> None:
+        """End the running segment that reaches into `span` at its beginning; `span` becomes a gap."""
         with self._changed:
             for each in self._segments:
                 if not each.idle and each.position < span.begin < each.end:
                     each.end = span.begin
 
-    def rejoin(self) -> None:
-        """Let running segments go on into the gaps behind them, as far as their servers were asked for that."""
+    def extend_into_gaps(self) -> None:
+        """Extend running segments into the gaps behind them, up to the range that was requested from their servers."""
         with self._changed:
             behind = {gap.begin: gap.end for gap in self._gaps()}
             for each in self._segments:
@@ -182,7 +189,8 @@ class Part:
                     each.end = max(each.end, min(behind.get(each.end, 0), each.asked))
 
     def write(self, segment: Segment, data: memoryview) -> bool:
-        """Write what follows in a segment, no further than its end, and note it. Return False when nobody wants it."""
+        """Append data to a segment, up to its end, and update the journal. Returns False if the segment needs no
+        more."""
         with self._changed:
             if self._closed or segment.idle:
                 return False
@@ -200,9 +208,9 @@ class Part:
             return segment.position < segment.end
 
     def sync(self) -> None:
-        """Bring what is written to the disk, and note that. It takes long; nobody waits for it meanwhile.
+        """Flush written data to disk and record that in the journal. Takes long, but blocks no other method.
 
-        What failed once fails again: the system tells only once that it could not write, and forgets the data.
+        After one failure every call fails: the system reports a write error only once and discards the data.
         """
         with self._syncing:
             if self._sync_failed is not None:
@@ -226,8 +234,8 @@ class Part:
                         segment.synced = max(segment.synced, min(position, segment.position))
                         self._note(segment)
 
-    def start_anew(self) -> None:
-        """Forget all bytes: the file is another one now."""
+    def discard_data(self) -> None:
+        """Discard all data, because the file on the server has changed."""
         with self._changed:
             for segment in self._segments:
                 segment.idle = True
@@ -241,9 +249,10 @@ class Part:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close both files; threads that come late write nothing any more."""
+        """Close both files; late threads write nothing any more."""
         with self._changed:
-            if self._sync_failed is not None and not self._closed:  # the rest may be lost: it is not to be resumed
+            # Data after the last successful flush may be lost, so a later run must not resume from it.
+            if self._sync_failed is not None and not self._closed:
                 for segment in self._segments:
                     segment.position = segment.synced
                     self._note(segment)
@@ -253,31 +262,31 @@ class Part:
             self._changed.notify_all()
 
     def remove(self) -> None:
-        """Delete both files, closed before: nothing has arrived."""
+        """Delete both files, already closed, because nothing has arrived."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
         with suppress(OSError):
-            journal.remove(self._journal_path)
+            journal.remove_journal(self._journal_path)
 
     def _gaps(self) -> list[Span]:
         taken = [Span(each.begin, each.position if each.idle else each.end) for each in self._segments]
-        return gaps(taken, UNKNOWN if self.size is None else self.size)
+        return find_gaps(taken, UNKNOWN_END if self.size is None else self.size)
 
     def _done(self) -> int:
-        return n_bytes([Span(each.begin, each.position) for each in tuple(self._segments)])
+        return count_bytes([Span(each.begin, each.position) for each in tuple(self._segments)])
 
     def _note(self, segment: Segment) -> None:
-        self._journal.seek(journal.offset(self._head, segment.line))
-        self._journal.write(journal.line(Stretch(segment.begin, segment.position, segment.synced)))
+        self._journal.seek(journal.line_offset(self._head, segment.line))
+        self._journal.write(journal.format_line(Stretch(segment.begin, segment.position, segment.synced)))
 
     def _prefix(self) -> int:
-        spans = merged(Span(each.begin, each.position) for each in self._segments)
+        spans = merge_spans(Span(each.begin, each.position) for each in self._segments)
         return spans[0].end if spans and spans[0].begin == 0 else 0
 
-    def wait_beyond(self, position: int, generation: int) -> int | None:
-        """Wait until more than the first `position` bytes are there, or all, and return how many.
+    def wait_for_data(self, position: int, generation: int) -> int | None:
+        """Wait until more than the first `position` bytes are written, or all, and return how many.
 
-        None when the file was closed, or started anew since it was in that generation.
+        Returns None if the file was closed, or if all data was discarded since `generation`.
         """
         with self._changed:
             while not self._closed and generation == self.generation:
@@ -287,19 +296,19 @@ class Part:
         return None
 
 
-class Follower:
-    """Hashes the file while it grows: it reads back what is there from the beginning on, from the page cache."""
+class FileHasher:
+    """Hashes the file while it grows, by reading the written data back from the page cache."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: PartialFile) -> None:
         self._part = part
         self._generation = part.generation
         self.hashed_bytes = 0
 
     def run(self) -> str:
-        """Return the SHA-256 once the file is complete, "" when it was closed or started anew. Raises OSError."""
+        """Return the SHA-256 once the file is complete, "" if it was closed or its data discarded. Raises OSError."""
         part, digest, view = self._part, hashlib.sha256(), memoryview(bytearray(_HASH_BLOCK))
         with FileIO(part.path) as file:
-            while (end := part.wait_beyond(self.hashed_bytes, self._generation)) is not None:
+            while (end := part.wait_for_data(self.hashed_bytes, self._generation)) is not None:
                 while self.hashed_bytes < end and (n := file.readinto(view[: end - self.hashed_bytes])):
                     digest.update(view[:n])
                     self.hashed_bytes += n
@@ -308,3 +317,133 @@ class Follower:
                 if self.hashed_bytes < end and self._generation == part.generation:
                     raise OSError(errno.EIO, "It is shorter than what was written to it")
         return ""
+
+
+# The files of a transfer: exclusive access, free space, and the move to the final name.
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def lock_target(target: Path) -> Iterator[None]:
+    """Hold the lock of `target`, so that no other transfer or process downloads to it. Raises DownloadBusy."""
+    path = target.with_name(f"{target.name}.part.lock")
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise DownloadBusy(
+            message("{name} is being downloaded already, perhaps by another window or terminal.", name=target.name),
+            message("Wait until it is finished, or end it there."),
+        ) from error
+    except OSError as error:
+        raise write_error(error, target) from error
+    try:
+        yield
+    finally:
+        if sys.platform != "win32":
+            # While the lock is held: a process that waits for it notices and creates another.
+            path.unlink(missing_ok=True)
+        lock.release()
+        if sys.platform == "win32":
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the free bytes on a folder's disk."""
+    return shutil.disk_usage(folder).free
+
+
+def disk_full_error(folder: Path, *, needed: int, free: int, reserve: int) -> DiskFull:
+    """Return the error for a disk without room for `needed` more bytes besides the `reserve` that stays free."""
+    kept = f", and {_format_size(reserve)} stay free for the system" if reserve else ""
+    missing = f"{_format_size(needed)} are still needed{kept}; " if needed else ""
+    return DiskFull(
+        message(
+            "There is no room in {folder}: {missing}{size} are free.",
+            folder=folder,
+            missing=missing,
+            size=_format_size(free),
+        ),
+        message("Make room, or choose another folder. Nothing is lost: the same command goes on where it stopped."),
+        folder=str(folder),
+        needed_bytes=needed,
+        free_bytes=free,
+        reserve_bytes=reserve,
+    )
+
+
+def write_error(error: OSError, target: Path, needed: int = 0) -> LauncherError:
+    """Return the error for an OSError while writing a file."""
+    folder = target.parent
+    if error.errno in _FULL:
+        free = 0
+        with suppress(OSError):
+            free = free_bytes(folder)
+        if error.errno != errno.ENOSPC and free > needed:
+            return DiskFull(
+                message(
+                    "The system lets no more be written to {folder}: {strerror}.",
+                    folder=folder,
+                    strerror=error.strerror,
+                ),
+                message("A quota may be used up. Nothing is lost: the same command goes on where it stopped."),
+                folder=str(folder),
+                needed_bytes=needed,
+            )
+        return disk_full_error(folder, needed=needed, free=free, reserve=0)
+    return TargetUnusable(
+        message(
+            "{name} cannot be written to {folder}: {strerror}.",
+            name=target.name,
+            folder=folder,
+            strerror=error.strerror or error,
+        ),
+        message("Choose another folder."),
+    )
+
+
+def keep_as_bad(target: Path, reason: str, **facts: object) -> DownloadBroken:
+    """Rename the unfinished file to .bad, write the reason to a .txt beside it, and return the error. Replaces an older
+    .bad.
+    """
+    bad = target.with_name(f"{target.name}.bad")
+    replace_file(part_path(target), bad)
+    journal.remove_journal(journal_path(target))
+    with suppress(OSError):
+        bad.with_name(f"{bad.name}.txt").write_text(f"{reason}\n", "utf-8")
+    return DownloadBroken(
+        reason,
+        message("It is kept as {name} and never used. Try again: the download begins anew.", name=bad.name),
+        path=str(bad),
+        **facts,
+    )
+
+
+def move_to_target(target: Path) -> None:
+    """Rename the finished file, which is flushed to disk, to its final name, and make that survive a power cut.
+
+    Raises FileInTheWay if the name was taken meanwhile, and OSError.
+    """
+    if os.path.lexists(target):
+        raise FileInTheWay(
+            message("{target} was not there when the download began, and now is.", target=target),
+            message("Move or rename it, and try again: what has arrived is kept."),
+            path=str(target),
+        )
+    replace_file(part_path(target), target)
+    journal.remove_journal(journal_path(target))
+    if sys.platform != "win32":  # on Windows the file system does it
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _format_size(n_bytes: int) -> str:
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if n_bytes >= unit:
+            return f"{n_bytes / unit:.1f} {name}"
+    return f"{n_bytes} bytes"

@@ -1,53 +1,847 @@
-"""One file from a server to the disk: resumable, verified, cancellable, as fast as the line or the disk."""
+"""The download of one file: resumable, verified, cancellable, limited only by the network or the disk."""
 
 import asyncio
+import math
 import os
+import random
+import re
+import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from stat import S_ISREG
 
-from launcher.base.errors import FileInTheWay
-from launcher.base.net import host_of
+from launcher.base.errors import DownloadBroken, FileInTheWay, LauncherError, Refused, Unreachable, Untrusted
+from launcher.base.http import ResponseHead, error_for_status
+from launcher.base.http_stream import RangeStream
+from launcher.base.messages import join_messages, message
+from launcher.base.net import host_name, strip_secrets
+from launcher.base.threads import run_in_thread, wait_to_end
 from launcher.fetch import journal
-from launcher.fetch.digest import sha256_of
-from launcher.fetch.part import journal_path, part_path, unfinished
-from launcher.fetch.transfer_files import claimed, writing_failed
-from launcher.fetch.transfer_run import TICK_S, Transfer
-from launcher.fetch.transfer_types import Fetched, Phase, Progress, Source, TransferSettings
+from launcher.fetch.digest import hash_file
+from launcher.fetch.journal import DownloadIdentity, Span
+from launcher.fetch.part import (
+    UNKNOWN_END,
+    FileHasher,
+    PartialFile,
+    Segment,
+    count_unfinished_bytes,
+    disk_full_error,
+    free_bytes,
+    journal_path,
+    keep_as_bad,
+    lock_target,
+    move_to_target,
+    part_path,
+    write_error,
+)
 
-__all__ = ["Fetched", "Phase", "Progress", "Source", "TransferSettings", "discard", "fetch", "unfinished"]
+# Input and result of a transfer.
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadSource:
+    """A file on a server and what is known of it. `token` is sent only to the server of `url`; `name` is for
+    messages."""
+
+    url: str
+    bytes: int | None = None
+    sha256: str | None = None
+    token: str | None = None
+    name: str = ""
+
+
+class TransferPhase(Enum):
+    """The phase of a transfer."""
+
+    CONNECTING = "connecting"
+    RECEIVING = "receiving"
+    WAITING = "waiting"
+    """Waiting before a retry; the note gives the reason."""
+    VERIFYING = "verifying"
+
+
+@dataclass(frozen=True, slots=True)
+class TransferProgress:
+    """The progress of a transfer; unknown values are None.
+
+    `done_bytes` counts the bytes of the file that are there, including `resumed_bytes` from earlier runs; in the
+    verifying phase it counts the verified bytes.
+    """
+
+    phase: TransferPhase
+    done_bytes: int
+    bytes: int | None
+    resumed_bytes: int
+    bytes_per_second: float | None = None
+    seconds_left: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadedFile:
+    """A finished file. `received_bytes` came over the network in this run, `resumed_bytes` were there from before."""
+
+    path: Path
+    bytes: int
+    sha256: str
+    seconds: float
+    resumed_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSettings:
+    """Settings of a transfer. Times are in seconds.
+
+    `connections` is the maximum number of connections (one is used unless more are faster and `least_parallel_bytes`
+    are missing), `bytes_per_second` limits the rate, `stall_s` is the longest silence of a server, `attempts` the
+    number of tries in a row that may bring nothing. `backoff_s` is the first pause between tries and `longest_pause_s`
+    the longest, unless a server asks for more, up to `longest_asked_pause_s`. `reserve_bytes` stay free on the disk.
+    `settle_s` is how long a number of connections is measured before more are tried, `sync_s` the interval at which
+    data is flushed to disk: a power cut loses no more than that.
+    """
+
+    connections: int = 8
+    bytes_per_second: int | None = None
+    stall_s: float = 30.0
+    attempts: int = 10
+    backoff_s: float = 1.0
+    longest_pause_s: float = 60.0
+    longest_asked_pause_s: float = 600.0
+    reserve_bytes: int = 2**28
+    settle_s: float = 0.5
+    sync_s: float = 1.0
+    least_parallel_bytes: int = 2**26
+
+
+# Speed: the rate limit, pauses before retries, and the number of connections.
+
+
+class TokenBucket:
+    """A token bucket shared by several threads: at most `bytes_per_second`, with a burst of a quarter second after a
+    pause.
+    """
+
+    def __init__(self, bytes_per_second: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._rate = bytes_per_second
+        self._now = now
+        self._lock = threading.Lock()
+        self._free_from_s = now()
+
+    def take(self, n_bytes: int) -> float:
+        """Account for received bytes; return for how many seconds to receive nothing."""
+        with self._lock:
+            now = self._now()
+            self._free_from_s = max(self._free_from_s, now - 0.25) + n_bytes / self._rate
+            return max(0.0, self._free_from_s - now)
+
+
+def backoff_s(failures: int, first_s: float, longest_s: float, chance: Callable[[], float] = random.random) -> float:
+    """Return the pause in seconds after that many failures in a row: doubled each time, then reduced at random by up to
+    half.
+
+    The jitter spreads the retries of clients that a server has dropped together ("equal jitter" in Exponential Backoff
+    And Jitter, AWS Architecture Blog, 2015).
+    """
+    return min(longest_s, first_s * 2.0 ** min(failures - 1, 60)) * (0.5 + chance() / 2)
+
+
+def pause_s(failures: int, asked_s: float | None, settings: TransferSettings) -> float:
+    """Return the pause in seconds after that many failures in a row; a server may ask for more, up to a limit."""
+    seconds = backoff_s(failures, settings.backoff_s, settings.longest_pause_s)
+    return seconds if asked_s is None else max(seconds, min(asked_s, settings.longest_asked_pause_s))
+
+
+def waiting_note(error: LauncherError, seconds: float) -> str:
+    """Return the text to show while waiting for a retry."""
+    whole = max(1, math.ceil(seconds))
+    duration = f"{whole} s" if whole < 120 else f"{round(whole / 60)} minutes"
+    again = message("The next try is in {duration}.", duration=duration)
+    return join_messages(error.title, again)
+
+
+class SpeedMeter:
+    """Bytes per second over the last seconds, from samples of the byte count."""
+
+    def __init__(self, window_s: float = 5.0) -> None:
+        self._window_s = window_s
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def sample(self, now_s: float, done_bytes: int) -> float | None:
+        """Add a sample and return the speed in bytes per second, None until the samples span a quarter second."""
+        samples = self._samples
+        if samples and done_bytes < samples[-1][1]:
+            samples.clear()
+        samples.append((now_s, done_bytes))
+        while len(samples) > 2 and samples[1][0] <= now_s - self._window_s:
+            samples.popleft()
+        began_s, began = samples[0]
+        seconds = now_s - began_s
+        return (done_bytes - began) / seconds if seconds >= 0.25 else None
+
+
+_MIN_SPEEDUP = 1.2
+"""Doubling the connections must raise the speed by a fifth, or else the server or the line is at its limit."""
+_FAST_STREAM = 250e6
+"""Bytes per second (2 Gbit/s) above which connections are not doubled: more threads would only cost CPU time."""
+
+
+class ConnectionGrowth:
+    """The number of connections: starts at one and doubles as long as that raises the speed."""
+
+    def __init__(self, most: int, settle_s: float) -> None:
+        self.wanted = 1
+        self._most = most
+        self._settle_s = settle_s
+        self._began: tuple[float, int] | None = None
+        self._speed_before = 0.0
+
+    def stop(self, at: int) -> None:
+        """Limit the connections to `at` from now on, at least one."""
+        self.wanted = self._most = max(1, at)
+
+    def observe(self, now_s: float, received_bytes: int, *, settled: bool) -> None:
+        """Record the bytes received so far; `settled` once all wanted connections have received something."""
+        if self.wanted >= self._most:
+            return
+        if self._began is None:
+            self._began = (now_s, received_bytes) if settled else None
+        elif (seconds := now_s - self._began[0]) >= self._settle_s:
+            speed = (received_bytes - self._began[1]) / seconds
+            self._began = None
+            if speed < _MIN_SPEEDUP * self._speed_before or speed > _FAST_STREAM * self.wanted:
+                self._most = self.wanted
+            else:
+                self._speed_before = speed
+                self.wanted = min(2 * self.wanted, self._most)
+
+
+# The meaning of a server's answer to a range request: continue, retry, start over, or give up.
+
+_CONTENT_RANGE = re.compile(r"bytes (?:(?P<first>\d{1,19})-(?P<last>\d{1,19})|\*)/(?P<size>\d{1,19}|\*)")
+_TEMPORARY_STATUSES = (408, 423, 425, 429)
+_DENIED_STATUSES = (401, 403, 404, 410)
+
+
+class NextStep(Enum):
+    """The next step after a connection that did not deliver the requested data."""
+
+    AGAIN = "again"
+    """Try again later; the data stays."""
+    ANEW = "anew"
+    """The data belongs to another version of the file: start from the first byte."""
+    WITHOUT_CONDITION = "without condition"
+    """The ETag differs, but size and hash are known: continue without If-Range, the hash decides."""
+    UNSURE = "unsure"
+    """Neither length nor ETag shows that the answer is of this file: retry, and after a second time use ALONE."""
+    ALONE = "alone"
+    """The server does not support ranges: use one connection, from the first byte."""
+    NEVER = "never"
+    WRONG = "wrong"
+    """The data that arrived is not the file."""
+
+
+class ConnectionTrouble(Exception):
+    """A connection ended before its range was complete. Holds the error to show if retries fail, and the next step."""
+
+    def __init__(self, error: LauncherError, then: NextStep = NextStep.AGAIN, *, wait_s: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.then = then
+        self.wait_s = wait_s
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedAnswer:
+    """An accepted answer: the body begins at the requested offset. `ranges`: the server supports ranges."""
+
+    size: int
+    etag: str | None
+    ranges: bool
+
+
+def check_answer(
+    answer: ResponseHead, begin: int, known: DownloadIdentity, *, host: str, asked_host: str, name: str
+) -> AcceptedAnswer:
+    """Check the answer to a request for the bytes from `begin`. Raises Trouble if it does not deliver them.
+
+    RFC 9110: 14 (ranges), 13.1.5 (If-Range).
+    """
+    headers = answer.headers
+    etag = headers.get("etag")
+    told = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))
+    if answer.status == 206:
+        if not told or not told["first"] or not begin == int(told["first"]) <= int(told["last"]):
+            odd = Refused(
+                message("{host} sent another part of {name} than it was asked for.", host=host, name=name),
+                _TRY_ELSEWHERE,
+            )
+            raise ConnectionTrouble(odd, NextStep.ALONE)
+        size = _size(told["size"], known.bytes)
+        if size is None:
+            raise ConnectionTrouble(
+                Refused(message("{host} does not say how large {name} is.", host=host, name=name), _TRY_ELSEWHERE),
+                NextStep.ALONE,
+            )
+        if size != known.bytes:
+            _check_page(headers.get("content-type", ""), host, name)
+        _check_size(size, known, host, name, begin)
+        if begin and known.etag and etag and etag != known.etag and known.sha256 is None:
+            raise ConnectionTrouble(
+                Refused(
+                    message("{name} was changed on {host} while it was fetched.", name=name, host=host),
+                    message("Try again."),
+                ),
+                NextStep.ANEW,
+            )
+        return AcceptedAnswer(size, etag, ranges=True)
+    if answer.status == 200:
+        announced = None if "transfer-encoding" in headers else _size(headers.get("content-length", ""), None)
+        if announced is None or announced != known.bytes:
+            _check_page(headers.get("content-type", ""), host, name)
+        size = known.bytes if announced is None else announced
+        if size is None:
+            raise ConnectionTrouble(
+                Refused(message("{host} does not say how large {name} is.", host=host, name=name), _TRY_ELSEWHERE),
+                NextStep.NEVER,
+            )
+        if begin and etag and known.etag and etag != known.etag:
+            same_by_hash = known.sha256 is not None and known.bytes == size
+            changed = Refused(
+                message("{name} was changed on {host} while it was fetched.", name=name, host=host),
+                message("Try again."),
+            )
+            raise ConnectionTrouble(changed, NextStep.WITHOUT_CONDITION if same_by_hash else NextStep.ANEW)
+        _check_size(size, known, host, name, begin)
+        if begin:
+            unsure = announced is None and (etag is None or etag != known.etag)
+            whole = Refused(message("{host} cannot send a part of {name}.", host=host, name=name), _TRY_ELSEWHERE)
+            raise ConnectionTrouble(whole, NextStep.UNSURE if unsure else NextStep.ALONE)
+        return AcceptedAnswer(size, etag, ranges=False)
+    if answer.status == 416:
+        size = _size(told["size"] if told else "", known.bytes)
+        if size == 0 and known.bytes in (None, 0):
+            return AcceptedAnswer(0, etag, ranges=True)
+        shrunk = Refused(
+            message("{host} refuses to send {name} from byte {begin:,} on.", host=host, name=name, begin=begin),
+            _TRY_ELSEWHERE,
+            status=416,
+        )
+        raise ConnectionTrouble(shrunk, NextStep.ANEW if begin else NextStep.NEVER)
+    raise _status_trouble(answer, host, asked_host)
+
+
+_TRY_ELSEWHERE = message("Try again later, or get it from another server.")
+
+
+def _size(text: str, otherwise: int | None) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 20 else otherwise
+
+
+def _check_page(content_type: str, host: str, name: str) -> None:
+    page = content_type.partition(";")[0].strip().lower() in ("text/html", "application/xhtml+xml")
+    if page and not name.lower().endswith((".html", ".htm")):
+        raise ConnectionTrouble(
+            Refused(
+                message("{host} sent a web page in place of {name}.", host=host, name=name),
+                message(
+                    "A hotel's or company's network may want you to log in: open any page in a browser, then try again."
+                ),
+            ),
+            NextStep.NEVER,
+        )
+
+
+def _check_size(size: int, known: DownloadIdentity, host: str, name: str, begin: int) -> None:
+    if known.bytes is not None and size != known.bytes:
+        other = Refused(
+            message(
+                "{host} has another {name}: {size:,} bytes in place of {bytes:,}.",
+                host=host,
+                name=name,
+                size=size,
+                bytes=known.bytes,
+            ),
+            message("It was replaced there, or the catalogue is out of date."),
+            expected_bytes=known.bytes,
+            bytes=size,
+        )
+        raise ConnectionTrouble(other, NextStep.ANEW if begin and known.sha256 is None else NextStep.NEVER)
+    if size > UNKNOWN_END:
+        raise ConnectionTrouble(
+            Refused(
+                message("{host} says that {name} has {size:,} bytes.", host=host, name=name, size=size), _TRY_ELSEWHERE
+            ),
+            NextStep.NEVER,
+        )
+
+
+def _status_trouble(answer: ResponseHead, host: str, asked_host: str) -> ConnectionTrouble:
+    status = answer.status
+    error = error_for_status(f"https://{host}", answer)
+    if status >= 500 or status in _TEMPORARY_STATUSES:
+        return ConnectionTrouble(error, wait_s=error.wait_s)
+    if (
+        status in _DENIED_STATUSES and host != asked_host
+    ):  # a signed link that has expired: the next request gets a new one
+        return ConnectionTrouble(error)
+    return ConnectionTrouble(error, NextStep.NEVER)
+
+
+# One connection of a transfer: a thread that requests a range, checks the answer and writes the data.
+
+_BUFFER = 2**20
+_SMALL_BUFFER = 2**14
+"""A smaller buffer for a limited rate, so that the rate is even."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRequest:
+    """The parameters of a range request; `with_range` and `with_condition` control `Range` and `If-Range`."""
+
+    url: str
+    token: str | None
+    name: str
+    host: str
+    silence_s: float
+    with_range: bool
+    with_condition: bool
+
+
+class ConnectionWorker:
+    """A connection that fills a segment. The result of `ended` is its Trouble, or None if the segment is complete.
+
+    An error of the disk, an OSError, is the future's exception.
+    """
+
+    def __init__(self, part: PartialFile, segment: Segment, ask: RangeRequest, bucket: TokenBucket | None) -> None:
+        self.segment = segment
+        self.accepted: AcceptedAnswer | None = None
+        self.received_bytes = 0
+        self.mixed = False
+        self._part = part
+        self._ask = ask
+        self._bucket = bucket
+        self._stopped = threading.Event()
+        self._stream = RangeStream(ask.url, token=ask.token, silence_s=ask.silence_s)
+        self.ended = run_in_thread(self._run, "receive")
+
+    def abort(self) -> None:
+        """End the connection without waiting for it; nothing of it is written any more."""
+        self._stopped.set()
+        self._part.release_segment(self.segment)
+        self._stream.abort()
+
+    def _run(self) -> ConnectionTrouble | None:
+        try:
+            self._receive()
+        except ConnectionTrouble as trouble:
+            return trouble
+        except LauncherError as error:
+            passing = isinstance(error, Unreachable) and not isinstance(error, Untrusted)
+            return ConnectionTrouble(error, NextStep.AGAIN if passing else NextStep.NEVER)
+        finally:
+            self._stream.close()
+            self._part.release_segment(self.segment)
+        return None
+
+    def _receive(self) -> None:
+        part, segment, ask = self._part, self.segment, self._ask
+        begin, known = segment.position, part.identity
+        etag = known.etag if begin and ask.with_condition and (known.etag or "").startswith('"') else None
+        end = segment.end if segment.end < UNKNOWN_END and known.bytes is not None else None
+        answer = self._stream.open(begin if ask.with_range else None, end, if_range=etag)
+        told = check_answer(answer, begin, known, host=self._stream.host, asked_host=ask.host, name=ask.name)
+        self.mixed = begin > 0 and told.etag != known.etag
+        part.set_identity(size=told.size, etag=told.etag)
+        self.accepted = told
+        view = memoryview(bytearray(_BUFFER if self._bucket is None else _SMALL_BUFFER))
+        wanted = segment.position < segment.end
+        while wanted:
+            n_bytes = self._stream.readinto(view)
+            if not n_bytes:
+                raise ConnectionTrouble(
+                    Unreachable(
+                        message(
+                            "{host} broke off after {done_bytes:,} of {size:,} bytes.",
+                            host=self._stream.host,
+                            done_bytes=part.done_bytes,
+                            size=told.size,
+                        ),
+                        message("Try again: what has arrived is kept."),
+                    )
+                )
+            wanted = part.write(segment, view[:n_bytes])
+            self.received_bytes += n_bytes
+            if self._bucket is not None:
+                self._stopped.wait(self._bucket.take(n_bytes))
+        if known.sha256 is None and segment.position == told.size and self._stream.readinto(view[:1]):
+            raise ConnectionTrouble(
+                DownloadBroken(
+                    message(
+                        "{host} sends more than the {size:,} bytes of {name}.",
+                        host=self._stream.host,
+                        size=told.size,
+                        name=ask.name,
+                    )
+                ),
+                NextStep.WRONG,
+            )
+
+
+# A running transfer: manages connections, retries and free disk space, verifies, and reports progress.
+
+TICK_S = 0.1
+_ROOM_S = 1.0
+_NEW_STARTS = 3
+_SMALLEST_CHUNK, _LARGEST_CHUNK = 2**25, 2**28
+_GOOD_CONNECTION_BYTES = 2**20
+"""A connection that delivered this many bytes before it broke off is replaced at once while others go on."""
+
+
+class Transfer:
+    """One run of one transfer; its target is locked and does not exist yet."""
+
+    def __init__(
+        self,
+        source: DownloadSource,
+        target: Path,
+        settings: TransferSettings,
+        on_progress: Callable[[TransferProgress], None],
+        pause: Callable[[float], Awaitable[object]],
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._settings = settings
+        self._on_progress = on_progress
+        self._pause_for = pause
+        self._began_s = time.monotonic()
+        self._name = source.name or target.name
+        self._bucket = TokenBucket(settings.bytes_per_second) if settings.bytes_per_second else None
+        self._growth = ConnectionGrowth(settings.connections, settings.settle_s)
+        self._speed = SpeedMeter()
+        self._phase = TransferPhase.CONNECTING
+        self._told_s = self._room_s = 0.0
+        self._workers: list[ConnectionWorker] = []
+        self._hashers: list[asyncio.Future[str]] = []
+        self._with_range = self._with_condition = True
+        self._mixed = self._unsure = False
+        self._failures = self._new_starts = 0
+        self._received_before = 0
+
+    async def run(self) -> DownloadedFile:
+        """Fetch the missing data, verify the file, and rename it to its final name."""
+        source = self._source
+        sha256 = source.sha256.lower() if source.sha256 else None
+        identity = DownloadIdentity(strip_secrets(source.url), source.bytes, sha256)
+        opening = run_in_thread(lambda: PartialFile(self._target, identity, self._same), "disk")
+        try:
+            self._part = await wait_to_end(opening)
+            return await self._fetched(sha256)
+        finally:
+            if opening.exception() is None:
+                await self._leave(opening.result())
+
+    async def _fetched(self, sha256: str | None) -> DownloadedFile:
+        part, ended = self._part, threading.Event()
+        try:
+            self._check_room()
+            self._follow()
+            threading.Thread(target=self._sync_now_and_then, args=(ended,), name="sync", daemon=True).start()
+            while True:
+                await self._receive()
+                received = await self._verify()
+                if sha256 in (None, received):
+                    break
+                wrong = self._wrong_because(received)
+                if not self._mixed:
+                    part.close()
+                    raise keep_as_bad(self._target, wrong, sha256=received, expected_sha256=sha256)
+                self._mixed = False
+                self._start_anew(ConnectionTrouble(DownloadBroken(wrong, message("Try again.")), NextStep.ANEW))
+            part.close()
+            await wait_to_end(run_in_thread(lambda: move_to_target(self._target), "disk"))
+            size = part.size or 0
+            self._tell(TransferPhase.VERIFYING, size, size, part.resumed_bytes, force=True)
+            seconds = time.monotonic() - self._began_s
+            return DownloadedFile(self._target, size, received, seconds, part.resumed_bytes, part.received_bytes)
+        except OSError as error:
+            needed = (part.size or 0) - part.done_bytes
+            raise write_error(error, self._target, needed) from error
+        finally:
+            ended.set()
+
+    async def _leave(self, part: PartialFile) -> None:
+        """Stop all threads, and delete the unfinished file if nothing has arrived."""
+        for worker in self._workers:
+            worker.abort()
+        part.close()
+        if not part.done_bytes and part.size != 0:
+            if self._hashers:  # Windows cannot delete an open file
+                await asyncio.wait(self._hashers)
+            part.remove()
+
+    async def _receive(self) -> None:
+        """Fetch the missing data with as many connections as pay off."""
+        trouble: ConnectionTrouble | None = None
+        while not self._part.complete:
+            if trouble is not None and not self._workers:
+                await self._wait_after(trouble)
+                trouble = None
+            self._start_workers()
+            await asyncio.wait([each.ended for each in self._workers], timeout=TICK_S, return_when="FIRST_COMPLETED")
+            self._tick()
+            for worker in [each for each in self._workers if each.ended.done()]:
+                if worker not in self._workers:  # the end of another worker has ended all
+                    continue
+                self._workers.remove(worker)
+                self._mixed |= worker.mixed
+                trouble = self._ended(worker, worker.ended.result())
+        for worker in self._workers:
+            worker.abort()
+        self._workers.clear()
+
+    def _start_workers(self) -> None:
+        source, settings = self._source, self._settings
+        ask = RangeRequest(
+            source.url,
+            source.token,
+            self._name,
+            host_name(source.url),
+            settings.stall_s,
+            self._with_range,
+            self._with_condition,
+        )
+        wanted = 1 if self._part.size is None else self._growth.wanted
+        while len(self._workers) < wanted and (span := self._next_span(wanted)) is not None:
+            self._workers.append(ConnectionWorker(self._part, self._part.claim_segment(span), ask, self._bucket))
+
+    def _next_span(self, wanted: int) -> Span | None:
+        """Return the range for another connection: the first gap, or a part of what the others have yet to fetch.
+
+        Several connections all fetch near the front of the missing data, so that hashing can follow while the data is
+        still in the page cache.
+        """
+        gaps = self._part.find_gaps()
+        if wanted == 1:
+            return gaps[0] if gaps else None
+        running = self._part.open_spans()
+        missing = sum(span.length for span in (*gaps, *running))
+        chunk = min(max(missing // (2 * wanted), _SMALLEST_CHUNK), _LARGEST_CHUNK)
+        if not gaps:
+            longest = max(running, key=lambda span: span.length, default=None)
+            if longest is None or longest.length < _SMALLEST_CHUNK:
+                return None
+            cut = longest.begin + min(chunk, longest.length // 2)
+            gaps = [Span(cut, longest.end)]
+            self._part.cut_segment(gaps[0])
+        return Span(gaps[0].begin, min(gaps[0].end, gaps[0].begin + chunk))
+
+    def _ended(self, worker: ConnectionWorker, trouble: ConnectionTrouble | None) -> ConnectionTrouble | None:
+        """Decide the next step after a connection has ended; return the trouble to report if all connections end so."""
+        unsure_before, self._unsure = (
+            self._unsure,
+            bool(trouble and trouble.then is NextStep.UNSURE and not self._workers),
+        )
+        if trouble is None:
+            return None
+        if trouble.then is NextStep.ANEW:
+            self._start_anew(trouble)
+            return None
+        if trouble.then is NextStep.WRONG:
+            self._part.close()
+            raise keep_as_bad(self._target, trouble.error.title)
+        if trouble.then is NextStep.WITHOUT_CONDITION and self._with_condition:
+            self._with_condition = False
+            return None
+        if self._workers:  # the other connections go on
+            if worker.received_bytes < _GOOD_CONNECTION_BYTES or trouble.then is not NextStep.AGAIN:
+                self._growth.stop(len(self._workers))
+                self._part.extend_into_gaps()
+        elif self._with_range and (trouble.then is NextStep.ALONE or (self._unsure and unsure_before)):
+            self._with_range = False
+            self._growth.stop(1)
+            self._start_anew(trouble)
+            return None
+        elif trouble.then in (NextStep.NEVER, NextStep.WITHOUT_CONDITION):
+            raise self._told(trouble.error)
+        elif self._part.done_bytes and not (self._with_range and self._resumable(self._part.identity.etag)):
+            self._start_anew(trouble)
+        return trouble
+
+    def _start_anew(self, trouble: ConnectionTrouble) -> None:
+        self._new_starts += 1
+        if self._new_starts > _NEW_STARTS:
+            raise trouble.error
+        for worker in self._workers:
+            worker.abort()
+        self._workers.clear()
+        self._part.discard_data()
+        self._follow()
+
+    def _follow(self) -> None:
+        self._follower = FileHasher(self._part)
+        self._hashers.append(run_in_thread(self._follower.run, "hash"))
+
+    async def _verify(self) -> str:
+        """Flush the file to disk and return its hash."""
+        part, follower, hashed = self._part, self._follower, self._hashers[-1]
+        synced = run_in_thread(part.sync, "disk")
+        while not (synced.done() and hashed.done()):
+            self._tell(TransferPhase.VERIFYING, follower.hashed_bytes, part.size, part.resumed_bytes)
+            await asyncio.wait([each for each in (synced, hashed) if not each.done()], timeout=TICK_S)
+        synced.result()
+        return hashed.result()
+
+    def _wrong_because(self, sha256: str) -> str:
+        host = host_name(self._source.url)
+        return message(
+            "What {host} sent as {name} is not that file: its SHA-256 is {sha256}, in place of {sha256_2}.",
+            host=host,
+            name=self._name,
+            sha256=sha256,
+            sha256_2=self._source.sha256,
+        )
+
+    def _sync_now_and_then(self, ended: threading.Event) -> None:
+        with suppress(OSError):  # the next write or the last sync raises the same error
+            while not ended.wait(self._settings.sync_s):
+                self._part.sync()
+
+    async def _wait_after(self, trouble: ConnectionTrouble) -> None:
+        """Wait before a retry, longer each time. Raises the error after the last attempt."""
+        settings, part = self._settings, self._part
+        if part.received_bytes > self._received_before:
+            self._failures = 0
+        self._received_before = part.received_bytes
+        self._failures += 1
+        if self._failures >= settings.attempts:
+            raise self._told(trouble.error)
+        seconds = pause_s(self._failures, trouble.wait_s, settings)
+        note = waiting_note(trouble.error, seconds)
+        self._tell(TransferPhase.WAITING, part.done_bytes, part.size, part.resumed_bytes, note=note, force=True)
+        await self._pause_for(seconds)
+
+    def _told(self, error: LauncherError) -> LauncherError:
+        """Return the error with a hint about the data that is kept."""
+        part = self._part
+        if part.done_bytes:
+            kept = (
+                message(
+                    "The {done_bytes:,} of {size:,} bytes that have arrived are kept: the same command goes on from"
+                    " there.",
+                    done_bytes=part.done_bytes,
+                    size=part.size,
+                )
+                if part.size
+                else message(
+                    "The {done_bytes:,} bytes that have arrived are kept: the same command goes on from there.",
+                    done_bytes=part.done_bytes,
+                )
+            )
+            error.hint = join_messages(error.hint, kept)
+        return error
+
+    def _tick(self) -> None:
+        part, workers, now_s = self._part, self._workers, time.monotonic()
+        done = part.done_bytes
+        if now_s - self._room_s > _ROOM_S:
+            self._check_room()
+        accepted = [each.accepted for each in workers if each.accepted is not None]
+        large = (part.size or 0) - done > self._settings.least_parallel_bytes
+        if (
+            large
+            and self._bucket is None
+            and accepted
+            and all(each.ranges and self._resumable(each.etag) for each in accepted)
+        ):
+            busy = sum(each.received_bytes > 0 for each in workers)
+            self._growth.observe(now_s, part.received_bytes, settled=busy >= self._growth.wanted)
+        self._tell(
+            TransferPhase.RECEIVING if accepted else TransferPhase.CONNECTING, done, part.size, part.resumed_bytes
+        )
+
+    def _resumable(self, etag: str | None) -> bool:
+        """Return True if separately fetched parts can be proved to be of one file; a weak ETag does not prove it."""
+        return self._source.sha256 is not None or (etag or "").startswith('"')
+
+    def _check_room(self) -> None:
+        """Raise DiskFull if there is no room for the missing bytes besides the reserve."""
+        self._room_s = time.monotonic()
+        part, reserve, folder = self._part, self._settings.reserve_bytes, self._target.parent
+        needed, free = max((part.size or 0) - part.done_bytes, 0), free_bytes(folder)
+        if needed and free < needed + reserve:
+            raise disk_full_error(folder, needed=needed, free=free, reserve=reserve)
+
+    def _same(self, known: DownloadIdentity) -> bool:
+        """Return True if the data of an earlier run belongs to this file."""
+        source = self._source
+        if source.bytes is not None and known.bytes not in (None, source.bytes):
+            return False
+        if source.sha256 and known.sha256:
+            return source.sha256.lower() == known.sha256  # the same content, from whichever mirror
+        return known.url == strip_secrets(source.url) and self._resumable(known.etag)
+
+    def _tell(
+        self, phase: TransferPhase, done: int, size: int | None, resumed: int, *, note: str = "", force: bool = False
+    ) -> None:
+        now_s = time.monotonic()
+        if not force and now_s - self._told_s < TICK_S * 0.9:
+            return
+        if phase is not self._phase:
+            self._phase, self._speed = phase, SpeedMeter()
+        self._told_s = now_s
+        speed = self._speed.sample(now_s, done)
+        left = (size - done) / speed if speed and size is not None else None
+        self._on_progress(TransferProgress(phase, done, size, resumed, speed, left, note))
+
+
+__all__ = [
+    "DownloadSource",
+    "DownloadedFile",
+    "TransferPhase",
+    "TransferProgress",
+    "TransferSettings",
+    "count_unfinished_bytes",
+    "discard_download",
+    "download_file",
+]
 
 
 class _ListenerFailed(Exception):
-    """What `on_progress` raised, which must not be taken for an error of the disk."""
+    """Wraps an OSError that `on_progress` raised, so that it is not taken for a disk error."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
         self.error = error
 
 
-async def fetch(
-    source: Source,
+async def download_file(
+    source: DownloadSource,
     target: Path,
     *,
-    settings: TransferSettings = TransferSettings(),  # noqa: B008 -- frozen
-    on_progress: Callable[[Progress], None] | None = None,
+    settings: TransferSettings = TransferSettings(),
+    on_progress: Callable[[TransferProgress], None] | None = None,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
-) -> Fetched:
-    """Fetch `source` to `target`, verify it by size and SHA-256, and return what was done.
+) -> DownloadedFile:
+    """Download `source` to `target`, verify it by size and SHA-256, and return the result.
 
-    Cancelling pauses: what has arrived stays beside the target (.part, and a journal), and the next fetch of the same
-    file goes on from there. `on_progress` is called on the loop, 10 times a second at most; `pause` waits before
-    another try. A target that is there already is returned when it is this file; nothing of the user's is overwritten.
+    Cancelling pauses: the data stays beside the target (.part and a journal), and the next download of the same file
+    resumes. `on_progress` is called on the loop, 10 times a second at most; `pause` waits before a retry. An existing
+    target is returned if it is this file; files of the user are never overwritten.
 
-    Raises Unreachable, Untrusted, Refused or RateLimited when the server does not give the file; DownloadBroken when it
-    gave another one (kept as .bad); DiskFull; DownloadBusy when another process fetches to the same place; FileInTheWay
-    when another file has the target's name; TargetUnusable when nothing can be written there; BadOption for what is no
-    web address or a proxy that cannot be used.
+    Raises Unreachable, Untrusted, Refused or RateLimited if the server does not deliver the file; DownloadBroken if it
+    delivered another one (kept as .bad); DiskFull; DownloadBusy if another process downloads to the same path;
+    FileInTheWay if another file has the target's name; TargetUnusable if the target cannot be written; BadOption for an
+    invalid URL or an unusable proxy.
     """
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: TransferProgress) -> None:
         try:
             if on_progress is not None:
                 on_progress(progress)
@@ -56,27 +850,29 @@ async def fetch(
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with claimed(target):
+        with lock_target(target):
             if await asyncio.to_thread(os.path.lexists, target):
-                return await _found(source, target, tell)
+                return await _check_existing(source, target, tell)
             return await Transfer(source, target, settings, tell, pause).run()
     except _ListenerFailed as failed:
         raise failed.error from None
     except OSError as error:
-        needed = max((source.bytes or 0) - (unfinished(target) or 0), 0)
-        raise writing_failed(error, target, needed) from error
+        needed = max((source.bytes or 0) - (count_unfinished_bytes(target) or 0), 0)
+        raise write_error(error, target, needed) from error
 
 
-def discard(target: Path) -> None:
-    """Delete what waits of a download that is given up. Raises DownloadBusy while it goes on."""
+def discard_download(target: Path) -> None:
+    """Delete the data of an unfinished download. Raises DownloadBusy while it is running."""
     if target.parent.is_dir():
-        with claimed(target):
+        with lock_target(target):
             part_path(target).unlink(missing_ok=True)
-            journal.remove(journal_path(target))
+            journal.remove_journal(journal_path(target))
 
 
-async def _found(source: Source, target: Path, on_progress: Callable[[Progress], None]) -> Fetched:
-    """Return the file that is there already, if it is the one that is wanted."""
+async def _check_existing(
+    source: DownloadSource, target: Path, on_progress: Callable[[TransferProgress], None]
+) -> DownloadedFile:
+    """Return the existing target if it is the wanted file."""
     began_s = told_s = time.monotonic()
     status = await asyncio.to_thread(target.stat)
     size = status.st_size
@@ -87,17 +883,22 @@ async def _found(source: Source, target: Path, on_progress: Callable[[Progress],
             if (now_s := time.monotonic()) - told_s >= TICK_S:
                 told_s = now_s
                 speed = done / (now_s - began_s)
-                on_progress(Progress(Phase.VERIFYING, done, size, 0, speed, (size - done) / speed))
+                on_progress(TransferProgress(TransferPhase.VERIFYING, done, size, 0, speed, (size - done) / speed))
 
-        sha256 = await sha256_of(target, tell)
+        sha256 = await hash_file(target, tell)
         if source.sha256 is None or sha256 == source.sha256.lower():
             part_path(target).unlink(missing_ok=True)
-            journal.remove(journal_path(target))
-            on_progress(Progress(Phase.VERIFYING, size, size, 0))
-            return Fetched(target, size, sha256, time.monotonic() - began_s, 0, 0)
+            journal.remove_journal(journal_path(target))
+            on_progress(TransferProgress(TransferPhase.VERIFYING, size, size, 0))
+            return DownloadedFile(target, size, sha256, time.monotonic() - began_s, 0, 0)
     raise FileInTheWay(
-        f"{target} is there already, and is not {source.name or target.name} as {host_of(source.url)} should have it.",
-        "Move or rename it, or choose another folder.",
+        message(
+            "{target} is there already, and is not {name} as {url} should have it.",
+            target=target,
+            name=source.name or target.name,
+            url=host_name(source.url),
+        ),
+        message("Move or rename it, or choose another folder."),
         path=str(target),
         bytes=size,
         expected_bytes=source.bytes,
