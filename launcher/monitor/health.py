@@ -1,21 +1,638 @@
-"""The health of one server while it runs: all detectors, each with its hysteresis, fed by one look at a time."""
+"""Health detectors of a running server, and the class that runs them all, each with its hysteresis."""
 
-from launcher.monitor.health_drafts import AcceptanceLow, DraftsInertNow, RequestsWait
-from launcher.monitor.health_event import Code, Finding, HealthEvent, Latch, Moment, Setup
-from launcher.monitor.health_gpu import GpuUnused, Throttling, VramPressure
-from launcher.monitor.health_speed import SpeedBook, SpeedFalling
-from launcher.monitor.health_spill import Spill
+from collections import deque
+from dataclasses import dataclass
+from math import floor, log2
+from statistics import median
+
+from launcher.base.messages import join_messages, message, plural_message
+from launcher.engine.diagnosis.actions import Action, ActionKind
+from launcher.machine.gpu import GpuProcess
+from launcher.monitor.health_event import Code, Finding, FinishedReply, HealthEvent, Latch, Level, Moment, ServerSetup
+
+# Drafts that are not made or rarely accepted, and requests that wait.
+
+_WINDOW_DRAFTS, _WINDOW_REPLIES = 600, 4
+_USUAL_WINDOWS = 3
+_COLLAPSED, _RECOVERED = 0.55, 0.75
+_FLOOR, _NEVER_GOOD = 0.10, 0.50
+"""Limits of a low acceptance: absolute if none is published for the model, else as a share of the lowest published."""
+_INERT_REPLIES, _INERT_TOKENS = 3, 200
+_LEAST_TOKENS = 32
+
+
+class AcceptanceLow:
+    """Detects a draft acceptance that collapsed, or that is far below the published values for the model.
+
+    Acceptance depends on content far more than on chance: published results for one model are between 0.5 and 0.95. So
+    it takes hundreds of drafts over several replies, and a drop to about half.
+    """
+
+    def __init__(self, setup: ServerSetup) -> None:
+        self._setup = setup
+        self._window: deque[tuple[int, int]] = deque()
+        self._windows: list[float] = []
+
+    def check(self, moment: Moment) -> Finding | bool | None:
+        """See Detector."""
+        if not self._setup.draft:
+            return None
+        drafts = [(each.drafted, each.accepted or 0) for each in moment.finished if each.drafted]
+        self._window.extend(drafts)
+        drafted = sum(each for each, _ in self._window)
+        if not drafts or drafted < _WINDOW_DRAFTS or len(self._window) < _WINDOW_REPLIES:
+            return None
+        while len(self._window) > _WINDOW_REPLIES and drafted - self._window[0][0] >= _WINDOW_DRAFTS:
+            drafted -= self._window.popleft()[0]
+        rate = sum(each for _, each in self._window) / drafted
+        if len(self._windows) < _USUAL_WINDOWS:
+            self._windows.append(rate)
+            self._window.clear()
+        usual = median(self._windows) if len(self._windows) == _USUAL_WINDOWS else None
+        return self._judge(rate, drafted, usual)
+
+    def _judge(self, rate: float, drafted: int, usual: float | None) -> Finding | bool | None:
+        published = self._setup.usual_acceptance
+        lowest = _NEVER_GOOD * published if published is not None else _FLOOR
+        fallen = usual is not None and rate < _COLLAPSED * usual
+        if not fallen and rate >= lowest:
+            return False if usual is None or rate > _RECOVERED * usual else None
+        evidence: dict[str, float | str] = {"acceptance_percent": 100 * rate, "draft_n": float(drafted)}
+        if fallen and usual is not None:
+            evidence["usual_acceptance_percent"] = 100 * usual
+            against = message("{usual:.0f} % were usual here", usual=100 * usual)
+        elif published is not None:
+            evidence["published_acceptance_percent"] = 100 * published
+            against = message("the lowest published for this model is {published:.0f} %", published=100 * published)
+        else:
+            against = message("drafting then costs more than it gains")
+        return Finding(
+            Code.ACCEPTANCE_LOW,
+            message(
+                "Only {rate:.0f} % of the last {drafted} drafted tokens were accepted; {against}.",
+                rate=100 * rate,
+                drafted=drafted,
+                against=against,
+            ),
+            evidence,
+            _shorten_draft(self._setup.draft),
+        )
+
+
+def _shorten_draft(draft: int) -> Action:
+    if draft > 1:
+        return Action(
+            ActionKind.SHORTER_DRAFT,
+            message("Draft {draft} instead of {draft_2}", draft=draft - 1, draft_2=draft),
+            {"draft": draft - 1},
+        )
+    return Action(ActionKind.DRAFT_OFF, message("Switch MTP off"))
+
+
+class DraftsInert:
+    """Detects replies without a single draft although MTP is on, and the first request after the start had some.
+
+    One reply may legitimately have none (an image, the end of the context), so it takes several, and enough tokens.
+    """
+
+    def __init__(self, setup: ServerSetup) -> None:
+        self._setup = setup
+        self._replies = 0
+        self._tokens = 0
+
+    def check(self, moment: Moment) -> Finding | bool | None:
+        """See Detector."""
+        if not self._setup.draft:
+            return None
+        for reply in moment.finished:
+            if reply.drafted:
+                self._replies = self._tokens = 0
+                return False
+            if reply.drafted is not None and reply.predicted_n >= _LEAST_TOKENS:
+                self._replies += 1
+                self._tokens += reply.predicted_n
+        if self._replies < _INERT_REPLIES or self._tokens < _INERT_TOKENS:
+            return None
+        return Finding(
+            Code.DRAFTS_INERT,
+            message(
+                "MTP is on, but the last {replies} replies ({tokens} tokens) came without a single draft.",
+                replies=self._replies,
+                tokens=self._tokens,
+            ),
+            {"replies": float(self._replies), "predicted_n": float(self._tokens), "draft_n": 0.0},
+            Action(ActionKind.RESTART, message("Restart the server")),
+        )
+
+
+class RequestsWait:
+    """Detects requests that wait because all slots are busy."""
+
+    def __init__(self, setup: ServerSetup) -> None:
+        self._slots = setup.slots
+
+    def check(self, moment: Moment) -> Finding | bool | None:
+        """See Detector."""
+        if moment.waiting is None:
+            return None
+        if not moment.waiting:
+            return False
+        slots = min(self._slots + moment.waiting, 2 * self._slots)
+        return Finding(
+            Code.REQUESTS_WAIT,
+            message(
+                "{requests}: {busy}. More slots answer them at once; they share the context, and each stream is"
+                " slower.",
+                requests=plural_message("{n} request waits", "{n} requests wait", moment.waiting),
+                busy=plural_message("the only slot is busy", "all {n} slots are busy", self._slots),
+            ),
+            {"requests_waiting": float(moment.waiting), "slots": float(self._slots)},
+            Action(ActionKind.MORE_SLOTS, message("Use {slots} slots", slots=slots), {"slots": slots}),
+            Level.INFORMATION,
+        )
+
+
+# GPU problems: throttling, other programs in its memory, and a model that does not run on it.
+
+HOT = frozenset({"temperature (driver)", "temperature (hardware)"})
+HARDWARE = frozenset({"hardware slowdown", "power brake"})
+POWER = frozenset({"power limit"})
+"""NVML's throttle reasons, as named in machine.nvidia. NVML reports a hardware slowdown together with its cause, so the
+temperature is checked before."""
+
+Evidence = dict[str, float | str]
+
+_MIB = 2**20
+_POWER_COSTS, _HEAT_COSTS = 0.75, 0.92
+_SHORT_MIB, _ROOM_MIB = 256.0, 512.0
+_TAKEN_MIB = 256.0
+_NAMED = 2
+
+
+class Throttling:
+    """Detects clocks that are throttled, by NVML, while the GPU works.
+
+    A power limit is the normal state of a GPU under load. It is reported, as information, only if it costs a quarter of
+    the highest clock of this server.
+    """
+
+    def __init__(self, code: Code) -> None:
+        self._code = code
+        self._best_mhz = 0.0
+
+    def check(self, moment: Moment) -> Finding | bool | None:
+        """See Detector."""
+        reasons = moment.activity.throttled_by
+        if reasons is None or not moment.generating:
+            return None
+        clock = moment.value("gpu_clock_mhz")
+        self._best_mhz = max(self._best_mhz, clock or 0.0)
+        if self._find_cause(frozenset(reasons)) is not self._code:
+            return False
+        if self._code is Code.THROTTLED_POWER and (clock is None or clock > _POWER_COSTS * self._best_mhz):
+            return None if clock is None else False
+        names = ("gpu_temperature_c", "gpu_clock_mhz", "gpu_power_w", "gpu_power_limit_w")
+        figures = {name: value for name in names if (value := moment.value(name)) is not None}
+        evidence: Evidence = {**figures, "highest_gpu_clock_mhz": self._best_mhz, "reasons": ", ".join(reasons)}
+        return self._make_finding(moment, evidence, _describe_clocks(clock, self._best_mhz))
+
+    @staticmethod
+    def _find_cause(reasons: frozenset[str]) -> Code | None:
+        if reasons & HOT:
+            return Code.THROTTLED_HOT
+        if reasons & HARDWARE:
+            return Code.THROTTLED_HARDWARE
+        return Code.THROTTLED_POWER if reasons & POWER else None
+
+    def _make_finding(self, moment: Moment, evidence: Evidence, clocks: str) -> Finding:
+        temperature = moment.value("gpu_temperature_c")
+        if self._code is Code.THROTTLED_HOT:
+            at = message(" at {temperature:.0f} °C", temperature=temperature) if temperature is not None else ""
+            cool = Action(ActionKind.IMPROVE_COOLING, message("Clear the fans and the air's way"))
+            sentence = message("The GPU slows down because it is too hot{at}{clocks}.", at=at, clocks=clocks)
+            return Finding(self._code, sentence, evidence, cool, self._level_of_heat(moment))
+        if self._code is Code.THROTTLED_HARDWARE:
+            check = Action(ActionKind.IMPROVE_COOLING, message("Check the power cables and the cooling"))
+            sentence = message(
+                "The GPU's own protection slows it down: its power supply or its cooling falls short{clocks}.",
+                clocks=clocks,
+            )
+            return Finding(self._code, sentence, evidence, check)
+        if moment.on_battery:
+            sentence = message("On battery the GPU gets less power{clocks}.", clocks=clocks)
+            plug = Action(ActionKind.PLUG_IN, message("Plug in the charger"))
+            return Finding(self._code, sentence, evidence, plug, Level.INFORMATION)
+        limit = moment.value("gpu_power_limit_w")
+        watts = message(" of {limit:.0f} W", limit=limit) if limit is not None else ""
+        sentence = message("The power limit{watts} holds the GPU back{clocks}.", watts=watts, clocks=clocks)
+        return Finding(self._code, sentence, evidence, None, Level.INFORMATION)
+
+    def _level_of_heat(self, moment: Moment) -> Level:
+        """Return the severity of thermal throttling.
+
+        A laptop's driver may hold a temperature limit all day, which is no warning while it hardly costs clock speed.
+        """
+        clock = moment.value("gpu_clock_mhz")
+        by_hardware = "temperature (hardware)" in (moment.activity.throttled_by or ())
+        costs = clock is None or clock < _HEAT_COSTS * self._best_mhz
+        return Level.WARNING if by_hardware or costs else Level.INFORMATION
+
+
+def _describe_clocks(now: float | None, best: float) -> str:
+    return (
+        message(": {now:.0f} MHz, it had {best:.0f} MHz", now=now, best=best) if now is not None and best > now else ""
+    )
+
+
+class VramPressure:
+    """Detects other programs that took GPU memory after the model was loaded, so that hardly any is left.
+
+    llama-server allocates its memory at its start, so later growth is due to other programs. It is exact if NVML
+    reports the memory of each program, else inferred.
+    """
+
+    def __init__(self, setup: ServerSetup) -> None:
+        self._setup = setup
+        self._others_mib: float | None = None
+        self._used_mib: float | None = None
+
+    def check(self, moment: Moment) -> Finding | bool | None:
+        """See Detector."""
+        used, total = moment.value("vram_used_mib"), self._setup.vram_total_mib
+        if used is None or total is None:
+            return None
+        others = self._others_memory(moment.activity.processes)
+        if self._used_mib is None:
+            self._used_mib, self._others_mib = used, others
+        exact = others is not None and self._others_mib is not None
+        came = (others or 0) - (self._others_mib or 0) if exact else used - self._used_mib
+        free = total - used
+        if free > _ROOM_MIB or came < _TAKEN_MIB / 2:
+            return False
+        if free > _SHORT_MIB or came < _TAKEN_MIB:
+            return None
+        who = self._program_names(moment.activity.processes)
+        mib, left = f"{came:.0f} MiB", f"{max(free, 0):.0f} MiB"
+        if exact:
+            by = who or message("Other programs")
+            sentence = message(
+                "{by} took {mib} of GPU memory since the model was loaded; {left} are left.", by=by, mib=mib, left=left
+            )
+        else:
+            sentence = message(
+                "Other programs took, as it seems, {mib} of GPU memory since the model was loaded; {left} are left.",
+                mib=mib,
+                left=left,
+            )
+        if who and not exact:
+            sentence = join_messages(sentence, message("On it now: {who}.", who=who))
+        return Finding(
+            Code.VRAM_PRESSURE,
+            sentence,
+            {"vram_free_mib": free, "vram_taken_by_others_mib": came, "programs": who or "not told"},
+            Action(ActionKind.FREE_MEMORY, message("Close the programs that use the GPU's memory")),
+        )
+
+    def _others_memory(self, processes: tuple[GpuProcess, ...] | None) -> float | None:
+        """Return the memory of all programs but the engine, in MiB; None unless the engine's is known, too."""
+        engine = _find_engine(processes, self._setup.engine_pid)
+        if engine is None or engine.used_bytes is None:
+            return None
+        return sum(each.used_bytes or 0 for each in processes or () if each is not engine) / _MIB
+
+    def _program_names(self, processes: tuple[GpuProcess, ...] | None) -> str:
+        others = [each for each in processes or () if each.pid != self._setup.engine_pid and each.name]
+        others.sort(key=lambda each: -(each.used_bytes or 0))
+        return " and ".join(dict.fromkeys(each.name or "" for each in others[:_NAMED]))
+
+
+def _find_engine(processes: tuple[GpuProcess, ...] | None, pid: int | None) -> GpuProcess | None:
+    """Return the engine's entry, or None. In a container, process ids are the host's and have no names: None."""
+    return next((each for each in processes or () if each.pid == pid and each.name is not None), None)
+
+
+class GpuUnused:
+    """Detects a GPU build that computes on the processor, or a model that is on the GPU by its log but not in fact.
+
+    If neither log nor driver is conclusive (WDDM, WSL and containers hide the memory of a process), it is undecided.
+    """
+
+    def __init__(self, setup: ServerSetup) -> None:
+        self._setup = setup
+
+    def check(self, moment: Moment) -> Finding | bool | None:
+        """See Detector."""
+        setup = self._setup
+        if setup.expects_gpu and setup.on_gpu is False:
+            why = message("it found none") if setup.sees_gpu is False else message("it put no part of the model there")
+            evidence: Evidence = {"gpus_seen": "none" if setup.sees_gpu is False else "some", "layers_on_gpu": "none"}
+            return self._make_finding(
+                message("The engine is made for a GPU but computes on the processor: {why}.", why=why), evidence
+            )
+        if not setup.on_gpu or not setup.weights_mib:
+            return None if setup.expects_gpu is None else False
+        taken = self._memory_in_use(moment)
+        if taken is None:
+            return None
+        if taken > setup.weights_mib / 2:
+            return False
+        return self._make_finding(
+            message(
+                "The engine says that {weights_mib:.0f} MiB of the model are on the GPU, but only"
+                " {taken:.0f} MiB of the GPU's memory are in use.",
+                weights_mib=setup.weights_mib,
+                taken=taken,
+            ),
+            {"weights_mib": setup.weights_mib, "vram_used_mib": taken},
+        )
+
+    def _memory_in_use(self, moment: Moment) -> float | None:
+        """Return the engine's GPU memory in MiB, else that of all programs together."""
+        counted = moment.value("engine_vram_mib")
+        if counted is not None:
+            return counted
+        engine = _find_engine(moment.activity.processes, self._setup.engine_pid)
+        return engine.used_bytes / _MIB if engine and engine.used_bytes is not None else moment.value("vram_used_mib")
+
+    @staticmethod
+    def _make_finding(sentence: str, evidence: Evidence) -> Finding:
+        return Finding(
+            Code.GPU_UNUSED,
+            sentence,
+            evidence,
+            Action(ActionKind.OTHER_ENGINE_BUILD, message("Install the build that suits this GPU and driver")),
+        )
+
+
+# Falling speed. Only comparable replies are compared.
+#
+# A reply's tokens/s vary for two harmless reasons: the draft acceptance of its text, and the context in use. The first
+# is removed by counting verification steps, each of which costs the same whether its drafts are accepted or not: steps
+# = tokens - accepted drafts. The second is removed by comparing only replies with a similar context in use: an RTX 5060
+# Ti goes from 123 t/s at 10K to 82 t/s at 55K, so a class is half an octave wide. Replies with parallel streams are
+# compared only with each other; replies while other programs used the processor are not compared at all.
+
+_FEWEST_TOKENS = 32
+_SHORTEST_S = 0.1
+_MOST_OTHERS_PERCENT = 25.0
+_FIRST_REPLIES = 6
+"""Replies of one kind whose median is its usual speed."""
+_LAST_REPLIES, _TOLD = 5, 3
+_RECENT_S, _LAST_S, _LEAST_SPAN_S = 60.0, 600.0, 30.0
+"""Seconds. All replies of the last minute are compared, or the last five within ten minutes if there are fewer; they
+must span half a minute."""
+_LEAST_FILL = 256
+_SLOW, _FINE = 0.70, 0.85
+
+_Kind = tuple[int, int, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The speed of the last replies compared with the usual speed, in verification steps per second.
+
+    `ratio` is the median over all compared replies; 1 is as fast as usual. `latest`, for the message, is the median of
+    the newest three.
+    """
+
+    ratio: float
+    latest: float
+    usual_per_s: float
+    now_per_s: float
+    replies: int
+    span_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _ComparedReply:
+    time_s: float
+    ratio: float
+    rate: float
+
+
+class SpeedHistory:
+    """Records the speed of this server's replies by kind, and compares the last ones with the first ones."""
+
+    def __init__(self) -> None:
+        self.compared = 0
+        self.too_short = 0
+        self.disturbed = 0
+        self._first: dict[_Kind, list[float]] = {}
+        self._last: deque[_ComparedReply] = deque(maxlen=1_000)
+
+    def add(self, time_s: float, reply: FinishedReply) -> None:
+        """Add a reply that ended at `time_s`."""
+        if reply.predicted_n < _FEWEST_TOKENS or reply.predicted_s < _SHORTEST_S or reply.fill is None:
+            self.too_short += 1
+            return
+        if reply.others_percent is not None and reply.others_percent > _MOST_OTHERS_PERCENT:
+            self.disturbed += 1
+            return
+        steps = reply.predicted_n - (reply.accepted or 0)
+        if steps <= 0:  # accepted drafts count even if the end of the reply cut them off
+            self.too_short += 1
+            return
+        rate = steps / reply.predicted_s
+        fill_class = floor(2 * log2(max(reply.fill, _LEAST_FILL) / _LEAST_FILL))
+        first = self._first.setdefault((fill_class, reply.streams, bool(reply.drafted)), [])
+        if len(first) < _FIRST_REPLIES:
+            first.append(rate)
+            return
+        self.compared += 1
+        self._last.append(_ComparedReply(time_s, rate / median(first), rate))
+
+    def drop_last(self) -> None:
+        """Drop the last replies, so that only later ones are compared. The usual speed stays."""
+        self._last.clear()
+
+    def compare(self, now_s: float) -> Comparison | None:
+        """Compare the last replies with the usual speed; None if there are too few."""
+        known = [one for one in self._last if now_s - one.time_s <= _LAST_S]
+        recent = [one for one in known if now_s - one.time_s <= _RECENT_S]
+        if len(recent) < _LAST_REPLIES:
+            recent = known[-_LAST_REPLIES:]
+        if len(recent) < _LAST_REPLIES:
+            return None
+        newest = recent[-_TOLD:]
+        latest, rate = median(one.ratio for one in newest), median(one.rate for one in newest)
+        span_s = recent[-1].time_s - recent[0].time_s
+        return Comparison(median(one.ratio for one in recent), latest, rate / latest, rate, len(recent), span_s)
+
+
+class SpeedFalling:
+    """Detects replies that became much slower. Health suppresses it while another detector explains that."""
+
+    def __init__(self, book: SpeedHistory) -> None:
+        self._book = book
+        self._since_s: float | None = None
+
+    def check(self, moment: Moment) -> Finding | bool | None:
+        """See Detector."""
+        if self._since_s is None:
+            self._since_s = moment.time_s
+        if not moment.finished:
+            return None
+        now = self._book.compare(moment.time_s)
+        if now is None or now.span_s < _LEAST_SPAN_S:
+            return None
+        if now.ratio > _FINE:
+            return False
+        if now.ratio > _SLOW:
+            return None
+        minutes = (moment.time_s - self._since_s) / 60
+        return Finding(
+            Code.SPEED_FALLING,
+            message(
+                "Replies take {latest:.1f} times as long as this server's first ones with as much"
+                " context in use: {now_per_s:.1f} steps/s now, {usual_per_s:.1f} then.",
+                latest=1 / now.latest,
+                now_per_s=now.now_per_s,
+                usual_per_s=now.usual_per_s,
+            ),
+            {
+                "ratio": now.latest,
+                "steps_per_s": now.now_per_s,
+                "usual_steps_per_s": now.usual_per_s,
+                "replies": float(now.replies),
+                "running_min": minutes,
+            },
+            Action(ActionKind.RESTART, message("Restart the server")),
+        )
+
+
+# Spill: GPU memory that moved to host memory. There is no error and acceptance is normal, but replies are much slower.
+#
+# Windows reports it as the shared memory of the process. 115 MiB made an RTX 3090 2.4 times slower (qwen38-mtp,
+# sweeps/rtx-3090.md), while nvidia-smi still showed free VRAM. Elsewhere it is inferred from its effects: data in host
+# memory crosses PCIe once per verification step, and the waiting GPU draws less power. Traffic alone is no proof
+# (prompts transfer experts, too), so it takes two signs.
+
+_GREW_MIB, _MUCH_MIB, _BEYOND_MIB = 64.0, 256.0, 512.0
+_FULL = 0.80
+"""Least share of VRAM in use for growth of shared memory to be a spill: WDDM reserves a part for other programs."""
+_TRAFFIC_MIB_S, _TRAFFIC_TIMES = 1_000.0, 3.0
+_SLOWER, _COOLER = 0.75, 0.80
+_USUAL_LOOKS = 10
+
+
+class Spill:
+    """Detects a spill by growth of shared memory where it is reported, else by PCIe traffic with less speed or power.
+
+    Windows reports the shared memory of the process (`gpu_shared_mib`). amdgpu reports that of all programs
+    (`gtt_used_mib`), a desktop's included, so that alone never raises it.
+    """
+
+    def __init__(self, setup: ServerSetup, book: SpeedHistory) -> None:
+        self._setup = setup
+        self._book = book
+        self._least_mib: float | None = None
+        self._usual: dict[str, list[float]] = {"gpu_power_w": [], "pcie_received_mib_s": []}
+
+    def check(self, moment: Moment) -> Finding | bool | None:
+        """See Detector."""
+        speed = self._book.compare(moment.time_s)
+        for name in ("gpu_shared_mib", "gtt_used_mib"):
+            counted = moment.value(name)
+            if counted is not None:
+                return self._by_counter(moment, name, counted, speed)
+        return self._by_effects(moment, speed) if moment.generating else None
+
+    def _by_counter(self, moment: Moment, name: str, counted: float, speed: Comparison | None) -> Finding | bool | None:
+        self._least_mib = counted if self._least_mib is None else min(self._least_mib, counted)
+        grew, host = counted - self._least_mib, self._setup.host_mib
+        used, total = moment.value("vram_used_mib"), self._setup.vram_total_mib
+        full = used is not None and bool(total) and used / (total or 1) >= _FULL
+        slower = speed is not None and speed.ratio <= _SLOWER
+        own = name == "gpu_shared_mib"
+        if own and full and host is not None and counted - host >= _BEYOND_MIB:
+            spilled = counted - host
+        elif (grew >= _GREW_MIB and slower) or (own and full and grew >= _MUCH_MIB):
+            spilled = grew
+        else:
+            return False if grew < _GREW_MIB / 2 else None
+        evidence = {name: counted, "spilled_mib": spilled}
+        times = _slowdown(speed)
+        sentence = (
+            message(
+                "{spilled:.0f} MiB of the GPU's memory have moved to host memory: replies take"
+                " {times:.1f} times as long.",
+                spilled=spilled,
+                times=times,
+            )
+            if times
+            else message("{spilled:.0f} MiB of the GPU's memory have moved to host memory.", spilled=spilled)
+        )
+        return _spill_finding(sentence, evidence, speed)
+
+    def _by_effects(self, moment: Moment, speed: Comparison | None) -> Finding | bool | None:
+        traffic = moment.value("pcie_received_mib_s")
+        if traffic is None:
+            return None
+        power = moment.value("gpu_power_w")
+        traffic_times = self._against_usual("pcie_received_mib_s", traffic)
+        power_share = self._against_usual("gpu_power_w", power)
+        if traffic < _TRAFFIC_MIB_S / 2:
+            return False
+        if traffic < _TRAFFIC_MIB_S or traffic_times is None or traffic_times < _TRAFFIC_TIMES:
+            return None
+        slower = speed is not None and speed.ratio <= _SLOWER
+        cooler = power_share is not None and power_share <= _COOLER
+        if not (slower or cooler):
+            return None
+        evidence = {"pcie_received_mib_s": traffic, "times_usual_traffic": traffic_times}
+        if power is not None and power_share is not None:
+            evidence |= {"gpu_power_w": power, "share_of_usual_power": power_share}
+        times = _slowdown(speed)
+        sentence = (
+            message(
+                "Parts of the model seem to have moved from the GPU's memory to host memory"
+                " ({traffic:.0f} MiB/s over PCIe while it generates): replies take {times:.1f} times"
+                " as long.",
+                traffic=traffic,
+                times=times,
+            )
+            if times
+            else message(
+                "Parts of the model seem to have moved from the GPU's memory to host memory"
+                " ({traffic:.0f} MiB/s over PCIe while it generates).",
+                traffic=traffic,
+            )
+        )
+        return _spill_finding(sentence, evidence, speed)
+
+    def _against_usual(self, name: str, value: float | None) -> float | None:
+        """Return `value` over the median of this server's first checks; None while these are being collected."""
+        if value is None:
+            return None
+        usual = self._usual[name]
+        if len(usual) < _USUAL_LOOKS:
+            usual.append(value)
+            return None
+        return value / max(median(usual), 1.0)
+
+
+def _slowdown(speed: Comparison | None) -> float | None:
+    """Return the factor by which replies take longer, or None if it is not significant."""
+    return 1 / speed.latest if speed is not None and speed.ratio <= _SLOWER else None
+
+
+def _spill_finding(sentence: str, evidence: dict[str, float], speed: Comparison | None) -> Finding:
+    figures: dict[str, float | str] = dict(evidence)
+    if speed is not None:
+        figures["speed_ratio"] = speed.latest
+    return Finding(Code.SPILL, sentence, figures, Action(ActionKind.SMALLER_CONTEXT, message("Halve the context")))
+
 
 _CAUSES = frozenset({Code.SPILL, Code.THROTTLED_HOT, Code.THROTTLED_HARDWARE, Code.THROTTLED_POWER, Code.GPU_UNUSED})
-"""Each of these slows replies down and says why; that they are slow is then no news."""
+"""Findings that explain slow replies; SPEED_FALLING is not raised beside one of them."""
 
 
 class Health:
-    """Watches one server from its start to its end. Its clock is the `time_s` of the moments."""
+    """Monitors the health of one server from its start to its end. Time is the `time_s` of the moments."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: ServerSetup) -> None:
         self.setup = setup
-        self.speed = SpeedBook()
+        self.speed = SpeedHistory()
         self._latches = {
             Code.GPU_UNUSED: Latch(GpuUnused(setup), raise_looks=3, clear_looks=3),
             Code.SPILL: Latch(Spill(setup, self.speed), raise_looks=3, clear_looks=5),
@@ -24,29 +641,29 @@ class Health:
             Code.THROTTLED_HARDWARE: Latch(Throttling(Code.THROTTLED_HARDWARE), raise_looks=5, clear_looks=10),
             Code.THROTTLED_POWER: Latch(Throttling(Code.THROTTLED_POWER), raise_looks=10, clear_looks=10),
             Code.ACCEPTANCE_LOW: Latch(AcceptanceLow(setup), raise_looks=2, clear_looks=2),
-            Code.DRAFTS_INERT: Latch(DraftsInertNow(setup), raise_looks=1, clear_looks=1),
+            Code.DRAFTS_INERT: Latch(DraftsInert(setup), raise_looks=1, clear_looks=1),
             Code.REQUESTS_WAIT: Latch(RequestsWait(setup), raise_looks=10, clear_looks=10),
             Code.SPEED_FALLING: Latch(SpeedFalling(self.speed), raise_looks=2, clear_looks=2),
         }
 
     @property
     def standing(self) -> tuple[Finding, ...]:
-        """What was raised and is not over."""
+        """Findings that were raised and are not cleared."""
         return tuple(latch.raised for latch in self._latches.values() if latch.raised is not None)
 
-    def look(self, moment: Moment) -> tuple[HealthEvent, ...]:
-        """Take in one look, and return what has to be told."""
+    def check(self, moment: Moment) -> tuple[HealthEvent, ...]:
+        """Run all detectors on a moment, and return the findings that were raised or cleared."""
         for reply in moment.finished:
             self.speed.add(moment.time_s, reply)
         events = []
         for code, latch in self._latches.items():
-            explained = code is Code.SPEED_FALLING and latch.raised is None and self._cause_stands()
+            explained = code is Code.SPEED_FALLING and latch.raised is None and self._has_cause()
             event = None if explained else latch.feed(moment)
             if event is not None:
                 events.append(event)
                 if event.cleared and code in _CAUSES:
-                    self.speed.forget_last()  # what was slow had its reason
+                    self.speed.drop_last()  # these replies were slow for the cleared reason
         return tuple(events)
 
-    def _cause_stands(self) -> bool:
+    def _has_cause(self) -> bool:
         return any(self._latches[code].raised is not None for code in _CAUSES)

@@ -1,27 +1,27 @@
-"""What the detectors of health see and say, and the hysteresis between a finding and an event."""
+"""Types of the health monitor: its input (Moment), findings and events, and the hysteresis between these two."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from launcher.engine.action import Action
-from launcher.machine.gpu import Activity
-from launcher.machine.reading import Reading
+from launcher.base.messages import message
+from launcher.engine.diagnosis.actions import Action
+from launcher.machine.gpu import GpuActivity, Reading
 
 LONGEST_GAP_S = 10.0
-"""Between two looks; after a longer one (the computer slept) what was building up begins anew."""
+"""Longest gap between two checks, in seconds; after a longer one (the computer slept) the latches count anew."""
 
 
 class Level(StrEnum):
-    """How much a finding matters: worth knowing, or costing the user something now."""
+    """Severity of a finding: worth knowing, or costing the user something now."""
 
     INFORMATION = "information"
     WARNING = "warning"
 
 
 class Code(StrEnum):
-    """What may be wrong with a server that runs."""
+    """Problems that a running server may have."""
 
     SPILL = "spill"
     THROTTLED_HOT = "throttled_hot"
@@ -37,7 +37,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a detector sees at one moment. The names of `evidence` end in the unit, where there is one."""
+    """A problem found by a detector. The names in `evidence` end in the unit, if there is one."""
 
     code: Code
     sentence: str
@@ -46,7 +46,7 @@ class Finding:
     level: Level = Level.WARNING
 
     def as_json(self) -> dict[str, object]:
-        """Return it for programs."""
+        """Return the finding for JSON output."""
         rounded = {name: round(value, 3) for name, value in self.evidence.items() if isinstance(value, float)}
         return {
             "code": self.code.value,
@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class HealthEvent:
-    """A finding was raised, or the one that was raised is over (`cleared`); `time_s` is of the monitor's clock."""
+    """A finding was raised, or (`cleared`) a raised one is over. `time_s` is in seconds of the monitor's clock."""
 
     time_s: float
     finding: Finding
@@ -67,12 +67,13 @@ class HealthEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """A reply that ended, or several that one look at the counters saw end together.
+class FinishedReply:
+    """A finished reply, or the sum of several that ended between two readings of the counters.
 
-    `fill` is the context in use in the middle of the reply, in tokens, None where it is not known. `streams` is how
-    many were generated at once at most, as far as it was seen; `others_percent` the share of the processor that other
-    programs took meanwhile. `drafted` and `accepted` are None where the build does not count them.
+    `predicted_n`, `drafted` and `accepted` count tokens; the latter two are None if the engine build does not count
+    them. `predicted_s` is the generation time in seconds. `fill` is the context in use in the middle of the reply, in
+    tokens, None if unknown. `streams` is the most replies generated at the same time, as far as observed.
+    `others_percent` is the processor share of other programs meanwhile.
     """
 
     predicted_n: int
@@ -85,13 +86,13 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """What is known of the server from its start. What is unknown is None.
+class ServerSetup:
+    """The facts of a server that are known from its start; None means unknown.
 
-    `on_gpu` is whether the engine put layers of the model on a GPU, as its log says, and `weights_mib` how much of it,
-    where that is on one GPU. `expects_gpu` is whether its build has a backend for one, `sees_gpu` whether it saw any.
-    `host_mib` is what it placed in host memory by design. `vram_total_mib` is the size of the GPU that is watched.
-    `usual_acceptance` is the lowest share that was published for this model, 0 to 1.
+    `draft` is the draft length, `slots` the number of slots. `on_gpu`: by its log, the engine put layers of the model
+    on a GPU; `weights_mib`: their size, if on a single GPU. `expects_gpu`: the engine build has a GPU backend;
+    `sees_gpu`: it found a GPU. `host_mib`: memory intentionally placed on the host. `vram_total_mib`: memory of the
+    watched GPU. `usual_acceptance`: the lowest published draft acceptance for this model, 0 to 1.
     """
 
     draft: int = 0
@@ -108,37 +109,38 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One look at the server and the machine, every two seconds or so.
+    """The input of one health check: a snapshot of server and machine, taken about every two seconds.
 
-    `readings` are means since the last look. `generating` is whether tokens came, None while it is not known;
-    `waiting` how many requests wait for a slot.
+    `readings` are means since the last check. `generating` is whether tokens were generated since then, `waiting` the
+    number of requests that wait for a slot; both are None if unknown. `finished` are the replies that ended since then.
     """
 
     time_s: float
     readings: Mapping[str, Reading] = field(default_factory=dict)
-    activity: Activity = field(default_factory=lambda: Activity.unknown("Not asked."))
+    activity: GpuActivity = field(default_factory=lambda: GpuActivity.unknown(message("Not asked.")))
     generating: bool | None = None
     waiting: int | None = None
-    finished: tuple[Finished, ...] = ()
+    finished: tuple[FinishedReply, ...] = ()
     on_battery: bool | None = None
 
     def value(self, name: str) -> float | None:
-        """Return a reading's value, None when it is unknown."""
+        """Return a reading's value, or None if unknown."""
         reading = self.readings.get(name)
         return reading.value if reading else None
 
 
 class Detector(Protocol):
-    """Looks for one thing. Pure: what it says follows from the moments it has seen."""
+    """Detects one problem. Its results depend only on the moments that it was given."""
 
-    def look(self, moment: Moment) -> "Finding | bool | None":
-        """Return the finding that holds now; False when surely none does; None when this moment tells neither."""
+    def check(self, moment: Moment) -> "Finding | bool | None":
+        """Return a finding if the problem exists now, False if it certainly does not, None if undecided."""
 
 
 class Latch:
-    """Makes events of a detector's words: one when it found it in `raise_looks` looks, one when gone in `clear_looks`.
+    """Hysteresis for the finding of one detector.
 
-    Looks that tell nothing do not count; one that says the contrary begins the count anew.
+    It is raised after `raise_looks` positive checks and cleared after `clear_looks` negative ones. Undecided checks do
+    not count; a contrary one resets the count.
     """
 
     def __init__(self, detector: Detector, *, raise_looks: int, clear_looks: int) -> None:
@@ -149,14 +151,14 @@ class Latch:
         self._seen_s: float | None = None
 
     def feed(self, moment: Moment) -> HealthEvent | None:
-        """Take in a moment, and return what has to be told."""
+        """Run the detector on a moment; return an event if its finding was raised or cleared, else None."""
         if self._seen_s is not None and moment.time_s - self._seen_s > LONGEST_GAP_S:
             self._looks = 0
         self._seen_s = moment.time_s
-        said = self._detector.look(moment)
-        if said is None:
+        result = self._detector.check(moment)
+        if result is None:
             return None
-        found = isinstance(said, Finding)
+        found = isinstance(result, Finding)
         if found is (self.raised is not None):
             self._looks = 0
             return None
@@ -164,8 +166,8 @@ class Latch:
         if self._looks < (self._raise_looks if found else self._clear_looks):
             return None
         self._looks = 0
-        if isinstance(said, Finding):
-            self.raised = said
-            return HealthEvent(moment.time_s, said)
+        if isinstance(result, Finding):
+            self.raised = result
+            return HealthEvent(moment.time_s, result)
         over, self.raised = self.raised, None
         return HealthEvent(moment.time_s, over, cleared=True) if over is not None else None

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from launcher.engine.client import Timings
+    from launcher.engine.server.client import Timings
 
 _WINDOW_MS = 1_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """Draft tokens made and accepted, whole and by position (first drafted token first)."""
+    """Drafted and accepted tokens, in total and by position in the draft (first drafted token first)."""
 
     drafted: int
     accepted: int
@@ -24,27 +24,27 @@ class Acceptance:
 
     @property
     def rate(self) -> float | None:
-        """Share of the drafted tokens that were accepted, 0 to 1; None without a draft."""
+        """Draft acceptance: accepted / drafted tokens, from 0 to 1; None without a draft."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def rates_by_position(self) -> tuple[float, ...]:
-        """The same for each position; a position counts where it was drafted."""
+        """Draft acceptance by position, from 0 to 1; a draft counts at each position that it reached."""
         pairs = zip(self.accepted_by_position, self.drafted_by_position, strict=True)
         return tuple(accepted / drafted for accepted, drafted in pairs)
 
     @property
     def mean_length(self) -> float | None:
-        """Mean tokens a verification step yields: its accepted drafts and the model's own token."""
+        """Mean tokens per verification step: its accepted drafted tokens and the model's own token."""
         steps = self.drafted_by_position[0] if self.drafted_by_position else 0
         return 1 + self.accepted / steps if steps else None
 
 
 class ReplyMeter:
-    """Reads the timings of one streamed reply.
+    """Measures one streamed reply from the timings in its events.
 
-    Events with the same draft counters and the same time belong to one verification step: they are the tokens
-    that the step yielded. From the growth of the counters between steps follow the drafts by position.
+    Events with the same draft counters and the same time are the tokens of one verification step. The growth of the
+    counters between steps gives the drafted and accepted tokens by position.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class ReplyMeter:
         self._accepted: list[int] = []
 
     def add(self, timings: Timings) -> None:
-        """Take in the timings of one event."""
+        """Add the timings of one event."""
         before = self.last
         self.last = timings
         moment = (timings.predicted_n, timings.predicted_ms)
@@ -73,7 +73,7 @@ class ReplyMeter:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The rate over the last second of the engine's time; None while there are too few tokens to tell."""
+        """Rate over the last second of the engine's clock; None while there are too few tokens."""
         if self.last is None:
             return None
         average = self.last.tokens_per_second
@@ -86,7 +86,7 @@ class ReplyMeter:
 
     @property
     def acceptance(self) -> Acceptance:
-        """The drafts of this reply so far."""
+        """Draft acceptance of this reply so far."""
         accepted = self._accepted + [0] * (len(self._drafted) - len(self._accepted))
         return Acceptance(
             drafted=(self.last and self.last.draft_n) or 0,
@@ -96,7 +96,7 @@ class ReplyMeter:
         )
 
 
-def total(parts: Sequence[Acceptance]) -> Acceptance:
+def sum_acceptance(parts: Sequence[Acceptance]) -> Acceptance:
     """Add up the drafts of several replies."""
     return Acceptance(
         drafted=sum(part.drafted for part in parts),

@@ -1,11 +1,11 @@
-"""A reply as its reader has it at its end."""
+"""Reads a streamed reply to its end, with its timings and draft acceptance."""
 
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from launcher.base.units import percent, rate
-from launcher.engine.client import Delta, Timings
+from launcher.base.units import format_percent, format_rate
+from launcher.engine.server.client import Delta, Timings
 from launcher.monitor.meter import Acceptance, ReplyMeter
 
 _END_WORDS = {"stop": "end", "length": "token limit"}
@@ -15,9 +15,10 @@ OnDelta = Callable[[Delta], None]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A finished reply, its drafts, and the seconds to its first and its last token as its reader saw them.
+    """A finished reply with its draft acceptance.
 
-    `prompt_tokens` and `completion_tokens` are the server's count at the end, None when it gave none.
+    `first_token_s` and `last_token_s` are seconds from the request to the first and the last token, as received here.
+    `prompt_tokens` and `completion_tokens` are the server's final count, None if it sent none.
     """
 
     text: str
@@ -32,14 +33,16 @@ class Reply:
 
     @property
     def line(self) -> str:
-        """The line under a reply: rate, tokens, first token, acceptance, why it ended."""
+        """Summary line shown under a reply: rate, tokens, first token, acceptance, why it ended."""
         parts = []
         if self.timings is not None:
-            parts += [rate(self.timings.tokens_per_second), f"{self.timings.predicted_n} tokens"]
+            parts += [format_rate(self.timings.tokens_per_second), f"{self.timings.predicted_n} tokens"]
         if self.first_token_s is not None:
             parts.append(f"first token {self.first_token_s:.2f} s")
         if self.acceptance.rate is not None:
-            parts.append(f"{percent(self.acceptance.rate)} of drafts accepted (mean {self.acceptance.mean_length:.1f})")
+            parts.append(
+                f"{format_percent(self.acceptance.rate)} of drafts accepted (mean {self.acceptance.mean_length:.1f})"
+            )
         if self.finish_reason:
             parts.append(f"stopped: {_END_WORDS.get(self.finish_reason, self.finish_reason)}")
         return " · ".join(parts)
@@ -48,7 +51,7 @@ class Reply:
 async def read_reply(
     deltas: AsyncIterator[Delta], began_s: float, meter: ReplyMeter, on_delta: OnDelta | None
 ) -> Reply:
-    """Read a reply to its end and return it. `began_s` is when it was asked for: the engine may have let it wait."""
+    """Read a reply to its end. `began_s` is when it was requested (time.monotonic): queueing counts."""
     text, reasoning = [], []
     first_token_s = last_token_s = None
     finish_reason: str | None = None

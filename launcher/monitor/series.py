@@ -6,38 +6,39 @@ from collections.abc import Iterator
 from math import isnan, nan
 from typing import NamedTuple
 
-from launcher.machine.reading import Reading
+from launcher.base.messages import message
+from launcher.machine.gpu import Reading
 
 SPAN_S = 600.0
-"""What a series remembers, however often it is sampled."""
+"""Time span that a series keeps, in seconds."""
 _SLACK = 512
 
 
 class Sample(NamedTuple):
-    """A value at a time of the monitor's clock, in seconds; None where it was unknown."""
+    """A value, or None if unknown, at a time in seconds of the monitor's clock."""
 
     time_s: float
     value: float | None
 
 
 class Series:
-    """The samples of the last `span_s` seconds of one quantity. The name ends in the unit.
+    """The samples of one quantity over the last `span_s` seconds. The name ends in the unit.
 
-    They lie in arrays, 16 bytes each: as objects, those of ten minutes at 10 Hz took 7 MiB in all.
+    Samples are kept in arrays, at 16 bytes each: as objects, all series took 7 MiB for ten minutes at 10 Hz.
     """
 
     def __init__(self, name: str, span_s: float = SPAN_S) -> None:
         self.name = name
-        self.absent: str | None = "Not sampled yet."
+        self.absent: str | None = message("Not sampled yet.")
         self._span_s = span_s
         self._times, self._values = array("d"), array("d")
-        self._first = 0  # what lies before it is forgotten, and let go of in blocks
+        self._first = 0  # index of the oldest valid sample; older ones are deleted in blocks, which is cheaper
 
     def add(self, time_s: float, reading: Reading) -> None:
-        """Append a reading, no older than the last; `absent` is then its reason, or None when it has a value."""
+        """Append a reading, no older than the last one, and set `absent` to its reason, or to None with a value."""
         self._times.append(time_s)
         self._values.append(nan if reading.value is None else reading.value)
-        self.absent = None if reading.value is not None else (reading.absent or "Not known.")
+        self.absent = None if reading.value is not None else (reading.absent or message("Not known."))
         while self._times[self._first] <= time_s - self._span_s:
             self._first += 1
         if self._first >= _SLACK:
@@ -46,7 +47,7 @@ class Series:
 
     @property
     def last(self) -> float | None:
-        """The newest value, None when it is unknown."""
+        """The newest value, or None if unknown."""
         return _known(self._values[-1]) if self._values else None
 
     def __len__(self) -> int:

@@ -1,10 +1,11 @@
-"""What all clients of a server do, from the growth of its /metrics counters."""
+"""Traffic of all clients of a server, from the growth of its /metrics counters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from launcher.base.messages import message
 from launcher.monitor.meter import Acceptance
 
 _PREFIX = "llamacpp:"
@@ -13,10 +14,10 @@ _ACCEPTED_AT = f"{_PREFIX}spec_decode_num_accepted_tokens_per_pos_total"
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """One reading of /metrics. The counters move when a request ends, `processing` and `waiting` at once.
+    """One reading of /metrics. Counters change when a request ends; `processing` and `waiting` change immediately.
 
-    `prompt_n` are tokens of prompts, from the cache or not. `counts_drafts` is whether this build counts drafts, and
-    `waiting` None where it does not count requests that wait for a slot.
+    Names in `_n` count tokens, `predicted_s` is seconds. `prompt_n` includes tokens from the cache. `counts_drafts` is
+    whether the engine build counts drafts; `waiting` is None if it does not count requests that wait for a slot.
     """
 
     predicted_n: float
@@ -33,7 +34,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What happened between two readings."""
+    """The work done between two readings of the counters."""
 
     predicted_n: int
     tokens_per_second: float | None
@@ -41,11 +42,11 @@ class Traffic:
 
 
 def read_counters(text: str) -> Counters:
-    """Parse the text of /metrics; a metric that this build lacks counts as 0. Raises ValueError on other text."""
+    """Parse the text of /metrics; missing metrics count as 0. Raises ValueError if it is not in that format."""
     try:
         return _counters(text)
     except (KeyError, OverflowError) as error:  # a counter without its label, or infinite
-        raise ValueError(f"No counters: {error}.") from error
+        raise ValueError(message("No counters: {error}.", error=error)) from error
 
 
 def _counters(text: str) -> Counters:
@@ -71,11 +72,11 @@ def _counters(text: str) -> Counters:
     )
 
 
-def between(before: Counters, after: Counters) -> Traffic | None:
-    """Return what the requests that ended between two readings did; None when none ended or the server restarted.
+def traffic_between(before: Counters, after: Counters) -> Traffic | None:
+    """Return the work of the requests that ended between two readings; None if none ended or the server restarted.
 
-    The engine counts drafts, not how long each was, so every draft counts at every position that had one
-    accepted: short drafts make the later positions look a little worse than they are.
+    The engine counts drafts but not their lengths, so every draft counts at every position that had one accepted: short
+    drafts make the acceptance of later positions a little too low.
     """
     tokens = after.predicted_n - before.predicted_n
     seconds = after.predicted_s - before.predicted_s
