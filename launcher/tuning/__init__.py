@@ -1,1 +1,1 @@
-"""Which settings win on this machine, measured: workloads, statistics, the search, the verdict, the history."""
+"""Measuring and tuning: workloads, statistics, the search for the best settings, verdicts, and the history."""

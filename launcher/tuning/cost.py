@@ -1,10 +1,11 @@
-"""What a million tokens cost in electricity, beside a price for the same somewhere else."""
+"""Electricity cost of a million tokens, compared with the price of a cloud service."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from launcher.base.errors import BadOption
+from launcher.base.messages import message
 from launcher.tuning.records import Run
 
 _JOULES_PER_KWH = 3_600_000.0
@@ -13,9 +14,9 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a kilowatt-hour costs, and a million reply tokens elsewhere (None: not compared), in the same currency.
+    """Prices in the user's currency: of a kilowatt-hour, and of a million reply tokens in the cloud (or None).
 
-    `watts` is the power that the user knows better than the sensors do, from a meter in the socket say.
+    `watts` is a power that the user measured, for example with a meter in the socket; it replaces the sensors.
     """
 
     kwh: float
@@ -23,16 +24,19 @@ class Prices:
     watts: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise BadOption for what is no price, or no power."""
+        """Raise BadOption for a negative price, or a power of 0 or less."""
         if self.kwh < 0 or (self.cloud is not None and self.cloud < 0):
-            raise BadOption("A price is 0 or more.")
+            raise BadOption(message("A price is 0 or more."))
         if self.watts is not None and self.watts <= 0:
-            raise BadOption("A power is more than 0 W.")
+            raise BadOption(message("A power is more than 0 W."))
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What `tokens` reply tokens took, the reading of their prompts included; `measured` by a sensor, else as told."""
+    """Energy of `tokens` reply tokens, the processing of their prompts included.
+
+    `measured`: the energy is from a sensor, else from the power that the user gave.
+    """
 
     joules: float
     tokens: int
@@ -41,12 +45,12 @@ class Cost:
 
     @property
     def joules_per_token(self) -> float:
-        """Energy a token."""
+        """Energy per token in joules."""
         return self.joules / self.tokens
 
     @property
     def kwh_per_million(self) -> float:
-        """Kilowatt-hours a million tokens."""
+        """Kilowatt-hours per million tokens."""
         return self.joules_per_token * _MILLION / _JOULES_PER_KWH
 
     @property
@@ -56,32 +60,35 @@ class Cost:
 
     @property
     def share_of_cloud(self) -> float | None:
-        """The electricity's price as a share of the cloud's; None without one, or where that is free."""
+        """The electricity's price as a share of the cloud's. None without a cloud price, or where that is 0."""
         return self.per_million / self.prices.cloud if self.prices.cloud else None
 
     @property
     def sentence(self) -> str:
-        """It in words. Prices have the user's currency, which is not known."""
+        """The cost as a sentence for users. Prices are in the user's currency, whose name is not known."""
         whose = "by the GPU's own power sensor" if self.measured else f"at the {self.prices.watts:g} W given"
         said = (
-            f"A million tokens take {_digits(self.kwh_per_million)} kWh ({whose}; {_digits(self.joules_per_token)} J"
-            f" a token), at {self.prices.kwh:g} a kWh {_digits(self.per_million)}"
+            f"A million tokens take {_significant_digits(self.kwh_per_million)} kWh ({whose};"
+            f" {_significant_digits(self.joules_per_token)} J"
+            f" a token), at {self.prices.kwh:g} a kWh {_significant_digits(self.per_million)}"
         )
         if self.prices.cloud is None:
             return f"{said}."
         if self.share_of_cloud is None:
-            return f"{said}; elsewhere they are free."
+            return message("{said}; elsewhere they are free.", said=said)
         times = 1 / self.share_of_cloud if 0 < self.share_of_cloud < 1 else self.share_of_cloud
         if not self.share_of_cloud:
             compared = "nothing here"
         elif 0.995 <= self.share_of_cloud <= 1.005:
             compared = "the same"
         else:
-            compared = f"{_digits(times)} times as much {'there' if self.share_of_cloud < 1 else 'here'}"
-        return f"{said}, against {self.prices.cloud:g} elsewhere: {compared}."
+            compared = f"{_significant_digits(times)} times as much {'there' if self.share_of_cloud < 1 else 'here'}"
+        return message(
+            "{said}, against {cloud:g} elsewhere: {compared}.", said=said, cloud=self.prices.cloud, compared=compared
+        )
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for programs; prices are in the user's currency."""
+        """Return the cost as JSON data. Prices are in the user's currency."""
         return {
             "joules_per_token": self.joules_per_token,
             "kwh_per_million_tokens": self.kwh_per_million,
@@ -94,10 +101,10 @@ class Cost:
 
 
 def cost_of(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices) -> Cost | str:
-    """Return what replies cost, or why that is not known.
+    """Return the cost of replies, or a sentence why it is not known.
 
-    A group is of replies that were written at the same time, and the seconds that they took together: its energy is
-    counted once. That of a single reply is its own where the bench measured it, else power over its time.
+    A group holds replies that were written at the same time, and the seconds that they took together: its energy is
+    counted once. A single reply has its measured energy where there is one, else power times its time.
     """
     joules, tokens = 0.0, 0
     for runs, seconds in groups:
@@ -108,8 +115,8 @@ def cost_of(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices) -> Co
     if not tokens:
         written = sum(run.reply_tokens for runs, _ in groups for run in runs)
         if not written:
-            return "The cost is not known: nothing was written."
-        return "The cost is not known: no sensor here tells the power. Give what a meter shows with --watts."
+            return message("The cost is not known: nothing was written.")
+        return message("The cost is not known: no sensor here tells the power. Give what a meter shows with --watts.")
     return Cost(joules, tokens, prices, measured=prices.watts is None)
 
 
@@ -120,8 +127,8 @@ def _energy(runs: Sequence[Run], seconds: float) -> float | None:
     return sum(powers) / len(powers) * seconds if powers else None
 
 
-def _digits(value: float) -> str:
-    """Return three digits that say something, as a plain number."""
+def _significant_digits(value: float) -> str:
+    """Return a number rounded to two or three significant digits, as text."""
     if value >= 100:
         return f"{value:,.0f}"
     if value >= 10:

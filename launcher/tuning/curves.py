@@ -1,78 +1,267 @@
-"""Speed over an axis: how full the context is, how large it is, how many streams are served at once."""
+"""Speed curves: speed over the filled context, over the context's size, or over the number of parallel streams."""
 
+import asyncio
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from statistics import fmean
 from typing import Any
 
-from launcher.monitor.meter import Acceptance, total
-from launcher.tuning.curves_rounds import Start, Taken
-from launcher.tuning.records import Run, Settings
+from launcher.base.errors import LauncherError, Superseded
+from launcher.base.messages import join_messages, message
+from launcher.monitor.meter import Acceptance, sum_acceptance
+from launcher.tuning.records import Bench, Prompt, Run, Settings
 from launcher.tuning.space import DRAFT
 from launcher.tuning.statistics import Interval, Pair, paired_speedup, rate_interval
 
-OFF = "no MTP"
-"""The series without MTP."""
+# Measuring loop: settings are served in turns, forwards and backwards, so that steady drift cancels out.
+
+_TRIES = 3
+"""Most attempts for a point in one round while its replies are disturbed."""
+
+PromptsAt = Callable[[int], Awaitable[Sequence[Prompt]]]
+"""Returns the prompts to send at once at a place of the axis. Awaited while a server runs, which may count tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveStart:
+    """Server settings of one start, the name of their series, and the places of the axis to measure with them."""
+
+    series: str
+    settings: Settings
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPoint:
+    """One point in one round: replies of the same moment.
+
+    `number` is the position in the order of all points. `span_s` is the time in seconds from the first request to the
+    last end. `again` holds disturbed replies that were repeated. `error` is the reason where there are no replies.
+    """
+
+    number: int
+    round: int
+    series: str
+    place: int
+    runs: tuple[Run, ...] = ()
+    span_s: float = 0.0
+    again: tuple[Run, ...] = ()
+    error: str | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the point is usable: no error, and no reply failed or was disturbed."""
+        return self.error is None and bool(self.runs) and all(run.counts for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class CurveProgress:
+    """Progress: the point that is about to be measured. `left_s` is the estimated rest in seconds, None if unknown."""
+
+    done: int
+    of: int
+    series: str
+    place: int
+    left_s: float | None
+
+
+OnRoundPoint = Callable[[RoundPoint], None]
+OnCurveProgress = Callable[[CurveProgress], None]
+
+
+@dataclass(slots=True)
+class _StartTimes:
+    """Seconds that a start and its points took so far.
+
+    `failed` is the reason why it cannot be served, and `failed_in` the round in which that was found.
+    """
+
+    points_left: int
+    starts: list[float] = field(default_factory=list)
+    points: list[float] = field(default_factory=list)
+    failed: str | None = None
+    failed_in: int | None = None
+
+
+class _CurveMeasurement:
+    def __init__(
+        self, bench: Bench, starts: Sequence[CurveStart], rounds: int, on_taken: OnRoundPoint, on_step: OnCurveProgress
+    ) -> None:
+        self._bench, self._starts, self._rounds = bench, starts, rounds
+        self._on_taken, self._on_step = on_taken, on_step
+        self._times = [_StartTimes(rounds * len(start.places)) for start in starts]
+        self._number = 0
+
+    async def measure_start(self, index: int, turn: int, prompts_at: PromptsAt, warm_up: Prompt, seed: int) -> None:
+        """Serve a start's settings and measure its places, in this round's direction.
+
+        If the server ended meanwhile, it is started again before the next place.
+        """
+        start, times = self._starts[index], self._times[index]
+        places = start.places if turn % 2 == 0 else start.places[::-1]
+        for number, place in enumerate(places):
+            if times.failed is None:
+                self._report_progress(start, place)
+                spent_s = await self._serve(start, times, warm_up, seed)
+                if not number:
+                    times.starts.append(spent_s)
+            if times.failed is not None:
+                if times.failed_in in (None, turn):
+                    times.failed_in = turn
+                    self._record_point(RoundPoint(self._number, turn, start.series, place, error=times.failed))
+                continue
+            self._report_progress(start, place)
+            began_s = self._bench.now_s()
+            self._record_point(await self._measure_point(start, place, turn, prompts_at, seed))
+            times.points.append(self._bench.now_s() - began_s)
+            times.points_left -= 1
+
+    async def _serve(self, start: CurveStart, times: _StartTimes, warm_up: Prompt, seed: int) -> float:
+        """Serve a start's settings unless they are already served. Return the seconds that took.
+
+        Keep the reason if it fails.
+        """
+        began_s = self._bench.now_s()
+        try:
+            if await self._bench.become(start.settings):
+                await self._bench.run(warm_up, seed=seed)
+        except Superseded:
+            raise
+        except LauncherError as error:
+            times.failed, times.points_left = error.title, 0
+        return self._bench.now_s() - began_s
+
+    async def _measure_point(
+        self, start: CurveStart, place: int, turn: int, prompts_at: PromptsAt, seed: int
+    ) -> RoundPoint:
+        again: tuple[Run, ...] = ()
+        try:
+            prompts = await prompts_at(place)
+        except Superseded:
+            raise
+        except LauncherError as error:
+            return RoundPoint(self._number, turn, start.series, place, error=error.title)
+        for left in reversed(range(_TRIES)):
+            asked = [self._bench.run(prompt, seed=seed + number) for number, prompt in enumerate(prompts)]
+            runs = tuple(await asyncio.gather(*asked))
+            span_s = max(run.began_s + run.wall_s for run in runs) - min(run.began_s for run in runs)
+            if not left or not any(run.spoilt for run in runs):
+                break
+            again += runs
+        failed = next((run.error for run in runs if run.error is not None), None)
+        return RoundPoint(self._number, turn, start.series, place, runs, span_s, again, failed)
+
+    def _record_point(self, taken: RoundPoint) -> None:
+        self._number += 1
+        self._on_taken(taken)
+
+    def _report_progress(self, start: CurveStart, place: int) -> None:
+        left = sum(times.points_left for times in self._times)
+        self._on_step(CurveProgress(self._number, self._number + left, start.series, place, self._left_s()))
+
+    def _left_s(self) -> float | None:
+        """Return the estimated remaining seconds, from earlier starts and points. None before each was done once."""
+        seconds = 0.0
+        for start, times in zip(self._starts, self._times, strict=True):
+            if times.failed is not None:
+                continue
+            if len(times.points) < len(start.places):
+                return None
+            seconds += fmean(times.starts) * (self._rounds - len(times.starts))
+            seconds += fmean(times.points) * times.points_left
+        return seconds
+
+
+async def measure_curve(
+    bench: Bench,
+    starts: Sequence[CurveStart],
+    prompts_at: PromptsAt,
+    warm_up: Prompt,
+    *,
+    rounds: int,
+    on_taken: OnRoundPoint,
+    on_step: OnCurveProgress = lambda _: None,
+    seed: int = 0,
+) -> None:
+    """Measure every place of every start once a round. Every second round goes backwards.
+
+    After each start `warm_up` is sent and its reply discarded. Disturbed points are repeated, twice at most. A round
+    has one seed for all series. Settings that cannot be served are a result and are not tried again. When this is
+    cancelled, `on_taken` has received everything measured so far. Raises Superseded when another operation takes the
+    server.
+    """
+    taking = _CurveMeasurement(bench, starts, rounds, on_taken, on_step)
+    for turn in range(rounds):
+        order = range(len(starts))
+        for index in order if turn % 2 == 0 else reversed(order):
+            await taking.measure_start(index, turn, prompts_at, warm_up, seed + turn)
+
+
+NO_MTP = "no MTP"
+"""Name of the series without MTP."""
 PUBLISHED_FILLS = (0, 10_000, 40_000, 55_000, 80_000, 120_000, 200_000)
 """Tokens in the context before the reply: the places of the published curve, and two beyond its end."""
 _SPARE = 64
-"""Tokens of the context that are left free: an engine stops a little before its end."""
+"""Tokens of the context that stay free, because an engine stops a little before its end."""
 
 
-class Axis(StrEnum):
-    """What a curve goes over."""
+class CurveAxis(StrEnum):
+    """Axis of a curve: filled context, context size, or parallel streams."""
 
     FILL = "fill"
     CONTEXT = "context"
     STREAMS = "streams"
 
 
-def series_of(draft: int) -> str:
+def series_name(draft: int) -> str:
     """Return the name of the series with a draft length."""
-    return f"draft {draft}" if draft else OFF
+    return f"draft {draft}" if draft else NO_MTP
 
 
-def fills_for(context: int, reply_tokens: int) -> tuple[int, ...]:
-    """Return the places of a fill curve that has room in a context: those published, or quarters of a small one."""
+def default_fills(context: int, reply_tokens: int) -> tuple[int, ...]:
+    """Return the places of a fill curve that fit into a context: the published ones, or quarters of a small context."""
     most = context - reply_tokens - _SPARE
     fits = tuple(fill for fill in PUBLISHED_FILLS if fill <= most)
     return fits if len(fits) >= 4 else tuple(max(0, most) * quarter // 4 for quarter in range(5))
 
 
-def context_for(fill: int, reply_tokens: int) -> int:
-    """Return the least context for a fill and a reply, in whole steps of 256 tokens, by which engines round."""
+def context_for_fill(fill: int, reply_tokens: int) -> int:
+    """Return the smallest context for a fill and a reply, rounded up to 256 tokens as engines do."""
     return -(-(fill + reply_tokens + _SPARE) // 256) * 256
 
 
 def fill_starts(
     settings: Settings, drafts: Sequence[int], fills: Sequence[int], reply_tokens: int
-) -> tuple[tuple[Start, ...], tuple[Taken, ...]]:
-    """Return the starts of a fill curve, and what has no room in the context of `settings`, with the reason."""
+) -> tuple[tuple[CurveStart, ...], tuple[RoundPoint, ...]]:
+    """Return the starts of a fill curve, and a failed point for each fill that exceeds the context of `settings`."""
     context = int(settings["ctx"] or 0)
-    fits = tuple(fill for fill in fills if context_for(fill, reply_tokens) <= context or fill == 0)
-    why = f"It does not fit into the context of {context:,} tokens."
-    starts = tuple(Start(series_of(draft), {**settings, DRAFT: draft}, fits) for draft in drafts)
-    gaps = [Taken(-1, 0, series_of(draft), fill, error=why) for draft in drafts for fill in fills if fill not in fits]
+    fits = tuple(fill for fill in fills if context_for_fill(fill, reply_tokens) <= context or fill == 0)
+    why = message("It does not fit into the context of {context:,} tokens.", context=context)
+    starts = tuple(CurveStart(series_name(draft), {**settings, DRAFT: draft}, fits) for draft in drafts)
+    gaps = [
+        RoundPoint(-1, 0, series_name(draft), fill, error=why) for draft in drafts for fill in fills if fill not in fits
+    ]
     return starts, tuple(gaps)
 
 
-def context_starts(settings: Settings, drafts: Sequence[int], contexts: Sequence[int]) -> tuple[Start, ...]:
-    """Return the starts of a sweep over the context's size; it is allocated, and hardly filled."""
+def context_starts(settings: Settings, drafts: Sequence[int], contexts: Sequence[int]) -> tuple[CurveStart, ...]:
+    """Return the starts of a sweep over the context's size, which is allocated but hardly filled."""
     return tuple(
-        Start(series_of(draft), {**settings, DRAFT: draft, "ctx": context}, (context,))
+        CurveStart(series_name(draft), {**settings, DRAFT: draft, "ctx": context}, (context,))
         for context in contexts
         for draft in drafts
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """What was measured at one place for one series. Rates are tokens/s, intervals over rounds; unknown is None.
+class CurvePoint:
+    """Measured values of one series at one place. Rates are in tokens/s with intervals over rounds. Unknown is None.
 
-    `rate` is of writing; with several streams it is that of all together, from the first request to the last reply's
-    end, and `each` that of one of them as the engine tells it. `tokens` is how many were in the context when a reply
-    began, None where that differed. `why` says why there is no rate.
+    `rate` is the decode rate; with several streams, that of all together from the first request to the end of the last
+    reply, while `each` is the mean rate per stream by the engine's timings. `tokens` is the number of tokens in the
+    context when a reply began, None where that differed. `why` is the reason where there is no rate.
     """
 
     series: str
@@ -89,7 +278,7 @@ class Point:
     why: str | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the point as JSON data."""
         return {
             "series": self.series,
             "at": self.place,
@@ -108,10 +297,10 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
-    """How many times as fast a series is at a place: as the first series there, or as itself at its first place.
+class CurveRatio:
+    """Speed ratio of a series at a place: to the first series there, or to its own speed at its first place.
 
-    Rounds are the pairs.
+    Rounds are the pairs of the comparison.
     """
 
     series: str
@@ -120,34 +309,34 @@ class Ratio:
 
     @property
     def clear(self) -> bool | None:
-        """Whether it is faster: True or False with 95 % confidence, None when that stays open."""
+        """Whether it is faster: True or False with 95 % confidence, None when undecided."""
         return True if self.interval.low > 1 else False if self.interval.high < 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve: its series in their order, the first being what the others are compared with.
+    """A curve with its series in order; the first series is the baseline of `ratios`.
 
     `along` compares each series' last place that has a rate with its first one.
     """
 
-    axis: Axis
+    axis: CurveAxis
     series: tuple[str, ...]
     places: tuple[int, ...]
-    points: tuple[Point, ...]
-    ratios: tuple[Ratio, ...]
-    along: tuple[Ratio, ...]
+    points: tuple[CurvePoint, ...]
+    ratios: tuple[CurveRatio, ...]
+    along: tuple[CurveRatio, ...]
 
-    def point(self, series: str, place: int) -> Point | None:
-        """Return the point of a series at a place."""
+    def point(self, series: str, place: int) -> CurvePoint | None:
+        """Return the point of a series at a place. None without one."""
         return next((each for each in self.points if (each.series, each.place) == (series, place)), None)
 
-    def ratio(self, series: str, place: int) -> Ratio | None:
-        """Return the comparison of a series at a place."""
+    def ratio(self, series: str, place: int) -> CurveRatio | None:
+        """Return the ratio of a series at a place. None without one."""
         return next((each for each in self.ratios if (each.series, each.place) == (series, place)), None)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the curve as JSON data."""
         return {
             "axis": self.axis.value,
             "series": list(self.series),
@@ -157,8 +346,8 @@ class Curve:
         }
 
 
-def curve_of(axis: Axis, taken: Sequence[Taken]) -> Curve:
-    """Return the curve of what was taken so far; series stand in the order in which they were first met."""
+def build_curve(axis: CurveAxis, taken: Sequence[RoundPoint]) -> Curve:
+    """Return the curve of the points measured so far. Series keep the order of their first appearance."""
     series = tuple(dict.fromkeys(each.series for each in sorted(taken, key=lambda t: (t.round, t.number))))
     places = tuple(sorted({each.place for each in taken}))
     by_point = {
@@ -175,48 +364,50 @@ def curve_of(axis: Axis, taken: Sequence[Taken]) -> Curve:
         known = [point.place for point in points if point.series == name and point.rate is not None]
         if len(known) > 1:
             along.append(_ratio(axis, name, max(known), by_point[name, min(known)], by_point[name, max(known)]))
-    return Curve(axis, series, places, tuple(points), _known(ratios), _known(along))
+    return Curve(axis, series, places, tuple(points), _without_none(ratios), _without_none(along))
 
 
-def rate_of(axis: Axis, taken: Taken) -> float | None:
-    """Return the rate that a point has in one round; None when it does not count."""
+def rate_of_point(axis: CurveAxis, taken: RoundPoint) -> float | None:
+    """Return the rate of a point in one round, in tokens/s. None when it does not count."""
     if not taken.counts:
         return None
-    if axis is Axis.STREAMS:
+    if axis is CurveAxis.STREAMS:
         return sum(run.reply_tokens for run in taken.runs) / taken.span_s if taken.span_s else None
     return statistics.fmean(run.decode_rate or 0.0 for run in taken.runs)
 
 
-def _ratio(axis: Axis, series: str, place: int, base: Sequence[Taken], other: Sequence[Taken]) -> Ratio | None:
-    """Compare two points by the rounds that have a rate of both; None without one."""
+def _ratio(
+    axis: CurveAxis, series: str, place: int, base: Sequence[RoundPoint], other: Sequence[RoundPoint]
+) -> CurveRatio | None:
+    """Compare two points by the rounds in which both have a rate. None without such a round."""
     rounds = {each.round: each for each in base}
     pairs = []
     for each in other:
         first = rounds.get(each.round)
-        rates = rate_of(axis, first) if first else None, rate_of(axis, each)
+        rates = rate_of_point(axis, first) if first else None, rate_of_point(axis, each)
         if first and rates[0] and rates[1]:
             pairs.append(Pair(rates[0], rates[1], first.number < each.number))
-    return Ratio(series, place, paired_speedup(pairs)) if pairs else None
+    return CurveRatio(series, place, paired_speedup(pairs)) if pairs else None
 
 
-def _known(ratios: Sequence[Ratio | None]) -> tuple[Ratio, ...]:
+def _without_none(ratios: Sequence[CurveRatio | None]) -> tuple[CurveRatio, ...]:
     return tuple(each for each in ratios if each is not None)
 
 
-def _ratio_json(ratio: Ratio) -> dict[str, Any]:
-    unknown = {"low": None} if ratio.interval.n < 2 else {}  # the exponential of minus infinity
+def _ratio_json(ratio: CurveRatio) -> dict[str, Any]:
+    unknown = {"low": None} if ratio.interval.n < 2 else {}  # it would be the exponential of minus infinity
     return {"series": ratio.series, "at": ratio.place, **ratio.interval.as_json(), **unknown}
 
 
-def _point(axis: Axis, taken: Sequence[Taken], series: str, place: int) -> Point:
-    rates = [rate for each in taken if (rate := rate_of(axis, each)) is not None]
+def _point(axis: CurveAxis, taken: Sequence[RoundPoint], series: str, place: int) -> CurvePoint:
+    rates = [rate for each in taken if (rate := rate_of_point(axis, each)) is not None]
     runs = [run for each in taken if each.counts for run in each.runs]
     spoilt = sum(run.spoilt is not None for each in taken for run in (*each.again, *each.runs))
     found = [run.acceptance for run in runs if run.acceptance is not None]
     why = next((each.error for each in taken if each.error), None) or next(
         (run.spoilt for each in taken for run in each.runs if run.spoilt), None
     )
-    return Point(
+    return CurvePoint(
         series=series,
         place=place,
         tokens=_same([run.prompt_tokens + run.cached_tokens for run in runs]),
@@ -224,11 +415,11 @@ def _point(axis: Axis, taken: Sequence[Taken], series: str, place: int) -> Point
         each=_mean([run.decode_rate for run in runs]),
         prefill=_mean([run.prefill_rate for run in runs]),
         first_token_s=_mean([run.first_token_s for run in runs]),
-        acceptance=total(found) if found else None,
+        acceptance=sum_acceptance(found) if found else None,
         power_w=_mean([run.power_w for run in runs]),
         replies=len(runs),
         spoilt=spoilt,
-        why=None if rates else why or "The replies were too short to be measured.",
+        why=None if rates else why or message("The replies were too short to be measured."),
     )
 
 
@@ -241,6 +432,170 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def runs_of(taken: Sequence[Taken]) -> list[Run]:
-    """Return all runs, spoilt ones too, in their order."""
+def list_runs(taken: Sequence[RoundPoint]) -> list[Run]:
+    """Return all runs in order, disturbed ones included."""
     return [run for each in taken for run in (*each.again, *each.runs)]
+
+
+# Summary of a curve in a few sentences.
+
+_AT = {
+    CurveAxis.FILL: "with {} tokens in the context",
+    CurveAxis.CONTEXT: "with a context of {}",
+    CurveAxis.STREAMS: "with {} streams",
+}
+
+_OVER = {
+    CurveAxis.FILL: "from {} to {} tokens",
+    CurveAxis.CONTEXT: "from a context of {} to one of {}",
+    CurveAxis.STREAMS: "from {} to {} streams",
+}
+_WIDEST = 1.5
+"""Widest interval for which its estimate is reported, as upper end over lower end."""
+
+
+def summarize_curve(curve: Curve) -> list[str]:
+    """Return the findings of a curve: MTP against none at each place, then each series from first to last place.
+
+    Only differences with 95 % confidence are called faster or slower.
+    """
+    said = [_comparison_sentence(curve, name) for name in curve.series[1:]]
+    said += [_trend_sentence(curve, each) for each in curve.along]
+    return [each for each in said if each]
+
+
+def _comparison_sentence(curve: Curve, name: str) -> str:
+    found = [each for each in curve.ratios if each.series == name]
+    if not found:
+        return ""
+    base = curve.series[0]
+    subject = f"{name.capitalize()} is"
+    parts = []
+    for clear, word in ((True, f"faster than {base}"), (False, f"slower than {base}"), (None, "not distinguishable")):
+        some = [each for each in found if each.clear is clear]
+        if some and len(some) == len(found):
+            only = len(some) == 1
+            where = (
+                _at_places(curve, [each.place for each in some])
+                if only
+                else f"{_every_place_text(curve.axis)}: {_ratio_list(some)}"
+            )
+            than = f" from {base}" if clear is None else ""
+            return message(
+                "{subject} {word}{than} {where}{some}.",
+                subject=subject,
+                word=word,
+                than=than,
+                where=where,
+                some=(f" ({_ratio_text(some[0])})" if only else ""),
+            )
+        if some:
+            than = f" from {base}" if clear is None else ""
+            parts.append(
+                f"{word}{than} {_at_places(curve, [each.place for each in some])} ({', '.join(map(_ratio_text, some))})"
+            )
+    return message("{subject} {parts}.", subject=subject, parts=join_messages(*parts, separator="; "))
+
+
+def _trend_sentence(curve: Curve, ratio: CurveRatio) -> str:
+    point = next(each for each in curve.points if each.series == ratio.series and each.rate is not None)
+    here, there = f"{ratio.place:,}", f"{point.place:,}"
+    low, high = ratio.interval.low, ratio.interval.high
+    if high > _WIDEST * low:
+        what = _OVER[curve.axis].format(there, here)
+        return message(
+            "{series}: how its speed changes {what} is too uncertain to say. More --rounds tell.",
+            series=_capitalized(ratio.series),
+            what=what,
+        )
+    open_ = ""
+    if ratio.clear is None:
+        open_ = f" (no difference is shown: {100 * (low - 1):+.0f} to {100 * (high - 1):+.0f} %)"
+    times = ratio.interval.estimate
+    match curve.axis:
+        case CurveAxis.FILL:
+            return message(
+                "{series} keeps {times:.0f} % of its speed from {there} to {here} tokens{open}.",
+                series=_capitalized(ratio.series),
+                times=100 * times,
+                there=there,
+                here=here,
+                open=open_,
+            )
+        case CurveAxis.CONTEXT:
+            change = f"{100 * abs(times - 1):.1f} % {'faster' if times >= 1 else 'slower'}"
+            return message(
+                "{series}: a context of {here} is {change} than one of {there}{open}.",
+                series=_capitalized(ratio.series),
+                here=here,
+                change=change,
+                there=there,
+                open=open_,
+            )
+        case CurveAxis.STREAMS:
+            one = "one" if point.place == 1 else there
+            return message(
+                "{series}: {here} streams together are {times:.2f} times as fast as {one}{open}.",
+                series=_capitalized(ratio.series),
+                here=here,
+                times=times,
+                one=one,
+                open=open_,
+            )
+
+
+def _capitalized(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _every_place_text(axis: CurveAxis) -> str:
+    return {
+        CurveAxis.FILL: "at every fill",
+        CurveAxis.CONTEXT: "at every context",
+        CurveAxis.STREAMS: "at any number of streams",
+    }[axis]
+
+
+def _at_places(curve: Curve, places: Sequence[int]) -> str:
+    listed = [f"{place:,}" for place in places]
+    text = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
+    return _AT[curve.axis].format(text).replace("with 1 streams", "with 1 stream")
+
+
+def _ratio_list(some: Sequence[CurveRatio]) -> str:
+    return ", ".join(f"{_ratio_text(each)} at {each.place:,}" for each in some)
+
+
+def _ratio_text(ratio: CurveRatio) -> str:
+    return f"{ratio.interval.estimate:.2f} times"
+
+
+# Parallel streams: throughput of all together, and speed of each.
+
+
+def stream_starts(settings: Settings, drafts: Sequence[int], streams: Sequence[int]) -> tuple[CurveStart, ...]:
+    """Return the starts of a sweep over streams: one server with a slot for the largest number, also used with fewer.
+
+    So places differ by load only, and not by the memory of their slots.
+    """
+    slots = max(streams)
+    return tuple(
+        CurveStart(series_name(draft), {**settings, "slots": slots, DRAFT: draft}, tuple(streams)) for draft in drafts
+    )
+
+
+def prompts_for_streams(prompts: Sequence[Prompt]) -> PromptsAt:
+    """Return a function that makes the prompts for a number of streams, taking `prompts` in turn.
+
+    Streams that ended early would leave more of the GPU to the others, so `ignore_eos` runs each reply to its last
+    token.
+    """
+
+    async def prompts_at(streams: int) -> Sequence[Prompt]:
+        return [
+            replace(prompt, name=f"{prompt.name} {number + 1}", sampling={**prompt.sampling, "ignore_eos": True})
+            for number in range(streams)
+            for prompt in (prompts[number % len(prompts)],)
+        ]
+
+    return prompts_at

@@ -1,31 +1,223 @@
-"""Sustained load: ask without a pause for minutes, and say whether the speed holds.
+"""Sustained load: send requests without a pause for minutes, and judge whether the speed holds.
 
-What is judged is verification steps a second, which the text has no part in: tokens a second also change with how many
-drafts are accepted.
+The judged figure is verification steps per second, which does not depend on the text; tokens per second also change
+with draft acceptance.
 """
 
+import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from launcher.base.errors import NothingMeasured
-from launcher.tuning.endurance_changes import Level, levels
-from launcher.tuning.endurance_why import because
-from launcher.tuning.records import Bench, Prompt, Run, Settings
-from launcher.tuning.statistics import CONFIDENCE, Interval, exponential, t_quantile
+import numpy as np
+from numpy.typing import NDArray
 
-MATTERS = 0.02
-"""A smaller share of the speed is no fall."""
-_TELLS = 0.05
-"""How near the last third must be known to lie to the first before it is said to hold."""
-FEWEST = 20
-"""Replies: of fewer, a step by one and a half standard deviations is hardly ever found."""
+from launcher.base.errors import NothingMeasured
+from launcher.base.messages import Message, join_messages, message
+from launcher.tuning.records import Bench, Prompt, Run, Settings
+from launcher.tuning.statistics import CONFIDENCE, Interval, ratio_of_logs, t_quantile
+
+# Change points of a series: circular binary segmentation on ranks, with a permutation test.
+
+ALPHA = 0.01
+"""Significance level: a change counts when chance alone would produce it with at most this probability."""
+SHORTEST = 5
+"""Least values in a stretch."""
+_MOST_VALUES = 120
+"""Longer series are averaged down to this many values, which lowers autocorrelation and bounds the work."""
+_PERMUTATIONS = 999
+_MOST_ALIKE = 0.95
+
+_Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A stretch of the series without a change: values `first` to `last`, both included, and their mean."""
+
+    first: int
+    last: int
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedStretch:
+    """The stretch from `begin` (included) to `end` (excluded) that differs most from all else.
+
+    `chance` is the probability that a random order shows a difference as large.
+    """
+
+    begin: int
+    end: int
+    chance: float
+
+
+def find_levels(values: Sequence[float], alpha: float = ALPHA) -> list[Level]:
+    """Cut a series at its changes of level and return the stretches in order. One stretch if there is no change."""
+    size = max(1, math.ceil(len(values) / _MOST_VALUES))
+    array = np.asarray(values, dtype=float)
+    means = np.array([array[begin : begin + size].mean() for begin in range(0, len(array), size)])
+    cuts = [0, *(cut * size for cut in sorted(_find_cuts(means, 0, alpha))), len(values)]
+    return [
+        Level(begin, end - 1, float(array[begin:end].mean())) for begin, end in itertools.pairwise(cuts) if end > begin
+    ]
+
+
+def _find_cuts(values: _Values, offset: int, alpha: float) -> Iterator[int]:
+    found = find_change(values)
+    if found is None or found.chance > alpha:
+        return
+    inner = [cut for cut in (found.begin, found.end) if 0 < cut < len(values)]
+    yield from (offset + cut for cut in inner)
+    for begin, end in zip((0, *inner), (*inner, len(values)), strict=True):
+        yield from _find_cuts(values[begin:end], offset + begin, alpha)
+
+
+def find_change(values: Sequence[float] | _Values) -> ChangedStretch | None:
+    """Return the stretch that differs most from everything before and after it. None with too few values.
+
+    Circular binary segmentation (A. B. Olshen, E. S. Venkatraman et al., Biostatistics 5, 2004): of all stretches, take
+    the one with the largest sum of squares between inside and outside. It may begin or end with the series, so steps
+    are found as well as dips. Ranks replace values, so that a few outliers do not matter. The chance is from a
+    permutation test: how many of 999 random orders show a sum as large anywhere.
+
+    Where slow drift makes neighbours alike, not all orders are equally likely. So the sum of squares is first divided
+    by (1 + r) / (1 - r), the factor by which the variance of a mean grows, with r the correlation of neighbours. False
+    alarms, simulated: 1 % of series of independent values, 5 to 10 % where r is 0.3 to 0.6. A step of three standard
+    deviations is found in 60 % of series of 20 values, 90 % of 40 and 98 % of 100.
+    """
+    array = np.asarray(values, dtype=float)
+    n = len(array)
+    if n < 2 * SHORTEST:
+        return None
+    ranks = _ranks(array)
+    squares = {
+        length: _squares_between(np.cumsum(ranks)[None, :], length)[0] for length in range(SHORTEST, n - SHORTEST + 1)
+    }
+    length = max(squares, key=lambda each: float(squares[each].max()))
+    best = int(np.argmax(squares[length]))
+    begin = 0 if best == 0 else best + SHORTEST - 1
+    alike = _neighbour_correlation(array)
+    between = float(squares[length][best]) * (1 - alike) / (1 + alike)
+    orders = np.random.default_rng(n).permuted(np.tile(ranks, (_PERMUTATIONS, 1)), axis=1)
+    sums = np.cumsum(orders, axis=1)
+    largest = np.zeros(_PERMUTATIONS)
+    for each in squares:
+        np.maximum(largest, _squares_between(sums, each).max(axis=1), out=largest)
+    as_much = int(np.count_nonzero(largest >= between * (1 - 1e-12)))
+    return ChangedStretch(begin, begin + length, (1 + as_much) / (1 + _PERMUTATIONS))
+
+
+def _squares_between(sums: _Values, length: int) -> _Values:
+    """Return the sums of squares between stretches of a length and all else, for cumulated ranks in rows.
+
+    The first stretch begins with the series, the others where enough values are before and after them. A stretch that
+    ends with the series divides it like one that begins with it, so it needs no entry.
+    """
+    n = sums.shape[1]
+    first = sums[:, length - 1 : length]
+    others = sums[:, SHORTEST + length - 1 : n - SHORTEST] - sums[:, SHORTEST - 1 : n - SHORTEST - length]
+    differs = np.concatenate((first, others), axis=1) - length * (n + 1) / 2
+    squares: _Values = differs * differs / (length * (1 - length / n))
+    return squares
+
+
+def _ranks(values: _Values) -> _Values:
+    """Return the rank of each value, from 1. Equal values share their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks: _Values = (last - (counts - 1) / 2)[inverse]
+    return ranks
+
+
+def _neighbour_correlation(values: _Values) -> float:
+    """Return the correlation r of neighbours, 0 to 0.95, independent of changes of level.
+
+    In a first-order autoregression, differences over one step have the variance 2 s² (1 - r), those over two steps 2 s²
+    (1 - r²), so their ratio is 1 + r. The range from the first to the last decile replaces the variance, because only
+    few differences cross a step. The result is lowered by one over the root of the number of values, about its standard
+    error, so that it is rarely above 0 without correlation.
+    """
+    one, two = (np.subtract(*np.quantile(values[lag:] - values[:-lag], (0.9, 0.1))) for lag in (1, 2))
+    if not one:
+        return 0.0
+    return float(min(max((two / one) ** 2 - 1 - 1 / math.sqrt(len(values)), 0.0), _MOST_ALIKE))
+
+
+# Causes of a slowdown, as far as sensors show them.
+
+_DREW_LESS = 0.1
+_HOTTER_C = 3.0
+
+
+def explain_slowdown(before: Sequence[Run], after: Sequence[Run], fall: float) -> str:
+    """Return "because ..." from the differences between two times. `fall` is the share of the speed that was lost.
+
+    The monitor's findings go first; then the clock, if it fell by at least half of the speed's share; then power that
+    fell while the clock did not. A cause without evidence is not named.
+    """
+    noticed = _new_disturbances(before, after)
+    heat = _heat_text(before, after)
+    clocks = _medians(before, after, lambda run: run.clock_mhz)
+    powers = _medians(before, after, lambda run: run.power_w)
+    if clocks is not None and 1 - clocks[1] / clocks[0] >= fall / 2:
+        clock = f"the GPU's clock fell from {clocks[0]:,.0f} to {clocks[1]:,.0f} MHz{heat}"
+        return f"because {clock} ({noticed})" if noticed else f"because {clock}"
+    if noticed:
+        return f"because of what was noticed meanwhile: {noticed}"
+    if powers is not None and 1 - powers[1] / powers[0] >= _DREW_LESS:
+        drew = f"the GPU drew {powers[1]:.0f} W, not {powers[0]:.0f}"
+        same = ", at the same clock" if clocks is not None else ""
+        return f"because the GPU waits for something else ({drew}{same}), such as memory outside of it or the processor"
+    if clocks is None and powers is None:
+        return "for a reason that is not known: nothing here tells clocks or power" + (heat and f";{heat} meanwhile")
+    return "for a reason that was not seen: clock and power are about the same" + heat
+
+
+def _new_disturbances(before: Sequence[Run], after: Sequence[Run]) -> str:
+    """Return the disturbances of at least half of the later runs that are at least twice as frequent as before."""
+    earlier, later = (Counter(run.spoilt for run in runs if run.spoilt) for runs in (before, after))
+    often = [
+        mark.rstrip(".")
+        for mark, count in later.most_common()
+        if 2 * count >= len(after) and count / len(after) >= 2 * earlier[mark] / len(before)
+    ]
+    return "; ".join(often)
+
+
+def _heat_text(before: Sequence[Run], after: Sequence[Run]) -> str:
+    temperatures = _medians(before, after, lambda run: run.temperature_c)
+    if temperatures is None or temperatures[1] - temperatures[0] < _HOTTER_C:
+        return ""
+    return f" at {temperatures[1]:.0f} °C (before: {temperatures[0]:.0f} °C)"
+
+
+def _medians(
+    before: Sequence[Run], after: Sequence[Run], figure: Callable[[Run], float | None]
+) -> tuple[float, float] | None:
+    """Return the medians of a figure before and after. None where it is unknown, or was 0."""
+    medians = []
+    for runs in (before, after):
+        known = [value for run in runs if (value := figure(run)) is not None]
+        if not known:
+            return None
+        medians.append(statistics.median(known))
+    return (medians[0], medians[1]) if medians[0] > 0 else None
+
+
+LEAST_FALL = 0.02
+"""Smallest loss of speed, as a share, that counts as a fall."""
+_HOLDS_WITHIN = 0.05
+"""For "holds", the last third may be slower than the first by at most this share, with 95 % confidence."""
+FEWEST_REPLIES = 20
+"""Least replies for a verdict; in fewer, a step of one and a half standard deviations is hardly ever found."""
 _ERRORS_IN_A_ROW = 3
-_SURE_S = 180.0
-"""A shorter load tells little: heat builds up over minutes, and a moment's other load weighs much."""
+_FIRM_VERDICT_S = 180.0
+"""Least load in seconds for a firm verdict: heat builds up over minutes, and brief disturbances weigh more."""
 _REPLY_S = 3.0
 _TOKENS = (64, 1_024)
 _BLOCKS = 10
@@ -35,26 +227,29 @@ OnRun = Callable[[Run], None]
 
 
 def steps_rate(run: Run) -> float | None:
-    """Return verification steps a second; None for a reply that was not measured. A spoilt run has a speed, too."""
+    """Return verification steps per second. None for a reply that was not measured. Disturbed runs have a rate, too."""
     if run.error is not None or not run.decode_rate or not run.steps:
         return None
     return run.decode_rate * run.steps / run.reply_tokens
 
 
-async def endure(
+async def sustain_load(
     bench: Bench, settings: Settings, prompt: Prompt, seconds: float, *, seed: int = 0, on_run: OnRun
 ) -> None:
-    """Serve with `settings` and ask the same again and again for `seconds` of the bench's time; `on_run` gets each run.
+    """Serve `settings` and send the same prompt again and again for `seconds` by the bench's clock.
 
-    The first reply warms up and is not told; by its speed, the others are made as long as 3 s take, or a fortieth of
-    the time, within the prompt's own number of tokens. Three errors in a row end it; a server that ended is
-    started again after one. Raises NothingMeasured when the first is not answered, and what Bench.become raises.
+    `on_run` gets each run.
+
+    The first reply warms up and is not passed to `on_run`. From its speed, the length of the others is chosen: as many
+    tokens as take 3 s, or a fortieth of the time, within the prompt's own number of tokens. After an error the server
+    is started again if it ended; three errors in a row end the load. Raises NothingMeasured when the first request
+    fails, and what Bench.become raises.
     """
     await bench.become(settings)
     warm = await bench.run(replace(prompt, tokens=min(prompt.tokens, _TOKENS[0])), seed=seed)
     if warm.error is not None:
-        raise NothingMeasured(f"The server does not answer: {warm.error}", "See its log.")
-    tokens = (warm.decode_rate or 0.0) * min(_REPLY_S, seconds / (2 * FEWEST))
+        raise NothingMeasured(message("The server does not answer: {error}", error=warm.error), message("See its log."))
+    tokens = (warm.decode_rate or 0.0) * min(_REPLY_S, seconds / (2 * FEWEST_REPLIES))
     asked = replace(prompt, tokens=min(prompt.tokens, max(_TOKENS[0], min(_TOKENS[1], round(tokens)))))
     began_s, errors = bench.now_s(), 0
     while bench.now_s() - began_s < seconds and errors < _ERRORS_IN_A_ROW:
@@ -62,12 +257,12 @@ async def endure(
         on_run(run)
         errors = errors + 1 if run.error is not None else 0
         if 0 < errors < _ERRORS_IN_A_ROW:
-            await bench.become(settings)  # which starts a server again that ended
+            await bench.become(settings)  # restarts the server if it ended
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A time without a change of the speed, in seconds from the beginning; `rate` in steps a second."""
+class SpeedStretch:
+    """A time without a change of speed, in seconds from the beginning. `rate` is in steps per second."""
 
     from_s: float
     to_s: float
@@ -75,8 +270,8 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Means over a part of the time, None where nothing tells; `marks` say what was noticed meanwhile."""
+class EnduranceRow:
+    """Means over a part of the time, None where unknown. `marks` are the disturbances and errors in it."""
 
     from_s: float
     to_s: float
@@ -89,11 +284,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Endured:
-    """The verdict. `fall` is the share of the speed that was lost, `because` why as far as was seen. `after_s` is when
-    it fell, None where it did little by little.
+class EnduranceVerdict:
+    """Verdict of a sustained load. All seconds count from the first reply.
 
-    `thirds` is how many times as fast the last third is as the first. All seconds count from the first reply.
+    `fall` is the share of the speed that was lost and `because` its cause, as far as it was found. `after_s` is the
+    time of the fall, None if the speed fell gradually. `thirds` is the speed ratio of the last third to the first.
     """
 
     answer: Answer
@@ -104,11 +299,11 @@ class Endured:
     after_s: float | None = None
     because: str | None = None
     thirds: Interval | None = None
-    stretches: tuple[Stretch, ...] = ()
-    rows: tuple[Row, ...] = ()
+    stretches: tuple[SpeedStretch, ...] = ()
+    rows: tuple[EnduranceRow, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the verdict as JSON data."""
         return {
             "answer": self.answer,
             "sentence": self.sentence,
@@ -135,55 +330,78 @@ class Endured:
         }
 
 
-def judge(runs: Sequence[Run]) -> Endured:
-    """Return the verdict on replies in the order in which they were asked for.
+def judge_endurance(runs: Sequence[Run]) -> EnduranceVerdict:
+    """Return the verdict on runs, given in the order of their requests.
 
-    Changes are found by a permutation test (see endurance_changes). It falls when the last stretch is at least 2 %
-    slower than the fastest before it, or, without a change that could be found, when the last third is slower than the
-    first by 2 % with 95 % confidence; it holds when not, and the last third is known not to be slower by 5 %.
+    Changes are found by the permutation test of `find_change`. The speed falls when the last stretch is at least 2 %
+    slower than the fastest before it, or, if no change is found, when the last third is slower than the first by 2 %
+    with 95 % confidence. Otherwise it holds if the last third is not slower by 5 % with 95 % confidence, else it is
+    undecided.
     """
     used = [(run, rate) for run in runs if (rate := steps_rate(run)) is not None]
     origin_s = runs[0].began_s if runs else 0.0
     seconds = runs[-1].began_s + runs[-1].wall_s - origin_s if runs else 0.0
-    found = levels([rate for _, rate in used])
+    found = find_levels([rate for _, rate in used])
     stretches = tuple(
-        Stretch(first.began_s - origin_s, last.began_s + last.wall_s - origin_s, each.mean)
+        SpeedStretch(first.began_s - origin_s, last.began_s + last.wall_s - origin_s, each.mean)
         for each in found
         for first, last in ((used[each.first][0], used[each.last][0]),)
     )
-    told = Endured("undecided", "", seconds, len(used), stretches=stretches, rows=_rows(runs, origin_s, seconds))
-    told = _judged(told, used, found)
-    if told.answer != "undecided" and seconds < _SURE_S:
-        short = f"That was {_minutes(seconds)} of load; less than 3 minutes are too short to be sure."
-        told = replace(told, sentence=f"{told.sentence} {short}")
+    told = EnduranceVerdict(
+        "undecided", "", seconds, len(used), stretches=stretches, rows=_rows(runs, origin_s, seconds)
+    )
+    told = _with_verdict(told, used, found)
+    if told.answer != "undecided" and seconds < _FIRM_VERDICT_S:
+        short = message(
+            "That was {minutes} of load; less than 3 minutes are too short to be sure.", minutes=_minutes(seconds)
+        )
+        told = replace(told, sentence=join_messages(told.sentence, short))
     lost = [run.error for run in runs[-_ERRORS_IN_A_ROW:]]
     if lost and lost[-1] is not None and None not in lost:
-        when = f"The server stopped answering after {_minutes(runs[-len(lost)].began_s - origin_s)}"
-        return replace(told, answer="ended", sentence=f"{when}: {lost[-1].rstrip('.')}. Until then: {told.sentence}")
+        ended = message(
+            "The server stopped answering after {minutes}: {error} Until then: {sentence}",
+            minutes=_minutes(runs[-len(lost)].began_s - origin_s),
+            error=lost[-1] if lost[-1].endswith(".") else f"{lost[-1]}.",
+            sentence=told.sentence,
+        )
+        return replace(told, answer="ended", sentence=ended)
     return told
 
 
-def _judged(told: Endured, used: Sequence[tuple[Run, float]], found: Sequence[Level]) -> Endured:
-    if len(used) < FEWEST:
-        few = f"Undecided: {len(used)} replies are too few to tell; {FEWEST} are the least."
+def _with_verdict(
+    told: EnduranceVerdict, used: Sequence[tuple[Run, float]], found: Sequence[Level]
+) -> EnduranceVerdict:
+    if len(used) < FEWEST_REPLIES:
+        few = message(
+            "Undecided: {used} replies are too few to tell; {fewest} are the least.",
+            used=len(used),
+            fewest=FEWEST_REPLIES,
+        )
         return replace(told, sentence=few)
     thirds = _thirds([rate for _, rate in used])
     told = replace(told, thirds=thirds)
     best = max(range(len(found)), key=lambda number: found[number].mean)
     fall, after_s = 1 - found[-1].mean / found[best].mean, told.stretches[best].to_s
-    if fall >= MATTERS:
-        why = because(_runs_of(used, found[best]), _runs_of(used, found[-1]), fall)
-        said = f"Falls by {_percent(fall)} after {_minutes(after_s)}, {why}."
+    if fall >= LEAST_FALL:
+        why = explain_slowdown(_runs_of(used, found[best]), _runs_of(used, found[-1]), fall)
+        said = message(
+            "Falls by {fall} after {minutes}, {why}.", fall=_percent(fall), minutes=_minutes(after_s), why=why
+        )
         return replace(told, answer="falls", sentence=said, fall=fall, after_s=after_s, because=why)
-    if thirds.high < 1 - MATTERS:
+    if thirds.high < 1 - LEAST_FALL:
         third, fall = len(used) // 3, 1 - thirds.estimate
-        why = because([run for run, _ in used[:third]], [run for run, _ in used[-third:]], fall)
-        said = f"Falls by {_percent(fall)} from the first third to the last, {why}."
+        why = explain_slowdown([run for run, _ in used[:third]], [run for run, _ in used[-third:]], fall)
+        said = message("Falls by {fall} from the first third to the last, {why}.", fall=_percent(fall), why=why)
         return replace(told, answer="falls", sentence=said, fall=fall, because=why)
-    if thirds.low < 1 - _TELLS:
-        return replace(told, sentence=f"Undecided: the speed varies too much to tell ({_between(thirds)}).")
-    said = f"Holds over {_minutes(told.seconds)}: {_between(thirds)}.{_dip(found, told.stretches)}"
-    return replace(told, answer="holds", sentence=said)
+    if thirds.low < 1 - _HOLDS_WITHIN:
+        return replace(
+            told,
+            sentence=message(
+                "Undecided: the speed varies too much to tell ({between}).", between=_interval_text(thirds)
+            ),
+        )
+    said = message("Holds over {minutes}: {between}.", minutes=_minutes(told.seconds), between=_interval_text(thirds))
+    return replace(told, answer="holds", sentence=join_messages(said, _dip_sentence(found, told.stretches)))
 
 
 def _runs_of(used: Sequence[tuple[Run, float]], level: Level) -> list[Run]:
@@ -191,9 +409,10 @@ def _runs_of(used: Sequence[tuple[Run, float]], level: Level) -> list[Run]:
 
 
 def _thirds(rates: Sequence[float]) -> Interval:
-    """Compare the last third with the first: Welch's t over means of up to ten blocks, which are less alike than runs.
+    """Compare the last third with the first by Welch's t over means of up to ten blocks.
 
-    In logarithms (see statistics); the degrees of freedom by Welch and Satterthwaite, rounded down.
+    Blocks are less correlated than single runs. Computed on logarithms (see statistics); degrees of freedom by Welch
+    and Satterthwaite, rounded down.
     """
     third = len(rates) // 3
     early, late = (_blocks([math.log(rate) for rate in part]) for part in (rates[:third], rates[-third:]))
@@ -202,7 +421,7 @@ def _thirds(rates: Sequence[float]) -> Interval:
     error = math.sqrt(sum(parts))
     freedom = sum(p * p / (len(e) - 1) for p, e in zip(parts, (early, late), strict=True))
     reach = t_quantile((1 + CONFIDENCE) / 2, max(1, int(sum(parts) ** 2 / freedom))) * error if freedom else 0.0
-    return exponential(Interval(difference, difference - reach, difference + reach, len(early) + len(late)))
+    return ratio_of_logs(Interval(difference, difference - reach, difference + reach, len(early) + len(late)))
 
 
 def _blocks(values: Sequence[float]) -> list[float]:
@@ -211,18 +430,24 @@ def _blocks(values: Sequence[float]) -> list[float]:
     return [statistics.fmean(values[begin:end]) for begin, end in pairwise(cuts)]
 
 
-def _dip(found: Sequence[Level], stretches: Sequence[Stretch]) -> str:
-    """Return a sentence on the slowest stretch in between, if it was slower by what matters."""
+def _dip_sentence(found: Sequence[Level], stretches: Sequence[SpeedStretch]) -> Message:
+    """Return a sentence about the slowest stretch, if it was slower by at least MATTERS. Empty otherwise."""
     slowest = min(range(len(found)), key=lambda i: found[i].mean)
     loss = 1 - found[slowest].mean / max(each.mean for each in found)
-    if loss < MATTERS:
-        return ""
+    if loss < LEAST_FALL:
+        return Message()
     begin, end = stretches[slowest].from_s, stretches[slowest].to_s
-    when = f"Between {_minutes(begin)} and {_minutes(end)}" if slowest else f"For the first {_minutes(end)}"
-    return f" {when} it was {_percent(loss)} slower."
+    if slowest:
+        return message(
+            "Between {begin} and {end} it was {loss} slower.",
+            begin=_minutes(begin),
+            end=_minutes(end),
+            loss=_percent(loss),
+        )
+    return message("For the first {end} it was {loss} slower.", end=_minutes(end), loss=_percent(loss))
 
 
-def _rows(runs: Sequence[Run], origin_s: float, seconds: float) -> tuple[Row, ...]:
+def _rows(runs: Sequence[Run], origin_s: float, seconds: float) -> tuple[EnduranceRow, ...]:
     """Return 15 rows at most, of whole minutes, or of 10 s or 1 s for a short load."""
     unit = 60.0 if seconds > 300 else 10.0 if seconds > 30 else 1.0
     row_s = unit * max(1, math.ceil(seconds / unit / 15))
@@ -230,7 +455,7 @@ def _rows(runs: Sequence[Run], origin_s: float, seconds: float) -> tuple[Row, ..
     for run in runs:
         by_row.setdefault(int((run.began_s - origin_s) / row_s), []).append(run)
     return tuple(
-        Row(
+        EnduranceRow(
             number * row_s,
             min((number + 1) * row_s, seconds),
             _mean([run.decode_rate for run in some if run.error is None]),
@@ -249,7 +474,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _between(ratio: Interval) -> str:
+def _interval_text(ratio: Interval) -> str:
     sides = " to ".join(
         f"{100 * abs(end - 1):.1f} % {'faster' if end >= 1 else 'slower'}" for end in (ratio.low, ratio.high)
     )

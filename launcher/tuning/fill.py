@@ -1,91 +1,187 @@
-"""Prompts of an exact size: text is put before what is asked until the model reads so many tokens.
+"""Prompts of an exact size: text is put before the question until the model reads the wanted number of tokens.
 
-Only the engine knows its tokens, so it is asked: some ten times for a prompt, each time for the whole of it.
+Only the engine knows its tokens, so it counts them: about ten requests for a prompt, each with the whole text.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Protocol
 
 from launcher.base.errors import BadOption, NothingMeasured
-from launcher.engine.client import ChatRequest
-from launcher.tuning.asking import request_of
-from launcher.tuning.fill_text import entries
+from launcher.base.messages import message
+from launcher.engine.server.client import ChatRequest
+from launcher.tuning.asking import build_request
 from launcher.tuning.records import Prompt
 
+# Endless filler text: the journal of an invented harbour, the same on every computer.
+#
+# No two entries are alike, so that neither a prompt cache nor n-gram drafts gain more from it than from other text.
 
-class Counts(Protocol):
-    """A server that counts the tokens of a request: an EngineClient, or one that others started."""
+_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November")
+_WINDS = ("north", "north-east", "east", "south-east", "south", "south-west", "west", "north-west")
+_SKIES = (
+    "clear to the horizon",
+    "grey with breaks towards noon",
+    "low cloud, and rain since the night watch",
+    "haze over the shoals, the far buoy out of sight",
+    "snow in gusts",
+    "high thin cloud and a ring round the sun",
+    "fog until nine, then bright",
+    "thunder in the hills, none here",
+)
+_SHIPS = (
+    "Marianne",
+    "Two Brothers",
+    "Skua",
+    "Patience",
+    "Anna Lind",
+    "Kestrel",
+    "Halcyon",
+    "Old Tom",
+    "Verity",
+    "Stork",
+)
+_KINDS = ("the cutter", "the barge", "the mail boat", "the trawler", "the yawl", "the collier", "the dredger")
+_GOODS = (
+    "boxes of haddock",
+    "sacks of seed potatoes",
+    "coils of tarred rope",
+    "crates of window glass",
+    "barrels of lamp oil",
+    "bales of wool",
+    "tons of gravel for the new pier",
+    "cases of oranges, a third of them spoilt",
+    "letters and a piano",
+    "sheep for the island",
+)
+_WORK = (
+    "cleaned the third lamp and cut its wick",
+    "sounded the channel by the old wreck and found less water than the chart has",
+    "painted the rail of the upper gallery",
+    "mended the bell rope, which the gale had frayed",
+    "counted the signal flags; the yellow one is missing",
+    "set the clock back after the noon gun",
+    "took the skiff to the outer mark and replaced its chain",
+    "wrote to the board about the crack in the sea wall",
+    "caulked the boat house door against the spring tide",
+)
+_PEOPLE = ("Olsen", "Mrs Farr", "Young Bede", "Carrow", "Ilse", "The pilot", "Dunmore", "Tarn", "The new boy")
+_REMARKS = (
+    "A seal lay on the slip all afternoon and would not be moved.",
+    "Somebody has carved a date into the bollard, wrong by a year.",
+    "Eggs are dearer again; the cook blames the ferry.",
+    "Two strangers asked for the house on the point, and were told that it burnt down.",
+    "The tide gauge sticks at its upper end and wants oil.",
+    "Heard geese before dawn, first of the season.",
+    "The inspector's report came by mail: nothing to complain of but the stairs.",
+    "Lent the long ladder to the chapel.",
+    "No ships after dark.",
+)
+
+
+def journal_entries(begin: int = 0) -> Iterator[str]:
+    """Yield the entries of the journal without end, beginning with number `begin`."""
+    number = begin
+    while True:
+        yield _journal_entry(number)
+        number += 1
+
+
+def _journal_entry(number: int) -> str:
+    # A hash rather than `random`, whose choices may differ between Python versions.
+    digits = iter(hashlib.sha512(f"harbour {number}".encode()).digest())
+
+    def one(words: Sequence[str]) -> str:
+        return words[next(digits) % len(words)]
+
+    def amount(low: int, high: int) -> int:
+        return low + (256 * next(digits) + next(digits)) % (high - low + 1)
+
+    head = f"Entry {number + 1}, {amount(1, 28)} {one(_MONTHS)}, {amount(4, 22)}:{amount(0, 59):02}."
+    weather = f"Wind {one(_WINDS)}, {amount(2, 47)} knots, glass at {amount(968, 1038)}; {one(_SKIES)}."
+    came = f"At {amount(5, 21)}:{amount(0, 59):02} {one(_KINDS)} {one(_SHIPS)} came in"
+    trade = f"{came} with {amount(3, 480)} {one(_GOODS)}."
+    return f"{head} {weather} {trade} {one(_PEOPLE)} {one(_WORK)}. {one(_REMARKS)}"
+
+
+class TokenCounter(Protocol):
+    """A server that counts the tokens of a request: an EngineClient, or a server that the user started."""
 
     async def count_tokens(self, request: ChatRequest) -> int:
-        """See EngineClient.count_tokens."""
+        """Return the number of tokens of a request. See EngineClient.count_tokens."""
         ...
 
 
 CountTokens = Callable[[str], Awaitable[int]]
-"""Returns how many tokens a text makes, with whatever stands around it."""
+"""Returns the token count of a text within its prompt."""
 _TOKENS_A_WORD = 1.4
-"""Where the search begins; English has about that many in the usual vocabularies."""
+"""First guess of the search, about right for English in the usual vocabularies."""
 _SMALL = (" a", " I", " it", ".", ",", "!", " x", "\n", " ", "a", "-")
-"""Texts that are one token in most vocabularies, where they stand."""
+"""Texts that are a single token in most vocabularies, tried at the end of the filler."""
 _MOST_WORDS_BACK = 8
 
 
-async def sized(prompts: Sequence[Prompt], server: Counts, *, begin: int = 0) -> tuple[Prompt, ...]:
-    """Return the prompts, those with a size filled to it: the model then reads exactly so many tokens.
+async def fill_prompts(prompts: Sequence[Prompt], server: TokenCounter, *, begin: int = 0) -> tuple[Prompt, ...]:
+    """Return the prompts with filler text, so that the model reads exactly as many tokens as their `size`.
 
-    `begin` is the number of the journal's entry with which the text begins, so that two need not begin alike. Raises
-    BadOption where what is asked has more tokens already, and what `EngineClient.count_tokens` raises.
+    `begin` is the number of the journal's first entry, so that two prompts need not begin alike. Raises BadOption where
+    a question alone exceeds the size, and what `EngineClient.count_tokens` raises.
     """
-    return tuple([prompt if prompt.size is None else await _filled(prompt, server, begin) for prompt in prompts])
+    return tuple([prompt if prompt.size is None else await _fill_prompt(prompt, server, begin) for prompt in prompts])
 
 
-async def _filled(prompt: Prompt, server: Counts, begin: int) -> Prompt:
+async def _fill_prompt(prompt: Prompt, server: TokenCounter, begin: int) -> Prompt:
     *before, (role, question) = prompt.messages
 
     def with_text(text: str) -> Prompt:
         return replace(prompt, messages=(*before, (role, f"{text}\n\n{question}" if text else question)))
 
     async def count(text: str) -> int:
-        return await server.count_tokens(request_of(with_text(text), seed=0))
+        return await server.count_tokens(build_request(with_text(text), seed=0))
 
-    return with_text(await filler(prompt.size or 0, count, begin=begin))
+    return with_text(await make_filler(prompt.size or 0, count, begin=begin))
 
 
-async def filler(tokens: int, count: CountTokens, *, begin: int = 0) -> str:
-    """Return a text of exactly so many tokens by `count`.
+async def make_filler(tokens: int, count: CountTokens, *, begin: int = 0) -> str:
+    """Return a text with which `count` gives exactly `tokens`.
 
-    Raises BadOption when `count` has more for an empty text, and NothingMeasured in the rare case that no text of this
-    kind has so many.
+    Raises BadOption when an empty text already counts more, and NothingMeasured in the rare case that no such text is
+    found.
     """
     least = await count("")
     if least == tokens:
         return ""
     if least > tokens:
         raise BadOption(
-            f"The prompt has {least:,} tokens of its own, so it cannot have {tokens:,}.", "Ask for a larger size."
+            message(
+                "The prompt has {least:,} tokens of its own, so it cannot have {tokens:,}.", least=least, tokens=tokens
+            ),
+            message("Ask for a larger size."),
         )
-    words = _Words(begin)
+    words = _FillerWords(begin)
     number = await _most_words(words, tokens, least, count)
     for back in range(min(number, _MOST_WORDS_BACK) + 1):
         text = words.text(number - back)
-        if (done := await _with_small(text, tokens, count)) is not None:
+        if (done := await _append_single_tokens(text, tokens, count)) is not None:
             return done
     raise NothingMeasured(
-        f"No text of exactly {tokens:,} tokens was found.", "Ask for a few more or fewer.", tokens=tokens
+        message("No text of exactly {tokens:,} tokens was found.", tokens=tokens),
+        message("Ask for a few more or fewer."),
+        tokens=tokens,
     )
 
 
-class _Words:
-    """The journal's words, made as far as they are asked for."""
+class _FillerWords:
+    """The words of the journal, generated on demand."""
 
     def __init__(self, begin: int) -> None:
-        self._entries = entries(begin)
+        self._entries = journal_entries(begin)
         self._words: list[str] = []
 
     def text(self, number: int) -> str:
-        """Return the first words; entries are lines."""
+        """Return the first `number` words as text, one entry a line."""
         while len(self._words) < number:
             for entry in islice(self._entries, 100):
                 first, *others = entry.split(" ")
@@ -93,8 +189,8 @@ class _Words:
         return "".join(self._words[:number])
 
 
-async def _most_words(words: _Words, tokens: int, least: int, count: CountTokens) -> int:
-    """Return the most words that do not make more tokens than asked for, found by the secant method in a bracket."""
+async def _most_words(words: _FillerWords, tokens: int, least: int, count: CountTokens) -> int:
+    """Return the largest number of words that stays within `tokens`, by the secant method inside a bracket."""
     low, low_tokens = 0, least
     high: int | None = None
     rate = _TOKENS_A_WORD
@@ -113,8 +209,8 @@ async def _most_words(words: _Words, tokens: int, least: int, count: CountTokens
     return low
 
 
-async def _with_small(text: str, tokens: int, count: CountTokens) -> str | None:
-    """Return the text with single tokens behind it, so that it has as many as asked for; None where none fit."""
+async def _append_single_tokens(text: str, tokens: int, count: CountTokens) -> str | None:
+    """Return the text with single-token pieces appended up to `tokens`. None where no piece fits."""
     have = await count(text)
     while have < tokens:
         for small in _SMALL:

@@ -1,4 +1,4 @@
-"""What a tune makes better: tokens a second, the time to an answer, or tokens a joule."""
+"""Goal of a tune: tokens per second, the time to an answer, or tokens per joule."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from launcher.tuning.records import Run
 
 
 class Aim(StrEnum):
-    """What is measured of a reply."""
+    """Quantity that a tune optimises."""
 
     SPEED = "speed"
     ANSWER = "answer"
@@ -20,9 +20,9 @@ _UNITS = {Aim.SPEED: "tokens/s", Aim.ANSWER: "s", Aim.ENERGY: "tokens/J"}
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """An aim; for `answer` the tokens of the user's own prompts and replies, None for those of the workload.
+    """An aim, and for `answer` the token numbers of the user's own prompts and replies (None: those of the workload).
 
-    `benefit` of a run is more the better it is, so that a ratio above 1 is always an improvement.
+    The score of a run is higher the better it is, so a ratio above 1 is always an improvement.
     """
 
     aim: Aim = Aim.SPEED
@@ -35,36 +35,36 @@ class Goal:
         return _UNITS[self.aim]
 
     def value(self, run: Run) -> float | None:
-        """Return tokens a second (of decoding), seconds to the whole answer, or tokens a joule; None if unknown."""
+        """Return decode tokens per second, seconds to the whole answer, or tokens per joule. None if unknown."""
         if not run.counts or not run.decode_rate or not run.reply_tokens:
             return None
         match self.aim:
             case Aim.SPEED:
                 return run.decode_rate
             case Aim.ANSWER:
-                reading, writing = self.mix(run)
+                reading, writing = self.answer_tokens(run)
                 return reading / run.prefill_rate + writing / run.decode_rate if run.prefill_rate else None
             case Aim.ENERGY:
                 return run.reply_tokens / run.energy_j if run.energy_j else None
 
-    def mix(self, run: Run) -> tuple[int, int]:
-        """Return the tokens that are read and written for one answer."""
+    def answer_tokens(self, run: Run) -> tuple[int, int]:
+        """Return the numbers of prompt tokens and reply tokens of one answer."""
         read = run.prompt_tokens + run.cached_tokens
         return self.prompt_tokens or read, self.reply_tokens or run.reply_tokens
 
     def score(self, run: Run) -> float | None:
-        """Return the logarithm of the run's benefit; None if unknown."""
+        """Return the logarithm of the run's value, negated for seconds, so that higher is better. None if unknown."""
         value = self.value(run)
         if not value:
             return None
         return -math.log(value) if self.aim is Aim.ANSWER else math.log(value)
 
     def value_of(self, score: float) -> float:
-        """Return the value that has this score."""
+        """Return the value for a score."""
         return math.exp(-score if self.aim is Aim.ANSWER else score)
 
     def step_cost(self, run: Run) -> float | None:
-        """Return what one verification step costs: seconds, or joules where energy is the aim; None if unknown."""
+        """Return the cost of one verification step: seconds, or joules where energy is the aim. None if unknown."""
         steps = run.steps
         if self.value(run) is None or not run.decode_rate or not steps:
             return None

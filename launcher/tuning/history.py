@@ -1,8 +1,11 @@
-"""The history of measurements: every run with its settings and its environment, in a SQLite file of this computer."""
+"""History of measurements: every run with its settings and its environment, in a SQLite file of this computer."""
 
 import json
+import logging
 import os
+import queue
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,14 +16,26 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from launcher.base.database import changing, open_database
-from launcher.base.errors import HistoryUnusable, ResultMissing
+from launcher.base.database import open_database, transaction
+from launcher.base.errors import BadOption, HistoryUnusable, LauncherError, ResultMissing
 from launcher.base.identity import ProcessId
-from launcher.base.paths import data_dir
+from launcher.base.messages import add_message_data, message, message_from_json, restore_messages
+from launcher.base.paths import data_dir, expand_user
 from launcher.tuning.history_environment import Environment
-from launcher.tuning.history_records import RUN_COLUMNS, Row, Session, Summary, new_id, packed, run_of, run_row
+from launcher.tuning.history_records import (
+    RUN_COLUMNS,
+    RunRow,
+    Session,
+    Summary,
+    new_id,
+    row_from_run,
+    run_from_row,
+    to_compact_json,
+)
 from launcher.tuning.records import Run, Settings
-from launcher.tuning.use_counts import DAY_S, TABLE, UseCounts, add, read
+from launcher.tuning.report_published import PREFIX, published_table
+from launcher.tuning.share import read_session_file
+from launcher.tuning.use_counts import DAY_S, TABLE, UseCounts, add_use_counts, read_use_counts
 
 _TABLES = """
 CREATE TABLE sessions (
@@ -41,37 +56,38 @@ CREATE TABLE runs (
 CREATE INDEX runs_of_session ON runs (session)
 """
 _OWNER = "ALTER TABLE sessions ADD COLUMN owner TEXT"
-"""Which process measures: its pid, and when it was created."""
+"""Adds the measuring process: its pid and its creation time."""
 _MIGRATIONS = (_TABLES, TABLE, _OWNER)
 _COUNTS = "r.spoilt IS NULL AND r.error IS NULL AND r.decode_rate IS NOT NULL"
 _SHOWN = f"{_COUNTS} AND (s.kind <> 'tune' OR r.settings = json_extract(s.result, '$.settings'))"
-"""The runs whose mean is listed: a tune's are those with the settings that it recommends."""
+"""Runs whose mean is listed; of a tune, those with the settings that it recommends."""
 _SUMMARY = f"""
 SELECT s.id, s.kind, s.workload, s.began_s, s.ended_s, s.model, s.quant,
        count(r.number), coalesce(sum({_COUNTS}), 0), avg(CASE WHEN {_SHOWN} THEN r.decode_rate END),
-       s.sentence, s.owner
+       s.sentence, json_extract(s.result, '$.messages.sentence'), s.owner
 FROM sessions s LEFT JOIN runs r ON r.session = s.number
 """  # noqa: S608 -- constants
-CUT_OFF = "Cut off: the program that measured it has ended."
+CUT_OFF = message("Cut off: the program that measured it has ended.")
 _ENVIRONMENT: TypeAdapter[Environment] = TypeAdapter(Environment)
 
 
 def history_file() -> Path:
-    """Return where the history is kept."""
+    """Return the path of the history file."""
     return data_dir() / "history" / "history.db"
 
 
 class History:
-    """The file of measurements. One thread at a time may use it; several processes may.
+    """The SQLite file of measurement sessions. One thread at a time may use it; several processes may.
 
-    Every method raises HistoryUnusable when the system refuses, and those that take an id ResultMissing when there is
-    none. What is added is there when the method returns. `notice` is what the user must know of the file, or empty.
+    Every method raises HistoryUnusable when SQLite or the system fails, and those that take an id raise ResultMissing
+    when there is no such session. Additions are committed when a method returns. `notice` is a message for the user
+    about the file (empty if there is none).
     """
 
     def __init__(self, path: Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self.path = path or history_file()
         self._clock = clock
-        with self._told():
+        with self._translated_errors():
             opened = open_database(self.path, _MIGRATIONS, "The history of measurements")
         self._db, self.notice = opened.db, opened.notice
 
@@ -94,48 +110,48 @@ class History:
         workload: str = "",
         id: str | None = None,  # noqa: A002
     ) -> str:
-        """Begin a measurement and return its id. `kind` is the verb: bench, tune, curve, endure.
+        """Begin a session and return its id. `kind` is the verb: bench, tune, curve, endure.
 
-        `settings` are the server's at its beginning; each run has its own.
+        `settings` are the server's at the beginning; each run has its own.
         """
         session, model = id or new_id(), environment.model
-        with self._change() as db:
+        with self._transaction() as db:
             db.execute(
                 "INSERT INTO sessions (id, kind, workload, began_s, model, quant, environment, settings, owner) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     session, kind, _clean(workload), self._clock(), _clean(model.label), model.quant,
-                    packed(environment.as_json()), packed(dict(settings)), _this_process(),
+                    to_compact_json(environment.as_json()), to_compact_json(dict(settings)), _this_process(),
                 ),
             )  # fmt: skip
         return session
 
     def add_run(self, session: str, run: Run) -> None:
-        """Add one run to a measurement."""
+        """Add one run to a session."""
         self.add_runs(session, (run,))
 
     def add_runs(self, session: str, runs: Sequence[Run]) -> None:
-        """Add runs to a measurement, all or none of them."""
+        """Add runs to a session, all or none of them."""
         names, marks = ", ".join(RUN_COLUMNS), ", ".join("?" * len(RUN_COLUMNS))
-        with self._change() as db:
+        with self._transaction() as db:
             number = self._number(session)
             db.executemany(
                 f"INSERT INTO runs (session, {names}) VALUES (?, {marks})",  # noqa: S608 -- constants
-                [(number, *map(_clean_value, run_row(run))) for run in runs],
+                [(number, *map(_clean_value, row_from_run(run))) for run in runs],
             )
 
     def finish(self, session: str, result: Mapping[str, Any]) -> None:
-        """End a measurement. `result` is what it came to; its `sentence`, if it has one, is shown in lists."""
-        with self._change() as db:
+        """End a session with its `result`. The `sentence` in it, if any, is shown in lists."""
+        with self._transaction() as db:
             number = self._number(session)
             db.execute(
                 "UPDATE sessions SET ended_s = ?, result = ?, sentence = ? WHERE number = ?",
-                (self._clock(), packed(dict(result)), _sentence(result), number),
+                (self._clock(), to_compact_json(add_message_data(dict(result))), _sentence(result), number),
             )
 
-    def go_on(self, session: str) -> None:
-        """Let a measurement that ended go on, by this process."""
-        with self._change() as db:
+    def reopen(self, session: str) -> None:
+        """Reopen a session that ended; this process becomes its owner."""
+        with self._transaction() as db:
             db.execute(
                 "UPDATE sessions SET ended_s = NULL, result = '{}', sentence = NULL, owner = ? WHERE number = ?",
                 (_this_process(), self._number(session)),
@@ -150,7 +166,7 @@ class History:
         since_s: float | None = None,
         most: int | None = None,
     ) -> tuple[Summary, ...]:
-        """Return measurements, the newest first. `model` is a part of the model's name or quant."""
+        """Return session summaries, the newest first. `model` is a part of the model's name or quant."""
         terms, values = ["TRUE"], []
         for term, value in (
             ("s.kind = ?", kind),
@@ -165,52 +181,56 @@ class History:
         query = f"{_SUMMARY} WHERE {' AND '.join(terms)} GROUP BY s.number ORDER BY s.number DESC{limit}"
         return tuple(_summary(*row) for row in self._rows(query, *values))
 
-    def id_of(self, text: str) -> str:
-        """Return the whole id of the measurement whose id begins with `text`; of the newest for "last"."""
+    def resolve_id(self, text: str) -> str:
+        """Return the full id of the session whose id begins with `text`, or of the newest for "last"."""
         if text.lower() == "last":
             found = self._rows("SELECT id FROM sessions ORDER BY number DESC LIMIT 1")
         else:
             found = self._rows("SELECT id FROM sessions WHERE ? != '' AND instr(id, ?) = 1", text, text.lower())
         if len(found) == 1:
             return str(found[0][0])
-        what = f"{len(found)} measurements begin with {text}." if found else f"There is no measurement {text}."
-        raise ResultMissing(what, "`mtp-launcher history` lists them.", id=text)
+        what = (
+            message("{found} measurements begin with {text}.", found=len(found), text=text)
+            if found
+            else message("There is no measurement {text}.", text=text)
+        )
+        raise ResultMissing(what, message("`mtp-launcher history` lists them."), id=text)
 
-    def cut_off(self, session: str) -> bool:
-        """Return whether a measurement has no end though the program that measured it has ended."""
+    def is_cut_off(self, session: str) -> bool:
+        """Return whether a session has no end although the program that measured it has ended."""
         return any(_is_cut_off(*row) for row in self._rows("SELECT ended_s, owner FROM sessions WHERE id = ?", session))
 
     def load(self, session: str) -> Session:
-        """Return a measurement with its runs."""
+        """Return a session with its runs."""
         return self.load_all([session])[0]
 
     def load_all(self, sessions: Sequence[str]) -> tuple[Session, ...]:
-        """Return several measurements, in that order."""
+        """Return several sessions, in the given order."""
         shared: dict[str, Settings] = {}
         return tuple(self._loaded(session, shared) for session in sessions)
 
     def delete(self, sessions: Sequence[str]) -> int:
-        """Delete measurements and return how many there were."""
-        with self._change() as db:
+        """Delete sessions and return how many existed."""
+        with self._transaction() as db:
             gone = sum(db.execute("DELETE FROM sessions WHERE id = ?", (each,)).rowcount for each in sessions)
         if gone:
-            with self._told():
+            with self._translated_errors():
                 self._db.execute("VACUUM")
         return gone
 
     def add_use(self, place: str, counts: Sequence[UseCounts]) -> None:
         """Add counters of real use to those of today."""
-        with self._change() as db:
-            add(db, int(self._clock() // DAY_S), place, counts)
+        with self._transaction() as db:
+            add_use_counts(db, int(self._clock() // DAY_S), place, counts)
 
-    def use(self, place: str, days: int = 30) -> tuple[UseCounts, ...]:
-        """Return the counters of real use at a place over so many days, by settings."""
-        with self._told():
-            return tuple(read(self._db, place, int(self._clock() // DAY_S) - days).values())
+    def load_use(self, place: str, days: int = 30) -> tuple[UseCounts, ...]:
+        """Return the counters of real use at a place over the last `days`, one for each set of settings."""
+        with self._translated_errors():
+            return tuple(read_use_counts(self._db, place, int(self._clock() // DAY_S) - days).values())
 
     def forget_use(self) -> None:
         """Delete all counters of real use."""
-        with self._change() as db:
+        with self._transaction() as db:
             db.execute("DELETE FROM use_counts")
 
     def _loaded(self, session: str, shared: dict[str, Settings]) -> Session:
@@ -220,61 +240,68 @@ class History:
             session,
         )
         if not found:
-            raise ResultMissing(f"There is no measurement {session}.", "`mtp-launcher history` lists them.", id=session)
+            raise ResultMissing(
+                message("There is no measurement {session}.", session=session),
+                message("`mtp-launcher history` lists them."),
+                id=session,
+            )
         number, id_, kind, workload, began_s, ended_s, environment, settings, result = found[0]
-        rows: list[Row] = self._rows(
+        rows: list[RunRow] = self._rows(
             f"SELECT {', '.join(RUN_COLUMNS)} FROM runs WHERE session = ? ORDER BY number",  # noqa: S608 -- constants
             number,
         )
-        with self._told():
+        with self._translated_errors():
             for row in rows:
                 if row[1] not in shared:
                     shared[row[1]] = json.loads(row[1])
-            runs = tuple(run_of(row, shared[row[1]]) for row in rows)
+            runs = tuple(run_from_row(row, shared[row[1]]) for row in rows)
             where = _ENVIRONMENT.validate_json(environment)
-            return Session(id_, kind, workload, began_s, ended_s, where, json.loads(settings), json.loads(result), runs)
+            ended = restore_messages(json.loads(result))
+            return Session(id_, kind, workload, began_s, ended_s, where, json.loads(settings), ended, runs)
 
     def _number(self, session: str) -> int:
         row = self._db.execute("SELECT number FROM sessions WHERE id = ?", (session,)).fetchone()
         if row is None:
-            raise ResultMissing("There is no such measurement any more.", id=session)
+            raise ResultMissing(message("There is no such measurement any more."), id=session)
         return int(row[0])
 
     def _rows(self, query: str, *values: object) -> list[Any]:
-        with self._told():
+        with self._translated_errors():
             return self._db.execute(query, values).fetchall()
 
     @contextmanager
-    def _change(self) -> Iterator[sqlite3.Connection]:
-        """Make changes that come to be all together, or not at all."""
-        with self._told(), changing(self._db):
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Make changes in one transaction."""
+        with self._translated_errors(), transaction(self._db):
             yield self._db
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError, ValueError) as error:
+        except (sqlite3.Error, OSError, ValueError, RecursionError) as error:
             why = getattr(error, "strerror", None) or error
             raise HistoryUnusable(
-                f"Measurements cannot be read from or kept in {self.path}: {why}.",
-                "Check disk space and permissions. What is measured goes on without being kept.",
+                message("Measurements cannot be read from or kept in {path}: {why}.", path=self.path, why=why),
+                message("Check disk space and permissions. What is measured goes on without being kept."),
                 path=str(self.path),
             ) from error
 
 
 def _this_process() -> str:
-    return packed(ProcessId.of(os.getpid()))
+    return to_compact_json(ProcessId.from_pid(os.getpid()))
 
 
 def _summary(*row: Any) -> Summary:  # noqa: ANN401 -- columns of all types
-    *told, owner = row
+    *told, described, owner = row
     found = Summary(*told)
+    if found.sentence and described:
+        found = replace(found, sentence=message_from_json(found.sentence, json.loads(described)))
     return replace(found, sentence=CUT_OFF) if _is_cut_off(found.ended_s, owner) else found
 
 
 def _is_cut_off(ended_s: float | None, owner: str | None) -> bool:
-    return ended_s is None and (owner is None or not ProcessId(*json.loads(owner)).running())
+    return ended_s is None and (owner is None or not ProcessId(*json.loads(owner)).is_running())
 
 
 def _sentence(result: Mapping[str, Any]) -> str | None:
@@ -283,9 +310,114 @@ def _sentence(result: Mapping[str, Any]) -> str | None:
 
 
 def _clean(text: str) -> str:
-    """Return a text that can be written: a file's name may hold halves of characters."""
+    """Return the text without lone surrogates, which SQLite cannot store; file names may hold them."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _clean_value(value: object) -> object:
     return _clean(value) if isinstance(value, str) else value
+
+
+# Background writer: measuring never waits for a disk.
+
+HistoryTask = Callable[[History], object]
+_log = logging.getLogger(__name__)
+
+
+def _warn(error: LauncherError) -> None:
+    _log.warning("%s", error.title)
+
+
+class HistoryWriter:
+    """Writes measurements on a thread of its own while they are made. Its methods return at once.
+
+    `failed` is called once, on that thread, with the first error; measuring continues without being kept. By default it
+    logs a warning.
+    """
+
+    def __init__(self, failed: Callable[[LauncherError], None] = _warn, path: Path | None = None) -> None:
+        self._failed = failed
+        self._path = path
+        self._given: queue.SimpleQueue[HistoryTask | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._broken = False
+
+    def begin(self, kind: str, environment: Environment, settings: Settings, *, workload: str = "") -> str:
+        """Begin a session and return its id. See History.add_session."""
+        session = new_id()
+        self._enqueue(lambda history: history.add_session(kind, environment, settings, workload=workload, id=session))
+        return session
+
+    def reopen(self, session: str) -> None:
+        """Reopen a session that ended."""
+        self._enqueue(lambda history: history.reopen(session))
+
+    def add(self, session: str, run: Run) -> None:
+        """Add a run."""
+        self._enqueue(lambda history: history.add_run(session, run))
+
+    def finish(self, session: str, result: Mapping[str, Any]) -> None:
+        """End a session with its result."""
+        self._enqueue(lambda history: history.finish(session, result))
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """Write the rest, close the file and end the thread.
+
+        Wait up to `timeout_s` and return whether the thread ended.
+        """
+        if self._thread is None:
+            return True
+        self._given.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _enqueue(self, work: HistoryTask) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="history", daemon=True)
+            self._thread.start()
+        self._given.put(work)
+
+    def _run(self) -> None:
+        history: History | None = None
+        while (work := self._given.get()) is not None:
+            if self._broken:
+                continue
+            try:
+                history = history or History(self._path)
+                work(history)
+            except LauncherError as error:
+                self._broken = True
+                self._failed(error)
+        if history is not None:
+            history.close()
+
+
+# Sessions named by users: by id, as a file, or as a published table.
+
+
+def load_session(history: History, text: str) -> Session:
+    """Return a session by the beginning of its id, "last", published:NAME, or the path of a .json file.
+
+    Raises ResultMissing and ResultUnreadable.
+    """
+    if text.startswith(PREFIX):
+        return published_table(text).session
+    if text.lower().endswith(".json"):
+        return read_session_file(expand_user(Path(text)))
+    return history.load(history.resolve_id(text))
+
+
+def parse_session_choice(text: str) -> tuple[str, dict[str, str]]:
+    """Split `ID:draft=2,kv=q8_0` into the id and the chosen settings. Raises BadOption."""
+    name, colon, choice = text.rpartition(":")
+    if not colon or "=" not in choice:
+        return text, {}
+    chosen: dict[str, str] = {}
+    for part in choice.split(","):
+        setting, equals, value = part.partition("=")
+        if not equals or not setting.strip() or not value.strip():
+            raise BadOption(
+                message("{part} chooses nothing.", part=part), message("Write it as in `ID:draft=2,kv=q8_0`.")
+            )
+        chosen[setting.strip()] = value.strip()
+    return name, chosen

@@ -1,4 +1,4 @@
-"""Where something was measured: hardware, driver, system, engine, model; nothing that tells whose computer it is."""
+"""Environment of a measurement: hardware, driver, system, engine and model, without identifying the computer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import __version__
+from launcher.base.messages import Message, message
 
 if TYPE_CHECKING:
-    from launcher.engine.launch import Launch
+    from launcher.engine.server.launch import Launch
     from launcher.machine.gpu import Gpu
     from launcher.machine.machine import Machine
-    from launcher.models.gguf_header import GgufModel
+    from launcher.models.gguf import GgufModel
 
 
 _LETTERS = re.compile(r"[^a-z0-9]")
@@ -23,7 +24,7 @@ _LETTERS = re.compile(r"[^a-z0-9]")
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """A GPU without what is only this one's (UUID, serial number, slot). What is unknown is None."""
+    """A GPU without identifiers (UUID, serial number, slot). What is unknown is None."""
 
     name: str
     vendor: str = "other"
@@ -33,9 +34,9 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model by its own name and quantisation. `sha256` are its files' in order, () where they are not known.
+    """A model by its name and quantisation. `sha256` are those of its files in order, () where unknown.
 
-    `file` is the name of its first file, without its folder.
+    `file` is the name of its first file, without the folder.
     """
 
     name: str
@@ -46,14 +47,14 @@ class ModelFacts:
 
     @property
     def label(self) -> str:
-        """Its name, with that of its file where this is quite another one: many files may bear the same name inside."""
+        """The model's name, followed by its file name if that differs: many files have the same name inside."""
         plain = _LETTERS.sub("", self.name.lower())
         same = self.file is None or plain in _LETTERS.sub("", self.file.lower())
         return self.name if same else f"{self.name} ({self.file})"
 
     @property
     def words(self) -> str:
-        """What it is called in a line."""
+        """The model's name with its quantisation, for one line."""
         return f"{self.label} {self.quant}" if self.quant and self.quant not in self.label else self.label
 
 
@@ -61,7 +62,7 @@ class ModelFacts:
 class Environment:
     """Hardware, driver, system, engine and model of a measurement. What is unknown is None.
 
-    `engine` names the program or store entry without its folder, `program` is this program's version.
+    `engine` is the name of the program or store entry without its folder, `program` is this program's version.
     """
 
     model: ModelFacts
@@ -75,16 +76,20 @@ class Environment:
     program: str = __version__
 
     @classmethod
-    def of_this_machine(cls, launch: Launch, machine: Machine | None = None) -> Environment:
-        """Return it for a server of ours. A GPU that sleeps stays asleep. It reads files: call it off the loop.
+    def for_launch(cls, launch: Launch, machine: Machine | None = None) -> Environment:
+        """Return the environment of a server of ours. Sleeping GPUs are not woken.
 
-        The model's SHA-256 is what was computed before and still holds (`keep_hash` of the library), else unknown.
+        Reads files: call it off the event loop.
+
+        The model's SHA-256 is included if it was computed before and is still valid (`store_hash` of the library).
         """
-        return cls.here(model_facts(launch.header), launch.build.name, launch.build.version, machine)
+        return cls.for_model(model_facts(launch.header), launch.build.name, launch.build.version, machine)
 
     @classmethod
-    def here(cls, model: ModelFacts, engine: str, engine_version: str, machine: Machine | None = None) -> Environment:
-        """Return it for a model and an engine on this machine, of which other programs may have told."""
+    def for_model(
+        cls, model: ModelFacts, engine: str, engine_version: str, machine: Machine | None = None
+    ) -> Environment:
+        """Return the environment for a model and an engine on this machine, which may run in another program."""
         from launcher.machine.machine import read_machine
 
         machine = machine or read_machine()
@@ -92,7 +97,7 @@ class Environment:
             model=model,
             engine=engine,
             engine_version=engine_version,
-            gpus=tuple(map(_facts, machine.gpus)),
+            gpus=tuple(map(_gpu_facts, machine.gpus)),
             cpu=machine.host.cpu,
             cores=machine.host.physical_cores,
             memory_bytes=machine.host.memory_bytes,
@@ -100,78 +105,90 @@ class Environment:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for a file."""
+        """Return the environment as JSON data."""
         return asdict(self)
 
     def differences(self, other: Environment) -> tuple[str, ...]:
-        """Return what a measurement depends on and is another one there, in sentences: also driver and engine."""
-        found = list(self.unlike(other))
+        """Return all differences that affect a measurement, as sentences: those of `unlike`, and driver and engine."""
+        found = list(self.identity_differences(other))
         before, now = ([gpu.driver for gpu in each.gpus] for each in (self, other))
         if before != now and len(before) == len(now):
-            found.append(f"The driver was {_listed(before)} and is {_listed(now)}.")
+            found.append(
+                message(
+                    "The driver was {listed} and is {listed_2}.", listed=_join_names(before), listed_2=_join_names(now)
+                )
+            )
         if (self.engine, self.engine_version) != (other.engine, other.engine_version):
             was, is_ = (f"{each.engine} {each.engine_version}" for each in (self, other))
-            found.append(f"The engine was {was} and is {is_}.")
+            found.append(message("The engine was {was} and is {is_}.", was=was, is_=is_))
         if self.model.sha256 and not other.model.sha256 and not _changed_file(self.model, other.model):
-            found.append("The model's file was touched, so its checksum is not known any more.")
+            found.append(message("The model's file was touched, so its checksum is not known any more."))
         return tuple(found)
 
-    def unlike(self, other: Environment) -> tuple[str, ...]:
+    def identity_differences(self, other: Environment) -> tuple[str, ...]:
         """Return the differences that make it another machine or another model: GPU, processor, file."""
         found = []
         mine, theirs = ([gpu.name for gpu in each.gpus] for each in (self, other))
         if mine != theirs:
-            found.append(f"The GPU was {_listed(mine)} and is {_listed(theirs)}.")
+            found.append(
+                message(
+                    "The GPU was {listed} and is {listed_2}.", listed=_join_names(mine), listed_2=_join_names(theirs)
+                )
+            )
         if self.cpu != other.cpu:
-            found.append(f"The processor was {self.cpu or 'unknown'} and is {other.cpu or 'unknown'}.")
+            found.append(
+                message(
+                    "The processor was {cpu} and is {cpu_2}.", cpu=self.cpu or "unknown", cpu_2=other.cpu or "unknown"
+                )
+            )
         if changed := _changed_file(self.model, other.model):
             found.append(changed)
         return tuple(found)
 
 
-def clauses(differences: Sequence[str]) -> str:
-    """Return sentences of Environment.differences as parts of another one."""
+def join_clauses(differences: Sequence[str]) -> str:
+    """Join sentences of Environment.differences into clauses of another sentence."""
     return "; ".join(f"{each[0].lower()}{each[1:].removesuffix('.')}" for each in differences)
 
 
 def model_facts(header: GgufModel, *, compute: bool = False) -> ModelFacts:
-    """Return what a header and the library's index tell of a model that lies on this machine.
+    """Return the facts of a model on this machine, from its header and the library's index.
 
-    With `compute` SHA-256 sums that are not known are computed and kept. Raises OSError then.
+    With `compute`, unknown SHA-256 sums are computed and kept; this may raise OSError.
     """
     from launcher.models.library import quant_of
-    from launcher.models.library_index import hash_kept, read_index
+    from launcher.models.library_index import find_hash, read_index
 
     index, _ = read_index()
-    kept = [hash_kept(index, Path(part.path)) for part in header.parts]
+    kept = [find_hash(index, Path(part.path)) for part in header.parts]
     hashes = [each.sha256 if each else "" for each in kept]
     if compute:
-        hashes = [known or _hashed(Path(part.path)) for known, part in zip(hashes, header.parts, strict=True)]
+        hashes = [known or _compute_hash(Path(part.path)) for known, part in zip(hashes, header.parts, strict=True)]
     known = tuple(hashes) if all(hashes) else ()
     return ModelFacts(header.name, quant_of(header.path.name), header.file_bytes, known, header.path.name)
 
 
-def _hashed(path: Path) -> str:
-    from launcher.models.library_index import keep_hash
+def _compute_hash(path: Path) -> str:
+    from launcher.models.library_index import store_hash
 
     stat = path.stat()
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
-    keep_hash(path, found, stat)
+    store_hash(path, found, stat)
     return found
 
 
-def _facts(gpu: Gpu) -> GpuFacts:
+def _gpu_facts(gpu: Gpu) -> GpuFacts:
     return GpuFacts(gpu.name, gpu.vendor, gpu.memory_bytes, gpu.driver)
 
 
-def _changed_file(before: ModelFacts, now: ModelFacts) -> str:
+def _changed_file(before: ModelFacts, now: ModelFacts) -> Message:
     if (before.name, before.quant) != (now.name, now.quant):
-        return f"The model was {before.words} and is {now.words}."
+        return message("The model was {words} and is {words_2}.", words=before.words, words_2=now.words)
     if before.bytes != now.bytes or (before.sha256 and now.sha256 and before.sha256 != now.sha256):
-        return "The model's file is another one."
-    return ""
+        return message("The model's file is another one.")
+    return Message()
 
 
-def _listed(names: Sequence[str | None]) -> str:
+def _join_names(names: Sequence[str | None]) -> str:
     return ", ".join(name or "unknown" for name in names) or "none"

@@ -1,7 +1,7 @@
-"""Machine presets: the settings that a tune has found for a model on this machine, with the evidence for them.
+"""Tuned settings ("machine presets"): the settings that a tune found for a model on this machine, with the evidence.
 
-One is kept for each model and quantisation. An imported one was measured elsewhere: it is not believed until runs of
-this machine confirm it (`confirmed_by`).
+One preset is kept for each model and quantisation. An imported one was measured elsewhere and stays unverified until
+runs of this machine confirm it (`confirming_sessions`).
 """
 
 import json
@@ -12,27 +12,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from launcher.base.errors import NothingMeasured, ResultMissing, ResultUnreadable
-from launcher.base.files import private_folder, read_or_copy, write_twice
+from launcher.base.files import make_private_folder
+from launcher.base.messages import message
 from launcher.base.paths import data_dir
+from launcher.base.store import KeptFile, hold_file_lock
 from launcher.models.gguf import read_model
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Settings, Value
-from launcher.tuning.report import started, words
-from launcher.tuning.report_compare import FEWEST_STARTS, Start, speedup_of_starts
-from launcher.tuning.share import bytes_of, without_own, without_person
-from launcher.tuning.space import DRAFT, Key, draft_of, key
+from launcher.tuning.report import FEWEST_STARTS, ServerStart, group_starts, settings_line, speedup_of_starts
+from launcher.tuning.share import read_bytes, remove_own_names, remove_personal_data
+from launcher.tuning.space import DRAFT, Key, draft_of, settings_key
 from launcher.tuning.verdict import MARGIN
-from launcher.tuning.workloads import workloads
+from launcher.tuning.workloads import shipped_workloads
 
 _LOCK_S = 5.0
 _APART = 1_000_000
-"""Starts of different measurements are no neighbours."""
+"""Offset between the start numbers of different sessions, so that their starts are not neighbours."""
 _MOST, _MOST_BYTES = 500, 2**20
 
 
@@ -41,9 +41,10 @@ class _Frozen(BaseModel):
 
 
 class Evidence(_Frozen):
-    """What a preset rests on: the verdict, and where it was measured.
+    """Evidence for a preset: the verdict of its tune, and the environment in which it was measured.
 
-    MTP is `speedup` times as good as no MTP, between `ci_low` and `ci_high` at 95 %; None where that was not compared.
+    `speedup` is the ratio of MTP to no MTP, with `ci_low` and `ci_high` as its 95 % interval; None if not compared.
+    `measured_s` is in seconds since the epoch, `measurement` is the session's id.
     """
 
     sentence: str = ""
@@ -60,9 +61,9 @@ class Evidence(_Frozen):
 
 
 class MachinePreset(_Frozen):
-    """Settings for a model, with their evidence. `verified_by` are measurements of this machine that speak for it.
+    """Settings for a model, with their evidence. `verified_by` are the ids of this machine's sessions that confirm it.
 
-    `path` is the file that was measured, on this machine only.
+    `path` is the measured model file, on this machine only.
     """
 
     format: Literal["mtp-launcher preset"] = "mtp-launcher preset"
@@ -74,31 +75,32 @@ class MachinePreset(_Frozen):
 
     @property
     def model(self) -> ModelFacts:
-        """The model that it is for."""
+        """The model of the preset."""
         return self.evidence.environment.model
 
     @property
     def verified(self) -> bool:
-        """Whether it was measured, or confirmed, on this machine."""
+        """Whether it was measured or confirmed on this machine."""
         return bool(self.verified_by)
 
     @property
     def words(self) -> str:
-        """Its settings and what they gave, in a line."""
+        """One-line summary: the settings and what they gained."""
         found, date = self.evidence, ""
         if found.measured_s:
             date = f", {datetime.fromtimestamp(found.measured_s, UTC):%Y-%m-%d}"
         why = found.sentence or (f"MTP {found.speedup:.2f} times as fast as none" if found.speedup else "measured")
-        return f"{words(self.settings) or 'as served'} ({why.rstrip('.')}{date})"
+        return f"{settings_line(self.settings) or 'as served'} ({why.rstrip('.')}{date})"
 
     @classmethod
     def of(cls, session: Session, *, path: Path | None = None) -> Self:
-        """Return the preset of a tune that ended in a verdict. Raises NothingMeasured for any other measurement."""
+        """Return the preset of a tune that ended in a verdict. Raises NothingMeasured for any other session."""
         result = session.result
         settings = result.get("settings")
         if not isinstance(settings, Mapping) or result.get("mtp") not in ("on", "off", "undecided"):
             raise NothingMeasured(
-                f"The measurement {session.id} did not end in a verdict.", "`mtp-launcher tune` comes to one."
+                message("The measurement {id} did not end in a verdict.", id=session.id),
+                message("`mtp-launcher tune` comes to one."),
             )
         figures = {name: result.get(name) for name in ("speedup", "ci_low", "ci_high")}
         evidence = Evidence(
@@ -114,15 +116,15 @@ class MachinePreset(_Frozen):
         )
         return cls(settings=dict(settings), evidence=evidence, verified_by=(session.id,), path=path)
 
-    def exported(self) -> str:
-        """Return it as the text of a file for another machine, without personal data."""
+    def export_text(self) -> str:
+        """Return the preset as the text of a file for another machine, without personal data."""
         data = self.model_dump(mode="json", exclude={"path", "verified_by"})
         evidence = data["evidence"]
         evidence["environment"]["model"]["file"] = None
-        if evidence["workload"] not in {each.name for each in workloads()}:
+        if evidence["workload"] not in {each.name for each in shipped_workloads()}:
             said = {name: evidence[name] for name in ("sentence", "because", "workload")}
-            evidence |= without_own(said, evidence["workload"])
-        return json.dumps(without_person(data), ensure_ascii=False, indent=1) + "\n"
+            evidence |= remove_own_names(said, evidence["workload"])
+        return json.dumps(remove_personal_data(data), ensure_ascii=False, indent=1) + "\n"
 
 
 class _File(BaseModel):
@@ -131,32 +133,32 @@ class _File(BaseModel):
 
 
 def presets_file() -> Path:
-    """Return where presets are kept."""
-    return data_dir() / "history" / "presets.json"
+    """Return the path of the presets file."""
+    return data_dir() / "history" / "tuned-settings.json"
 
 
-def presets() -> tuple[MachinePreset, ...]:
-    """Return the presets that are kept here; none where the file cannot be read, which is set aside."""
+def load_presets() -> tuple[MachinePreset, ...]:
+    """Return all kept presets. Empty if the file cannot be read, which is then set aside."""
     with suppress(OSError):
-        return tuple(_load().presets)
+        return tuple(_FILE.load(presets_file()).presets)
     return ()
 
 
-def preset_of(model: ModelFacts) -> MachinePreset | None:
-    """Return the preset for a model and quantisation, None where there is none."""
-    return next((each for each in presets() if _key(each) == (model.name, model.quant)), None)
+def preset_for_model(model: ModelFacts) -> MachinePreset | None:
+    """Return the preset for a model and quantisation. None where there is none."""
+    return next((each for each in load_presets() if _key(each) == (model.name, model.quant)), None)
 
 
-def keep_preset(preset: MachinePreset) -> None:
-    """Keep a preset, in place of one for the same model and quantisation. Raises OSError."""
-    _change([preset], [_key(preset)])
+def save_preset(preset: MachinePreset) -> None:
+    """Keep a preset, replacing one for the same model and quantisation. Raises OSError."""
+    _update_file([preset], [_key(preset)])
 
 
-def keep_tuned(measurement: str, path: Path) -> MachinePreset:
-    """Keep what a tune of the history has found as the preset for its model, which lies at `path`, and return it.
+def save_tuned_preset(measurement: str, path: Path) -> MachinePreset:
+    """Keep the result of a tune in the history as the preset for its model, whose file is `path`, and return it.
 
-    The model's SHA-256 is computed where it is not known, which takes the time of reading its files. Raises
-    HistoryUnusable, ResultMissing, NothingMeasured, ModelMissing and OSError.
+    An unknown SHA-256 of the model is computed, which reads all its files. Raises HistoryUnusable, ResultMissing,
+    NothingMeasured, ModelMissing and OSError.
     """
     with History() as history:
         session = history.load(measurement)
@@ -165,40 +167,46 @@ def keep_tuned(measurement: str, path: Path) -> MachinePreset:
         model = model_facts(read_model(path), compute=True)
         session = replace(session, environment=replace(environment, model=model))
     preset = MachinePreset.of(session, path=path)
-    keep_preset(preset)
+    save_preset(preset)
     return preset
 
 
-def forget_preset(preset: MachinePreset) -> None:
-    """Forget the preset for a model and quantisation. Raises OSError."""
-    _change([], [_key(preset)])
+def delete_preset(preset: MachinePreset) -> None:
+    """Delete the preset for a model and quantisation. Raises OSError."""
+    _update_file([], [_key(preset)])
 
 
-def preset_named(text: str) -> MachinePreset:
-    """Return the preset whose model's name or quant holds `text`. Raises ResultMissing where there is not one."""
-    found = [each for each in presets() if text.lower() in f"{each.model.name} {each.model.quant or ''}".lower()]
+def load_preset_by_name(text: str) -> MachinePreset:
+    """Return the preset whose model name or quant contains `text`. Raises ResultMissing unless exactly one does."""
+    found = [each for each in load_presets() if text.lower() in f"{each.model.name} {each.model.quant or ''}".lower()]
     if len(found) != 1:
-        what = f"{len(found)} presets are for models like {text}." if found else f"There is no preset for {text}."
-        raise ResultMissing(what, "`mtp-launcher preset` lists them.", wanted=text)
+        what = (
+            message("{found} presets are for models like {text}.", found=len(found), text=text)
+            if found
+            else message("There is no preset for {text}.", text=text)
+        )
+        raise ResultMissing(what, message("`mtp-launcher preset` lists them."), wanted=text)
     return found[0]
 
 
 def read_preset(path: Path) -> MachinePreset:
-    """Read a file that `exported` wrote. It is not verified. Raises ResultMissing and ResultUnreadable."""
+    """Read a file that `export_text` wrote, as an unverified preset. Raises ResultMissing and ResultUnreadable."""
     try:
-        read = MachinePreset.model_validate_json(bytes_of(path, _MOST_BYTES))
+        read = MachinePreset.model_validate_json(read_bytes(path, _MOST_BYTES))
     except ValidationError as error:
-        hint = "`mtp-launcher preset export MODEL --to FILE.json` writes one."
-        raise ResultUnreadable(f"{path} is not a preset of this program.", hint, path=str(path)) from error
+        hint = message("`mtp-launcher preset export MODEL --to FILE.json` writes one.")
+        raise ResultUnreadable(
+            message("{path} is not a preset of this program.", path=path), hint, path=str(path)
+        ) from error
     return read.model_copy(update={"verified_by": (), "path": None})
 
 
-def confirmed_by(preset: MachinePreset, history: History, here: Environment) -> tuple[str, ...]:
-    """Return the measurements of this machine that confirm a preset, () while there are none.
+def confirming_sessions(preset: MachinePreset, history: History, here: Environment) -> tuple[str, ...]:
+    """Return the ids of this machine's sessions that confirm a preset. Empty while none do.
 
-    They were made with the same hardware, driver, engine and model as `here`, of one workload, and have both the
-    preset's settings and what it is better than: for MTP on, no MTP, which must be slower at 95 % confidence; for MTP
-    off, some draft length, which must not be faster by more than would matter. Both take FEWEST_STARTS starts.
+    The sessions must have the hardware, driver, engine and model of `here`, one workload, and runs both with the
+    preset's settings and with the alternative: for MTP on, no MTP, which must be slower at 95 % confidence; for MTP
+    off, some draft length, which must not be faster by more than MARGIN. Both need FEWEST_STARTS starts.
     """
     by_workload: dict[str, list[Session]] = {}
     for summary in history.find(model=preset.model.name):
@@ -207,19 +215,21 @@ def confirmed_by(preset: MachinePreset, history: History, here: Environment) -> 
             if not session.environment.differences(here):
                 by_workload.setdefault(session.workload, []).append(session)
     for sessions in by_workload.values():
-        if _confirm(preset, sessions):
+        if _is_confirmed(preset, sessions):
             return tuple(session.id for session in sessions)
     return ()
 
 
-def _confirm(preset: MachinePreset, sessions: Sequence[Session]) -> bool:
+def _is_confirmed(preset: MachinePreset, sessions: Sequence[Session]) -> bool:
     together = len(sessions) == 1
-    by_settings: dict[Key, list[Start]] = {}
+    by_settings: dict[Key, list[ServerStart]] = {}
     for number, session in enumerate(sessions):
-        for starts in started(run for run in session.runs if run.counts):
+        for starts in group_starts(run for run in session.runs if run.counts):
             apart = [replace(start, number=start.number + number * _APART) for start in starts]
-            by_settings.setdefault(key(starts[0].runs[0].settings), []).extend(apart)
-    mine = [start for its, starts in by_settings.items() if _agrees(dict(its), preset.settings) for start in starts]
+            by_settings.setdefault(settings_key(starts[0].runs[0].settings), []).extend(apart)
+    mine = [
+        start for its, starts in by_settings.items() if _settings_match(dict(its), preset.settings) for start in starts
+    ]
     if not mine:
         return False
     if draft_of(preset.settings):
@@ -231,8 +241,8 @@ def _confirm(preset: MachinePreset, sessions: Sequence[Session]) -> bool:
     return enough and all(ratio.high < 1 + MARGIN for ratio in ratios)
 
 
-def _agrees(settings: Settings, wanted: Settings) -> bool:
-    """Whether settings are those of a preset, as far as both name them; the draft length always counts."""
+def _settings_match(settings: Settings, wanted: Settings) -> bool:
+    """Return whether settings match a preset, compared by the names that both have. The draft length always counts."""
     if draft_of(settings) != draft_of(wanted):
         return False
     return all(settings[name] == value for name, value in wanted.items() if name in settings and name != DRAFT)
@@ -242,28 +252,28 @@ def _key(preset: MachinePreset) -> tuple[str, str | None]:
     return preset.model.name, preset.model.quant
 
 
-def _change(added: Sequence[MachinePreset], without: Sequence[tuple[str, str | None]]) -> None:
+def _update_file(added: Sequence[MachinePreset], without: Sequence[tuple[str, str | None]]) -> None:
     path = presets_file()
-    private_folder(path.parent)
+    make_private_folder(path.parent)
     try:
-        with FileLock(path.with_suffix(".lock"), timeout=_LOCK_S):
-            kept = [each for each in _load().presets if _key(each) not in without]
+        with hold_file_lock(path, _LOCK_S):
+            kept = [each for each in _FILE.load(presets_file()).presets if _key(each) not in without]
             file = _File(presets=[*kept[-_MOST:], *added])
-            write_twice(path, file.model_dump_json(indent=1).encode())
-    except Timeout as error:
+            _FILE.save(path, file.model_dump_json(indent=1).encode())
+    except TimeoutError as error:
         raise OSError(f"{path} is held by another program") from error
 
 
-def _load() -> _File:
-    def parsed(data: bytes) -> _File:
-        return _File.model_validate_json(data)
+_FILE = KeptFile(
+    "The list of tuned settings",
+    _File.model_validate_json,
+    _File,
+    private=True,
+    copied=True,
+    former="presets.json",
+)
 
-    try:
-        return read_or_copy(presets_file(), parsed, "The list of machine presets") or _File()
-    except FileNotFoundError:
-        return _File()
 
-
-def as_data(preset: MachinePreset) -> dict[str, Any]:
-    """Return a preset for JSON."""
+def preset_data(preset: MachinePreset) -> dict[str, Any]:
+    """Return a preset as JSON data."""
     return {**preset.model_dump(mode="json"), "verified": preset.verified}

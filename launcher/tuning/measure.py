@@ -1,4 +1,4 @@
-"""One measurement of what is served now: warmed up, round by round, until it is known well enough or time is over."""
+"""Measurement of the settings in use: a warm-up, then rounds until the interval is narrow enough or time is over."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -8,24 +8,25 @@ from functools import partial
 from typing import Literal
 
 from launcher.base.errors import NothingMeasured
-from launcher.monitor.meter import Acceptance, total
+from launcher.base.messages import join_messages, message
+from launcher.monitor.meter import Acceptance, sum_acceptance
 from launcher.tuning.plan_of_trials import WARM_UP_TOKENS
 from launcher.tuning.records import Bench, Prompt, Run
 from launcher.tuning.statistics import Interval, rate_interval
 
 WIDTH = 0.03
-"""Half of the interval, as a share of the mean, below which a speed is known well enough."""
+"""Largest half width of the interval, as a share of the mean, at which a measurement ends."""
 MINIMUM, MOST = 3, 30
-"""Rounds. Student's t over two would reach 12.7 standard errors to each side."""
+"""Least and most rounds. With two rounds, Student's t would reach 12.7 standard errors to each side."""
 _REPEATS = 2
-"""How often a round asks again for what was spoilt."""
+"""Most repetitions of disturbed prompts in a round."""
 
 OnRun = Callable[[Run, int], None]
-"""Gets each run, and the number of its round from 1; that of the warm-up is 0."""
+"""Gets each run, and the number of its round from 1 (0: the warm-up)."""
 
 
-class Ended(StrEnum):
-    """Why a measurement has ended."""
+class EndReason(StrEnum):
+    """Reason for the end of a measurement."""
 
     NARROW = "narrow"
     MOST = "most"
@@ -36,7 +37,7 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The mean of some runs and their standard deviation, None for a single one."""
+    """Mean of some runs, and their standard deviation (None for a single run)."""
 
     mean: float
     stdev: float | None
@@ -44,7 +45,7 @@ class Figure:
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> "Figure | None":
-        """Return the figure of the values that are known, None when there are none."""
+        """Return the figure of the known values. None without any."""
         known = [value for value in values if value is not None]
         if not known:
             return None
@@ -52,71 +53,71 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What was measured: all runs but the warm-up, also those that do not count, and why there are no more.
+class MeasuredSpeed:
+    """Result of a measurement: all runs but the warm-up, also disturbed and failed ones, and the reason for its end.
 
-    `interval` is that of the mean decode rate in tokens/s, with rounds as its observations: what the prompts differ by
-    is no noise, and what drifts from round to round is. None without a round in which every prompt counted.
+    `interval` is that of the mean decode rate in tokens/s, with rounds as observations: differences between prompts are
+    no noise, but drift from round to round is. None without a round in which every prompt counted.
     """
 
     runs: tuple[Run, ...]
     interval: Interval | None
-    ended: Ended
+    ended: EndReason
 
     @property
     def answered(self) -> tuple[Run, ...]:
-        """The runs that were neither spoilt nor failed, though their speed may be unknown."""
+        """The runs that were neither disturbed nor failed. Their speed may still be unknown."""
         return tuple(run for run in self.runs if run.spoilt is None and run.error is None)
 
     @property
     def clock(self) -> Literal["engine", "wall"]:
-        """Whose clock the rates are by: the engine's, unless a reply had no timings."""
+        """The clock of the rates: the engine's, unless a reply had no timings."""
         return "engine" if all(run.clock == "engine" for run in self.answered) else "wall"
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The runs that may be used."""
+        """The usable runs."""
         return tuple(run for run in self.runs if run.counts)
 
     @property
     def decode(self) -> Figure | None:
-        """Tokens a second of writing, over all runs that count; its spread holds the prompts' differences, too."""
+        """Decode rate in tokens/s over all usable runs. The spread includes differences between prompts."""
         return Figure.of([run.decode_rate for run in self.counted])
 
     @property
     def prefill(self) -> Figure | None:
-        """Tokens a second of reading."""
+        """Prompt processing rate in tokens/s."""
         return Figure.of([run.prefill_rate for run in self.answered])
 
     @property
     def first_token(self) -> Figure | None:
-        """Seconds to the first token, as the reader saw it."""
+        """Seconds to the first token, by the client's clock."""
         return Figure.of([run.first_token_s for run in self.answered])
 
     @property
     def power(self) -> Figure | None:
-        """Watts while replies were written and read."""
+        """Mean GPU power in watts during the requests."""
         return Figure.of([run.power_w for run in self.counted])
 
     @property
     def tokens_per_joule(self) -> float | None:
-        """Tokens of replies for a joule; None where no run has its energy."""
+        """Reply tokens per joule. None where no run has its energy."""
         known = [(run.reply_tokens, run.energy_j) for run in self.counted if run.energy_j]
         return sum(tokens for tokens, _ in known) / sum(joules or 0.0 for _, joules in known) if known else None
 
     @property
     def hottest_c(self) -> float | None:
-        """The highest temperature that a run had, in degrees Celsius."""
+        """Highest temperature of a run, in degrees Celsius."""
         return max((run.temperature_c for run in self.counted if run.temperature_c is not None), default=None)
 
     @property
     def acceptance(self) -> Acceptance | None:
-        """The drafts of all replies; None where none were made."""
+        """Draft acceptance of all replies together. None where nothing was drafted."""
         found = [run.acceptance for run in self.answered if run.acceptance is not None]
-        return total(found) if found else None
+        return sum_acceptance(found) if found else None
 
 
-async def measure(
+async def measure_speed(
     bench: Bench,
     prompts: Sequence[Prompt],
     *,
@@ -126,54 +127,55 @@ async def measure(
     minimum: int = MINIMUM,
     most: int = MOST,
     seed: int = 0,
-) -> Measured:
-    """Ask every prompt in rounds of what `bench` serves now, after one reply that warms up and counts for nothing.
+) -> MeasuredSpeed:
+    """Send every prompt in rounds to the server of `bench`, after one warm-up reply that does not count.
 
-    It ends when half of the 95 % interval of the decode rate is at most `width` of it and there were `minimum` rounds;
-    after `most` rounds, or `minimum` rounds that tell no speed; before a round for which `budget_s` has no time left,
-    though there is one always; and when a request fails. A run that was spoilt is asked again at its round's end, twice
-    at most. All prompts of a round have the same seed, so two settings measured with the same `seed` are asked alike.
+    It ends when half of the 95 % interval of the decode rate is at most `width` of it, after at least `minimum` rounds;
+    after `most` rounds, or after `minimum` rounds without a known speed; before a round that would exceed `budget_s`,
+    though one round is always made; and when a request fails. Disturbed runs are repeated at the end of their round,
+    twice at most. All prompts of a round have the same seed, so two settings measured with the same `seed` get the same
+    requests.
 
-    Raises NothingMeasured when every reply failed or was spoilt. Looking after each round whether it is narrow enough
-    makes the interval a little too narrow in the mean (optional stopping): claims about a difference are made by
-    `tuner`, not by this.
+    Raises NothingMeasured when every reply failed or was disturbed. Checking the width after each round makes the
+    interval slightly too narrow on average (optional stopping): claims about differences are made by `tuner`, not from
+    this.
     """
     began_s = bench.now_s()
-    first = await warm_up(bench, prompts, seed)
-    _tell(on_run, 0, first)
+    first = await send_warm_up(bench, prompts, seed)
+    _report_run(on_run, 0, first)
     runs: list[Run] = []
     rounds: list[float] = []
-    ended = Ended.FAILED if first.error else Ended.MOST
+    ended = EndReason.FAILED if first.error else EndReason.MOST
     for number in range(1, most + 1) if not first.error else ():
         round_s = bench.now_s()
-        done = await ask_round(bench, prompts, seed + number, partial(_tell, on_run, number))
+        done = await send_round(bench, prompts, seed + number, partial(_report_run, on_run, number))
         runs += done
         if any(run.error for run in done):
-            ended = Ended.FAILED
+            ended = EndReason.FAILED
             break
         if (rate := round_rate(done, prompts)) is not None:
             rounds.append(rate)
-        if number >= minimum and (not rounds or _narrow(rounds, width)):
-            ended = Ended.NARROW if rounds else Ended.UNKNOWN
+        if number >= minimum and (not rounds or _is_narrow(rounds, width)):
+            ended = EndReason.NARROW if rounds else EndReason.UNKNOWN
             break
         now_s = bench.now_s()
         if number < most and now_s - began_s + (now_s - round_s) > budget_s:
-            ended = Ended.BUDGET
+            ended = EndReason.BUDGET
             break
-    measured = Measured(tuple(runs), rate_interval(rounds) if rounds else None, ended)
+    measured = MeasuredSpeed(tuple(runs), rate_interval(rounds) if rounds else None, ended)
     if not measured.answered:
         why = next((run.error or run.spoilt for run in (first, *runs) if run.error or run.spoilt), "")
-        raise NothingMeasured(f"Nothing could be measured. {why}")
+        raise NothingMeasured(join_messages(message("Nothing could be measured."), why))
     return measured
 
 
-async def warm_up(bench: Bench, prompts: Sequence[Prompt], seed: int) -> Run:
-    """Ask for one short reply, which counts for nothing but an error."""
+async def send_warm_up(bench: Bench, prompts: Sequence[Prompt], seed: int) -> Run:
+    """Send one short request to warm up. Only an error in its run matters."""
     return await bench.run(replace(prompts[0], tokens=min(WARM_UP_TOKENS, prompts[0].tokens)), seed=seed)
 
 
-async def ask_round(bench: Bench, prompts: Sequence[Prompt], seed: int, tell: Callable[[Run], None]) -> list[Run]:
-    """Ask every prompt once, then again what was spoilt. It ends with the first request that fails."""
+async def send_round(bench: Bench, prompts: Sequence[Prompt], seed: int, tell: Callable[[Run], None]) -> list[Run]:
+    """Send every prompt once, then repeat the disturbed ones. Stops at the first request that fails."""
     runs: list[Run] = []
     left = list(prompts)
     for _ in range(1 + _REPEATS):
@@ -191,18 +193,18 @@ async def ask_round(bench: Bench, prompts: Sequence[Prompt], seed: int, tell: Ca
 
 
 def round_rate(runs: Sequence[Run], prompts: Sequence[Prompt]) -> float | None:
-    """Return the mean decode rate of a round in tokens/s; None where not every prompt has one that counts."""
+    """Return the mean decode rate of a round in tokens/s. None unless every prompt has a usable one."""
     rates = {run.prompt: run.decode_rate for run in runs if run.counts and run.decode_rate is not None}
     return statistics.fmean(rates.values()) if len(rates) == len(prompts) else None
 
 
-def _narrow(rounds: Sequence[float], width: float) -> bool:
+def _is_narrow(rounds: Sequence[float], width: float) -> bool:
     if len(rounds) < 2:
         return False
     interval = rate_interval(rounds)
     return interval.half_width <= width * interval.estimate
 
 
-def _tell(on_run: OnRun | None, number: int, run: Run) -> None:
+def _report_run(on_run: OnRun | None, number: int, run: Run) -> None:
     if on_run is not None:
         on_run(run, number)

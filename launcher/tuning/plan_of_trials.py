@@ -1,4 +1,4 @@
-"""The order of trials, how many there are of each kind, and how long that takes: known before a tune begins."""
+"""Plan of a tune: the order of trials, their number by stage, and the expected time, all known before it begins."""
 
 import math
 from collections.abc import Sequence
@@ -8,46 +8,47 @@ from launcher.tuning.records import Prompt
 from launcher.tuning.space import Space
 
 FEWEST_PAIRS = 4
-"""Of a comparison: less leaves Student's t with so few degrees of freedom that only large effects show."""
+"""Least pairs of a comparison: with fewer, Student's t has so few degrees of freedom that only large effects show."""
 MOST_PAIRS = 24
-"""Of one round of a confirmation, so that a wrong guess of the noise does not take the whole budget."""
+"""Most pairs in one look of a comparison, so that a wrong estimate of the noise does not take the whole budget."""
 WARM_UP_TOKENS = 24
 MOST_PASSES = 2
-"""How often each prompt is asked on one start at most."""
-COMPARED = 2
-"""What is compared at most: the best with MTP and the best without, beside the baseline."""
+"""Most repetitions of each prompt in one trial."""
+MOST_CANDIDATES = 2
+"""Most candidates beside the baseline: the best with MTP and the best without."""
 _TO_EXPLORE = 4
 _LEAST_GRACE_S, _GRACE = 60.0, 0.1
 
 
 def grace_s(budget_s: float) -> float:
-    """Return how long after the budget's end a trial that is under way may still take: then it is ended."""
+    """Return how many seconds a running trial may exceed the budget before it is ended."""
     return max(_LEAST_GRACE_S, _GRACE * budget_s)
 
 
 def probe_lengths(drafts: Sequence[int]) -> tuple[int, ...]:
-    """Return the draft lengths to begin with: the longest, which tells acceptance in all positions, the shortest, and
-    one in the middle. Their step times make the line on which the others are expected.
+    """Return the draft lengths to begin with: the longest, the shortest, and one in the middle.
+
+    The longest shows the acceptance at all positions. The step times of the three predict those of the other lengths.
     """
     return tuple(dict.fromkeys((drafts[-1], drafts[0], drafts[(len(drafts) - 1) // 2])))
 
 
 def usual_explored(space: Space) -> int:
-    """Return how many trials exploring usually takes: one for each draft length, two for each other value."""
+    """Return the usual number of exploring trials: one for each draft length, two for each other value."""
     return len(space.drafts) + 2 * sum(len(axis.values) - 1 for axis in space.axes)
 
 
 def most_explored(space: Space) -> int:
-    """Return how many trials exploring may take, however quick they are."""
+    """Return the largest number of exploring trials, however quick they are."""
     return _TO_EXPLORE * usual_explored(space)
 
 
 def balanced_orders(pairs: int, candidates: int) -> list[list[int]]:
-    """Return so many rounds (an even number) in which each candidate (1, 2, ...) meets the baseline (0).
+    """Return rounds (an even number) in which each candidate (1, 2, ...) meets the baseline (0).
 
-    It does so after the baseline in the first half and before it in the second, once near to it and once far in turns,
-    and the candidates meet each other in both orders as often. Never is the same one visited twice in a row, so that
-    every visit is a start of its own; with one candidate that takes a visit of the baseline for itself in the middle.
+    The candidate comes after the baseline in the first half and before it in the second, alternately near to it and far
+    from it. The candidates meet each other equally often in both orders. No settings follow themselves, so that every
+    visit is a new start; with a single candidate that takes an extra visit of the baseline in the middle.
     """
     up = list(range(1, candidates + 1))
     turns = [up, up[::-1]]
@@ -59,25 +60,25 @@ def balanced_orders(pairs: int, candidates: int) -> list[list[int]]:
     return [*first, *([*again[i % 2], 0] for i in range(pairs // 2))]
 
 
-def visits(orders: Sequence[Sequence[int]]) -> int:
-    """Return how many starts some rounds take."""
+def count_starts(orders: Sequence[Sequence[int]]) -> int:
+    """Return the number of starts in the rounds."""
     return sum(map(len, orders))
 
 
-def passes(start_s: float, run_s: float, noise: float, start_noise: float, prompts: int) -> int:
-    """Return how often each prompt is asked on one start, so that a given time tells most.
+def best_passes(start_s: float, run_s: float, noise: float, start_noise: float, prompts: int) -> int:
+    """Return how often to send each prompt in one trial, for the most information in a given time.
 
-    With a start's cost and spread and a run's cost and spread, the best number of runs to a start is
-    sqrt(cost of a start / cost of a run) * spread of runs / spread of starts (W. G. Cochran, Sampling Techniques,
-    section 10.6, two-stage sampling).
+    Given the costs and the spreads of starts and of runs, the best number of runs in a start is sqrt(cost of a start /
+    cost of a run) * spread of runs / spread of starts (W. G. Cochran, Sampling Techniques, section 10.6, two-stage
+    sampling).
     """
     best = math.sqrt(start_s / max(run_s, 1e-9)) * noise / max(start_noise, 1e-9)
     return min(max(round(best / prompts), 1), MOST_PASSES)
 
 
 @dataclass(frozen=True, slots=True)
-class PlanOfTrials:
-    """What a tune is expected to do: starts by stage, runs, and seconds, of which `starting_s` go into starts."""
+class TrialPlan:
+    """Expected effort of a tune: starts by stage, runs, and seconds, of which `starting_s` go into starts."""
 
     probe: int
     explore: int
@@ -89,26 +90,27 @@ class PlanOfTrials:
 
     @property
     def starts(self) -> int:
-        """How often the server is started."""
+        """Total number of server starts."""
         return self.probe + self.explore + self.verify + self.confirm
 
 
-def plan(
+def plan_trials(
     space: Space, prompts: Sequence[Prompt], budget_s: float, *, rate: float, restart_s: float, reading_s: float = 0.5
-) -> PlanOfTrials:
-    """Return the plan of a tune on a server of so many tokens/s, whose restart takes `restart_s`.
+) -> TrialPlan:
+    """Return the plan of a tune on a server of `rate` tokens/s, whose restart takes `restart_s`.
 
-    `reading_s` is what a prompt takes before its first token. It is what is usual: a tune ends sooner when it is sure
-    sooner, and where differences are small it compares until the budget ends, which no plan goes beyond.
+    `reading_s` is the time of a prompt before its first token. The plan is the usual course: a tune ends earlier when
+    it is sure earlier, and compares until the end of the budget where differences are small. No plan exceeds the
+    budget.
     """
     run_s = sum(prompt.tokens for prompt in prompts) / rate + reading_s * len(prompts)
     visit_s = restart_s + WARM_UP_TOKENS / rate + reading_s + run_s
     affordable = int(budget_s / visit_s)
     probe = min(affordable, 1 + len(probe_lengths(space.drafts)))
-    verify = min(affordable - probe, visits(balanced_orders(FEWEST_PAIRS, COMPARED)))
+    verify = min(affordable - probe, count_starts(balanced_orders(FEWEST_PAIRS, MOST_CANDIDATES)))
     explore = min(affordable - probe - verify, usual_explored(space))
-    confirm = min(affordable - probe - verify - explore, visits(balanced_orders(FEWEST_PAIRS, COMPARED)))
+    confirm = min(affordable - probe - verify - explore, count_starts(balanced_orders(FEWEST_PAIRS, MOST_CANDIDATES)))
     starts = probe + explore + verify + confirm
-    return PlanOfTrials(
+    return TrialPlan(
         probe, explore, verify, confirm, starts * len(prompts), starts * visit_s, starts * (visit_s - run_s)
     )

@@ -1,4 +1,4 @@
-"""What a measurement is made of: prompts, measured replies, and the bench that they are measured on."""
+"""Records of measuring: prompts, runs, and the bench on which they are measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,16 +8,17 @@ from launcher.monitor.meter import Acceptance
 
 Value = int | float | str | None
 Settings = Mapping[str, Value]
-"""Settings of a server by their names in launcher.engine.settings: ctx, draft, kv, ubatch, n_cpu_moe, threads ..."""
+"""Server settings by their names in launcher.engine.settings: ctx, draft, kv, ubatch, n_cpu_moe, threads ..."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request of a workload: its messages, and how it is to be answered.
+    """One request of a workload.
 
-    `messages` are pairs of role and text, `tokens` the most that the reply may have, `sampling` further fields of the
-    request (temperature, top_k, ...). `name` tells it apart within its workload. `size` is how many tokens the model
-    is to read, as its engine counts them with the chat template: `fill.sized` makes it so. None leaves it as it is.
+    `messages` are pairs of role and text, `tokens` is the maximum length of the reply, `sampling` further fields of the
+    request (temperature, top_k, ...). `name` is unique within the workload. `size` is the wanted number of prompt
+    tokens, as the engine counts them with the chat template; `fill.fill_prompts` adds text up to it. None leaves the
+    prompt as it is.
     """
 
     name: str
@@ -30,13 +31,12 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measured reply. Rates are tokens a second by the engine's clock; unknown is None.
+    """One timed reply. Rates are tokens per second by the engine's clock. Unknown is None.
 
-    With `clock` "wall" they are by the reader's, for a server that gives no timings: `prefill_rate` then counts the way
-    there and the first token's own time, too.
-
-    `first_token_s` and `wall_s` are as the reader saw them; `energy_j` is power over its time. `spoilt` says why
-    a run must not be counted (throttling, a spill, another program on the GPU), `error` why there was no reply.
+    With `clock` "wall", rates are by the client's clock, for a server without timings: `prefill_rate` then includes the
+    network and the first token. `first_token_s` and `wall_s` are always by the client's clock. `energy_j` is mean power
+    times time. `spoilt` is the disturbance for which a run must not be counted (throttling, a spill, another program on
+    the GPU), `error` the reason why there was no reply.
     """
 
     prompt: str
@@ -60,15 +60,15 @@ class Run:
 
     @property
     def counts(self) -> bool:
-        """Whether the run may be used."""
+        """Whether the run is usable."""
         return self.spoilt is None and self.error is None and self.decode_rate is not None
 
     @property
     def steps(self) -> int | None:
-        """Passes of the model that wrote: tokens less accepted drafts; None where it cannot be known.
+        """Verification steps of the model: tokens less accepted drafts. None where unknown.
 
-        The one that wrote the first token is among them, as that is in the engine's rate: tokens a step over the time
-        of a step so is the rate that the engine tells.
+        The pass for the first token is included, as in the engine's rate: tokens per step over the time of a step is
+        then the engine's rate.
         """
         if not self.reply_tokens:
             return None
@@ -76,19 +76,19 @@ class Run:
 
 
 class Bench(Protocol):
-    """One server that can be given settings and asked, with a clock of its own: the real one, or a simulated one."""
+    """One server that takes settings and requests, with a clock: a real one or a simulated one."""
 
     def now_s(self) -> float:
-        """Return the bench's time in seconds; only differences mean something."""
+        """Return the bench's time in seconds. Only differences are meaningful."""
         ...
 
     async def become(self, settings: Settings) -> float:
-        """Serve with `settings` and return the seconds it took, 0 when they are in use already.
+        """Serve with `settings` and return the seconds that took, 0 when they are already in use.
 
-        Raises LauncherError when it cannot be served so (out of memory, refused): then nothing is served.
+        Raises LauncherError when they cannot be served (out of memory, refused). Nothing is served then.
         """
         ...
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
-        """Ask once with the settings in use; what goes wrong is told in the run."""
+        """Send one request with the settings in use. Errors are reported in the run."""
         ...

@@ -1,27 +1,199 @@
-"""Runs as figures: one row for each setting that was measured, with means, spread, acceptance and speed-up.
+"""Report of runs: one row for each measured set of settings, with means, spread, acceptance and speed-up.
 
-A mean's interval is Student's t at 95 %, over the runs; that of tokens/s, over logarithms, over the starts of the
-server where there were several, else over rounds, as the replies of one start and of one round are more alike. The
-speed-up is the ratio of typical speeds (`report_compare`). Only runs that count are in the figures; how many there were
-beside them is told.
+The interval of a mean is Student's t at 95 % over the runs. That of tokens/s is over logarithms: over server starts
+where there were several, else over rounds, since replies of one start and of one round are more alike. The speed-up is
+the ratio of typical speeds (`speedup_of_starts`). Only usable runs are in the figures; the number of others is
+reported.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from launcher.monitor.meter import Acceptance, total
+from launcher.base.errors import BadOption
+from launcher.base.messages import message
+from launcher.monitor.meter import Acceptance, sum_acceptance
+from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run, Settings, Value
-from launcher.tuning.report_compare import Start, speedup_of_starts
-from launcher.tuning.space import DRAFT, draft_of, key
-from launcher.tuning.statistics import CONFIDENCE, Interval, rate_interval, t_quantile
+from launcher.tuning.space import DRAFT, Key, draft_of, settings_key
+from launcher.tuning.statistics import (
+    CONFIDENCE,
+    Interval,
+    Pair,
+    paired_speedup,
+    rate_interval,
+    ratio_of_logs,
+    t_quantile,
+)
+
+# Speed-up between two groups of runs.
+#
+# Runs of one server start are more alike than those of two, so where both sides were started several times, starts are
+# compared, each by the typical speed of its runs: neighbours in pairs, so that drift cancels. With fewer starts, rounds
+# are compared, each by the typical speed of one reply to every prompt that both have: replies of a round are more alike
+# than rounds are, and differences between prompts are no noise. Rounds that took turns are pairs. If there is only one
+# round, its prompts are the pairs. Everything else is compared by Welch's t test on the logarithms of the speeds, which
+# does not need equal spread (B. L. Welch, Biometrika 34, 1947).
+
+FEWEST_STARTS = 3
+"""Least starts on each side to compare starts rather than runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Typical ratio of speeds, `paired` or not. With too few runs its interval is 0 to infinity."""
+
+    ratio: Interval
+    paired: bool
+
+    @property
+    def distinguishable(self) -> bool:
+        """Whether one side is faster at that confidence."""
+        return not self.ratio.low <= 1 <= self.ratio.high
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStart:
+    """Consecutive runs with the same settings, taken as one server start. `number` counts the starts."""
+
+    number: int
+    runs: tuple[Run, ...]
+
+    @property
+    def rate(self) -> float | None:
+        """Typical speed in tokens/s: the geometric mean over usable runs. None without any."""
+        logs = [math.log(run.decode_rate) for run in self.runs if run.counts and run.decode_rate]
+        return math.exp(math.fsum(logs) / len(logs)) if logs else None
+
+    @property
+    def rounds(self) -> tuple[float, ...]:
+        """Mean speed of each round, in which every prompt was answered once, as in `bench`."""
+        return tuple(statistics.fmean(each.values()) for each in _rounds(_rates(self.runs)))
+
+
+def speedup_of_starts(
+    baseline: Sequence[ServerStart],
+    candidate: Sequence[ServerStart],
+    *,
+    together: bool = True,
+    by_start: bool = False,
+    confidence: float = CONFIDENCE,
+) -> Speedup:
+    """Return the speed-up of the candidate's starts. `together`: both sides took turns in one session.
+
+    With `by_start`, there are no limits where a side has fewer than FEWEST_STARTS, because replies of one start do not
+    show how starts differ. Raises ValueError when one side has no usable run.
+    """
+    before = {start.number: rate for start in baseline if (rate := start.rate)}
+    after = {start.number: rate for start in candidate if (rate := start.rate)}
+    if min(len(before), len(after)) < FEWEST_STARTS:
+        runs = [[run for start in each for run in start.runs] for each in (baseline, candidate)]
+        found = speedup_of_runs(*runs, together=together, confidence=confidence)
+        return replace(found, ratio=replace(found.ratio, low=0.0, high=math.inf)) if by_start else found
+    pairs = _neighbours(before, after) if together else []
+    if len(pairs) >= FEWEST_STARTS and 2 * len(pairs) >= min(len(before), len(after)):
+        return Speedup(paired_speedup(pairs, confidence), paired=True)
+    return Speedup(welch_ratio(list(before.values()), list(after.values()), confidence), paired=False)
+
+
+def _neighbours(before: Mapping[int, float], after: Mapping[int, float]) -> list[Pair]:
+    """Return pairs of consecutive starts of the two sides. Each start is in one pair at most."""
+    order = sorted([*before, *after])
+    pairs: list[Pair] = []
+    at = 0
+    while at < len(order) - 1:
+        one, other = order[at], order[at + 1]
+        if (one in before) == (other in before):
+            at += 1
+            continue
+        first = one in before
+        pairs.append(Pair(before[one if first else other], after[other if first else one], first))
+        at += 2
+    return pairs
+
+
+def speedup_of_runs(
+    baseline: Sequence[Run], candidate: Sequence[Run], *, together: bool = True, confidence: float = CONFIDENCE
+) -> Speedup:
+    """Return the speed-up of the candidate's rounds. `together`: both sides took turns.
+
+    Raises ValueError when one side has no usable run.
+    """
+    before, after = _rates(baseline), _rates(candidate)
+    if not before or not after:
+        raise ValueError("no speed-up without runs on both sides")
+    shared = [prompt for prompt in before if prompt in after]
+    if shared:
+        before, after = ({prompt: each[prompt] for prompt in shared} for each in (before, after))
+    ones, others = ([_geometric_mean(round_.values()) for round_ in _rounds(each)] for each in (before, after))
+    if min(len(ones), len(others)) < 2 and len(shared) > 1:
+        return Speedup(
+            paired_speedup([(_geometric_mean(before[p]), _geometric_mean(after[p])) for p in shared], confidence), True
+        )
+    if together and shared and len(ones) == len(others) > 1:
+        return Speedup(paired_speedup(list(zip(ones, others, strict=True)), confidence), paired=True)
+    return Speedup(welch_ratio(ones, others, confidence), paired=False)
+
+
+def _geometric_mean(rates: Collection[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(math.fsum(map(math.log, rates)) / len(rates))
+
+
+def _rounds(rates: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    """Return the rounds in which every prompt has a reply: the first of each, the second of each, and so on."""
+    return [dict(zip(rates, each, strict=True)) for each in zip(*rates.values(), strict=False)]
+
+
+def welch_ratio(baseline: Sequence[float], candidate: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Return the ratio of the geometric means and its interval. `n` is the number of values on both sides.
+
+    The degrees of freedom (Welch and Satterthwaite) are rounded down, which never makes the interval too narrow. Values
+    must be above 0. A single value on a side has no spread: the interval is then infinite.
+    """
+    sides = [[math.log(value) for value in each] for each in (baseline, candidate)]
+    means = [statistics.fmean(each) for each in sides]
+    effect, n = means[1] - means[0], len(baseline) + len(candidate)
+    if min(map(len, sides)) < 2:
+        return ratio_of_logs(Interval(effect, -math.inf, math.inf, n))
+    errors = [statistics.variance(each, mean) / len(each) for each, mean in zip(sides, means, strict=True)]
+    if not sum(errors):
+        return ratio_of_logs(Interval(effect, effect, effect, n))
+    freedom = sum(errors) ** 2 / sum(error**2 / (len(each) - 1) for error, each in zip(errors, sides, strict=True))
+    reach = t_quantile((1 + confidence) / 2, max(1, math.floor(freedom))) * math.sqrt(sum(errors))
+    return ratio_of_logs(Interval(effect, effect - reach, effect + reach, n))
+
+
+def percent_faster(ratio: Interval) -> str:
+    """Return a ratio in words: "41.0 % faster (38.2 to 43.9 %)", "not distinguishable (-3 to +4 %)"."""
+    if not math.isfinite(ratio.high):
+        return f"{ratio.estimate:.2f} times as fast (too few runs for limits)"
+    if ratio.low <= 1 <= ratio.high:
+        ends = [100 * (end - 1) for end in (ratio.low, ratio.high)]
+        digits = 0 if max(map(abs, ends)) >= 0.95 else 1
+        if max(map(abs, ends)) < 0.05:
+            return "equally fast (within 0.1 %)"
+        return f"not distinguishable ({ends[0]:+.{digits}f} to {ends[1]:+.{digits}f} %)"
+    faster = ratio.estimate > 1
+    low, high = sorted(abs(100 * (end - 1)) for end in (ratio.low, ratio.high))
+    return f"{100 * abs(ratio.estimate - 1):.1f} % {'faster' if faster else 'slower'} ({low:.1f} to {high:.1f} %)"
+
+
+def _rates(runs: Sequence[Run]) -> dict[str, list[float]]:
+    """Return the speeds by prompt."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        if run.counts and run.decode_rate:
+            found.setdefault(run.prompt, []).append(run.decode_rate)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The mean of `n` values and how they spread: standard deviation and interval are None for a single value."""
+    """Mean of `n` values and their spread. Standard deviation and interval are None for a single value."""
 
     mean: float
     stdev: float | None
@@ -33,7 +205,7 @@ class Figure:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> "Figure | None":
-        """Return the figure of the values that are known, none below 0; None without any."""
+        """Return the figure of the known values, none of which may be negative. None without any."""
         known = [value for value in values if value is not None]
         if not known:
             return None
@@ -47,16 +219,18 @@ class Figure:
 
     @property
     def span(self) -> float:
-        """From the least value to the most."""
+        """Difference between the greatest and the least value."""
         return self.most - self.least
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setting. Rates are tokens a second, energy is joules a token; None where nothing was measured of it.
+    """Figures of one set of settings. Rates are in tokens/s, energy in joules per token.
 
-    `failed` counts runs that do not count, `why` says the last reason. `speedup` is over the baseline, None for itself;
-    `starts` are those of the server that have a run that counts.
+    None where nothing was measured.
+
+    `failed` is the number of unusable runs, `why` the last reason. `speedup` is over the baseline, None for the
+    baseline itself. `starts` is the number of server starts with a usable run.
     """
 
     settings: Settings
@@ -75,15 +249,15 @@ class Row:
 
     @property
     def draft(self) -> int:
-        """Its draft length."""
+        """Draft length of the row."""
         return draft_of(self.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All rows, in the order in which their settings came first; the others are compared with `baseline`.
+    """All rows in the order of their first run. The others are compared with `baseline`.
 
-    `by_start` is as in `report`.
+    `common` are the settings that all rows share, `by_start` is as in `build_report`.
     """
 
     rows: tuple[Row, ...]
@@ -92,52 +266,51 @@ class Report:
     by_start: bool = False
 
     def label(self, row: Row) -> str:
-        """Return what tells a row's settings from the others'."""
-        return words({name: value for name, value in row.settings.items() if name not in self.common})
+        """Return the settings in which a row differs from the others, as text."""
+        return settings_line({name: value for name, value in row.settings.items() if name not in self.common})
 
 
-def report(runs: Sequence[Run], baseline: Settings | None = None, *, by_start: bool = False) -> Report:
+def build_report(runs: Sequence[Run], baseline: Settings | None = None, *, by_start: bool = False) -> Report:
     """Return the figures of runs by their settings.
 
-    `by_start` gives no limits to the speed-up of settings with few starts: of a tune, whose runs are but a few of each.
-
-    The baseline is the settings named, else the first without drafts; where there are none, nothing is compared.
+    `by_start` leaves out limits of the speed-up with few starts; for a tune, which has few runs of each. The baseline
+    is the given settings, else the first ones without drafts; without either, nothing is compared.
     """
-    groups = started(runs)
+    groups = group_starts(runs)
     settings = [each[0].runs[0].settings for each in groups]
     if baseline is None:
         baseline = next((each for each in settings if not draft_of(each)), None)
-    wanted = None if baseline is None else key(baseline)
-    base = next((each for each, its in zip(groups, settings, strict=True) if key(its) == wanted), [])
+    wanted = None if baseline is None else settings_key(baseline)
+    base = next((each for each, its in zip(groups, settings, strict=True) if settings_key(its) == wanted), [])
     rows = tuple(_row(each, base if each is not base else [], by_start=by_start) for each in groups)
     first = next((row for row, each in zip(rows, groups, strict=True) if each is base), None)
-    return Report(rows, first, common([row.settings for row in rows]), by_start)
+    return Report(rows, first, common_settings([row.settings for row in rows]), by_start)
 
 
-def grouped(runs: Iterable[Run]) -> list[list[Run]]:
-    """Return the runs by their settings, in the order of the first of each."""
-    return [[run for start in starts for run in start.runs] for starts in started(runs)]
+def group_runs(runs: Iterable[Run]) -> list[list[Run]]:
+    """Group the runs by settings, in order of the first run of each."""
+    return [[run for start in starts for run in start.runs] for starts in group_starts(runs)]
 
 
-def started(runs: Iterable[Run]) -> list[list[Start]]:
-    """Return the starts by their settings, in the order of the first of each."""
+def group_starts(runs: Iterable[Run]) -> list[list[ServerStart]]:
+    """Group the runs by settings into starts, in order of the first run of each."""
     known: dict[int, object] = {}  # many runs share one mapping of settings
 
     def settings_of(run: Run) -> object:
         found = known.get(id(run.settings))
         if found is None:
-            found = known[id(run.settings)] = key(run.settings)
+            found = known[id(run.settings)] = settings_key(run.settings)
         return found
 
-    groups: dict[object, list[Start]] = {}
+    groups: dict[object, list[ServerStart]] = {}
     for number, (settings, same) in enumerate(groupby(runs, settings_of)):
-        groups.setdefault(settings, []).append(Start(number, tuple(same)))
+        groups.setdefault(settings, []).append(ServerStart(number, tuple(same)))
     return list(groups.values())
 
 
-def by_prompt(runs: Sequence[Run]) -> tuple[tuple[str, tuple[Figure | None, ...]], ...]:
-    """Return for each prompt its tokens a second by setting, in the order of `report`'s rows."""
-    groups = grouped(runs)
+def figures_by_prompt(runs: Sequence[Run]) -> tuple[tuple[str, tuple[Figure | None, ...]], ...]:
+    """Return the tokens/s of each prompt by settings, in the order of `build_report`'s rows."""
+    groups = group_runs(runs)
     prompts = dict.fromkeys(run.prompt for run in runs)
     cells: list[dict[str, list[float | None]]] = [{} for _ in groups]
     for cell, group in zip(cells, groups, strict=True):
@@ -147,8 +320,8 @@ def by_prompt(runs: Sequence[Run]) -> tuple[tuple[str, tuple[Figure | None, ...]
     return tuple((prompt, tuple(Figure.of(cell.get(prompt, [])) for cell in cells)) for prompt in prompts)
 
 
-def common(settings: Sequence[Settings]) -> dict[str, Value]:
-    """Return the settings that are the same in all; none for a single one, which is told whole."""
+def common_settings(settings: Sequence[Settings]) -> dict[str, Value]:
+    """Return the settings that are the same in all. Empty for a single one, which is then shown in full."""
     if len(settings) < 2:
         return {}
     first, *others = settings
@@ -159,20 +332,20 @@ def common(settings: Sequence[Settings]) -> dict[str, Value]:
     }
 
 
-def words(settings: Settings) -> str:
-    """Return settings in a line, the draft length first: "draft 2, kv q8_0"; a value left open is not named."""
+def settings_line(settings: Settings) -> str:
+    """Return settings as one line, the draft length first: "draft 2, kv q8_0". Unset values are left out."""
     told = {name: value for name, value in settings.items() if value is not None and name != DRAFT}
     draft = [] if DRAFT not in settings else [f"draft {draft_of(settings)}" if draft_of(settings) else "MTP off"]
     return ", ".join([*draft, *(f"{name.replace('_', '-')} {value}" for name, value in sorted(told.items()))])
 
 
-def as_data(told: Report) -> list[dict[str, Any]]:
-    """Return the rows for JSON."""
+def report_data(told: Report) -> list[dict[str, Any]]:
+    """Return the rows as JSON data."""
     return [row_data(row) | {"baseline": row is told.baseline} for row in told.rows]
 
 
 def row_data(row: Row) -> dict[str, Any]:
-    """Return a row for JSON."""
+    """Return a row as JSON data."""
     return {
         "settings": dict(row.settings),
         "runs": row.runs,
@@ -191,13 +364,13 @@ def row_data(row: Row) -> dict[str, Any]:
 
 
 def figure_data(figure: Figure | None) -> dict[str, float | int | None] | None:
-    """Return a figure for JSON."""
+    """Return a figure as JSON data."""
     if figure is None:
         return None
     return {"mean": figure.mean, "stdev": figure.stdev, "low": figure.low, "high": figure.high, "n": figure.n}
 
 
-def _row(starts: Sequence[Start], base: Sequence[Start], *, by_start: bool) -> Row:
+def _row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by_start: bool) -> Row:
     runs = [run for start in starts for run in start.runs]
     counted = [run for run in runs if run.counts]
     others = [run.error or run.spoilt or "no rate was told" for run in runs if not run.counts]
@@ -218,7 +391,7 @@ def _row(starts: Sequence[Start], base: Sequence[Start], *, by_start: bool) -> R
         decode=_with_limits(figure(lambda run: run.decode_rate), starts),
         prefill=figure(lambda run: run.prefill_rate),
         first_token_s=figure(lambda run: run.first_token_s),
-        acceptance=total(drafts) if drafts else None,
+        acceptance=sum_acceptance(drafts) if drafts else None,
         power_w=figure(lambda run: run.power_w),
         energy_j=math.fsum(run.energy_j or 0 for run in measured) / sum(run.reply_tokens for run in measured)
         if measured
@@ -229,8 +402,8 @@ def _row(starts: Sequence[Start], base: Sequence[Start], *, by_start: bool) -> R
     )
 
 
-def _with_limits(runs: Figure | None, starts: Sequence[Start]) -> Figure | None:
-    """Return the figure of all runs with the interval of several starts around it, of a single start's rounds else."""
+def _with_limits(runs: Figure | None, starts: Sequence[ServerStart]) -> Figure | None:
+    """Return the figure of all runs with an interval over starts, or over rounds if there was a single start."""
     if runs is None:
         return None
     rates = [rate for start in starts if (rate := start.rate)]
@@ -241,3 +414,213 @@ def _with_limits(runs: Figure | None, starts: Sequence[Start]) -> Figure | None:
     found = rate_interval(rates)
     factor = found.high / found.estimate
     return replace(runs, low=runs.mean / factor, high=runs.mean * factor)
+
+
+# Comparison of two sessions: their differences, and the speed-up of the second.
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsComparison:
+    """Settings of the first session and of the second, their figures, and the speed-up of the second.
+
+    `speedup` is None where one of them has no usable run; its limits need FEWEST_STARTS starts of each.
+    """
+
+    first: Row
+    second: Row
+    speedup: Speedup | None
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether the speed-up has limits."""
+        return self.speedup is not None and math.isfinite(self.speedup.ratio.high)
+
+    @property
+    def sentence(self) -> str | None:
+        """The speed-up in words."""
+        if self.speedup is None or self.has_limits:
+            return percent_faster(self.speedup.ratio) if self.speedup else None
+        return f"{self.speedup.ratio.estimate:.2f} times as fast (too few starts for limits)"
+
+    @property
+    def label(self) -> str:
+        """The settings in one line; once if they are the same."""
+        labels = [settings_line(row.settings) or "as served" for row in (self.first, self.second)]
+        if labels[0] == labels[1]:
+            return labels[0]
+        shared = {k: v for k, v in self.first.settings.items() if self.second.settings.get(k) == v and k != DRAFT}
+        own = [
+            settings_line({k: v for k, v in row.settings.items() if k not in shared})
+            for row in (self.first, self.second)
+        ]
+        return " -> ".join(text or "as served" for text in own)
+
+
+def tune_note(session: Session) -> str:
+    """Return why a tune's verdict differs from a table of all its starts. Empty for other verbs."""
+    if session.kind != "tune" or not session.result.get("sentence"):
+        return ""
+    return message(
+        "These figures take in every start, also those of the search. The tune's own verdict"
+        " rests on the fresh pairs that it made to compare, so its figures differ, and they"
+        " are the ones to go by."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SessionComparison:
+    """Comparison of two sessions. `differences` in prompts, hardware, driver, engine and model are sentences."""
+
+    first: Session
+    second: Session
+    differences: tuple[str, ...]
+    rows: tuple[SettingsComparison, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on the method of the comparison."""
+        kinds = {row.speedup.paired for row in self.rows if row.speedup and row.has_limits}
+        notes = []
+        if self.first.id == self.second.id and (own := tune_note(self.first)):
+            notes.append(f"{own} It says: {self.first.result['sentence']}")
+        if True in kinds:
+            notes.append(
+                message(
+                    "Compared in pairs, of neighbouring starts or of the same prompts, so that what both share cancels."
+                )
+            )
+        if False in kinds:
+            notes.append(message("Compared as two groups (Welch's t test on the logarithms of the speeds)."))
+        if any(row.speedup and not row.has_limits for row in self.rows):
+            notes.append(
+                message(
+                    "Limits take {fewest_starts} starts of each: the replies of one do not show how"
+                    " starts differ. `tune` starts settings again and again, in turns.",
+                    fewest_starts=FEWEST_STARTS,
+                )
+            )
+        if self.first.id != self.second.id and any(row.speedup for row in self.rows):
+            notes.append(
+                message("They were measured at different times: what had changed by then is in the difference.")
+            )
+        return tuple(notes)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the comparison as JSON data."""
+        return {
+            "first": _session_data(self.first),
+            "second": _session_data(self.second),
+            "differences": list(self.differences),
+            "rows": [
+                {
+                    "first": row_data(row.first),
+                    "second": row_data(row.second),
+                    "ratio": row.speedup.ratio.as_json() if row.speedup else None,
+                    "paired": row.speedup.paired if row.speedup else None,
+                    "told_apart": row.speedup.distinguishable if row.speedup else None,
+                    "sentence": row.sentence,
+                }
+                for row in self.rows
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def compare_sessions(
+    first: Session,
+    second: Session,
+    first_is: Mapping[str, str] | None = None,
+    second_is: Mapping[str, str] | None = None,
+) -> SessionComparison:
+    """Compare two sessions, or settings of one. `first_is` and `second_is` choose settings as users write them.
+
+    Settings that both have are compared with each other; if each has only one, these two are. Raises BadOption when
+    nothing is left to compare, or when one side has several settings that the other lacks.
+    """
+    ones, others = _choose_groups(first, first_is or {}), _choose_groups(second, second_is or {})
+    chosen = {_setting_name(name) for name in (*(first_is or {}), *(second_is or {}))}
+    pairs = _matching_pairs(ones, others, set()) or _matching_pairs(ones, others, chosen)
+    if len(ones) == len(others) == 1:
+        pairs = [(ones[0], others[0])]
+    if not pairs:
+        raise BadOption(
+            message("The two have measured no settings in common."),
+            message(
+                "Choose one of each, as in `ID:draft=2`: {settings}",
+                settings="; ".join(settings_line(group.row.settings) for group in (*ones, *others)),
+            ),
+        )
+    together = first.id == second.id
+    return SessionComparison(
+        first,
+        second,
+        (*_other_prompts(first, second), *first.environment.differences(second.environment)),
+        tuple(_compare_groups(one, other, together=together) for one, other in pairs),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Settings of a session: their figures, and the starts behind these."""
+
+    row: Row
+    starts: Sequence[ServerStart]
+
+
+def _other_prompts(first: Session, second: Session) -> tuple[str, ...]:
+    """Return a sentence if the two sessions used different prompts, whose speeds differ by their texts alone."""
+    asked, also = ({run.prompt for run in each.runs} for each in (first, second))
+    if first.workload != second.workload:
+        before, after = first.workload or "no workload", second.workload or "no workload"
+        return (message("The prompts were those of {before} and are those of {after}.", before=before, after=after),)
+    return () if asked & also else (message("The prompts of {workload} were others then.", workload=first.workload),)
+
+
+def _compare_groups(one: _Group, other: _Group, *, together: bool) -> SettingsComparison:
+    able = one.row.runs and other.row.runs
+    found = speedup_of_starts(one.starts, other.starts, together=together, by_start=True) if able else None
+    return SettingsComparison(one.row, other.row, found)
+
+
+def _matching_pairs(ones: Sequence[_Group], others: Sequence[_Group], but_for: set[str]) -> list[tuple[_Group, _Group]]:
+    """Return pairs of groups whose settings are the same except for some names."""
+
+    def left(group: _Group) -> Key:
+        return settings_key({name: value for name, value in group.row.settings.items() if name not in but_for})
+
+    by_settings = {left(group): group for group in others}
+    return [(group, same) for group in ones if (same := by_settings.get(left(group))) is not None]
+
+
+def _choose_groups(session: Session, wanted: Mapping[str, str]) -> list[_Group]:
+    groups = [_Group(*each) for each in zip(build_report(session.runs).rows, group_starts(session.runs), strict=True)]
+    found = [
+        group for group in groups if all(_has_value(group.row.settings, name, text) for name, text in wanted.items())
+    ]
+    if not found:
+        what = settings_line(dict(wanted)) if wanted else "anything"
+        listed = "; ".join(settings_line(group.row.settings) or "as served" for group in groups)
+        raise BadOption(
+            message("{id} has not measured {what}.", id=session.id, what=what),
+            message("It has {listed}.", listed=listed) if listed else "",
+        )
+    return found
+
+
+def _has_value(settings: Settings, name: str, text: str) -> bool:
+    value = settings.get(_setting_name(name), 0 if _setting_name(name) == DRAFT else None)
+    return text.strip().lower() == ("default" if value is None else str(value).lower())
+
+
+def _setting_name(text: str) -> str:
+    return text.strip().lower().replace("-", "_")
+
+
+def _session_data(session: Session) -> dict[str, Any]:
+    return {
+        "id": session.id,
+        "kind": session.kind,
+        "workload": session.workload,
+        "began_s": session.began_s,
+        "environment": session.environment.as_json(),
+    }

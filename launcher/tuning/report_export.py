@@ -1,4 +1,4 @@
-"""A measurement for others to read: Markdown with its tables, CSV with a line for each run, JSON with everything."""
+"""Exported report of a session: Markdown with its tables, CSV with a line for each run, or JSON with everything."""
 
 import csv
 import io
@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 
 from launcher.base.errors import BadOption
-from launcher.base.units import percent
+from launcher.base.messages import message
+from launcher.base.units import format_percent
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run
-from launcher.tuning.report import Figure, Report, Row, by_prompt, report, words
-from launcher.tuning.report_compare import percent_faster
-from launcher.tuning.share import as_json
+from launcher.tuning.report import Figure, Report, Row, build_report, figures_by_prompt, percent_faster, settings_line
+from launcher.tuning.share import session_json
 from launcher.tuning.statistics import Interval, plus_minus
 
-HEAD = ("SETTINGS", "TOKENS/S", "RUNS", "STDEV", "ACCEPTED", "FIRST TOKEN", "AGAINST THE BASELINE")
+TABLE_HEAD = ("SETTINGS", "TOKENS/S", "RUNS", "STDEV", "ACCEPTED", "FIRST TOKEN", "AGAINST THE BASELINE")
 _FIGURES = (
     "prompt", "began_s", "wall_s", "prompt_tokens", "cached_tokens", "reply_tokens", "prefill_rate", "decode_rate",
     "first_token_s", "power_w", "energy_j", "temperature_c", "clock_mhz", "clock", "spoilt", "error",
@@ -25,33 +25,35 @@ _FIGURES = (
 
 
 def as_markdown(session: Session) -> str:
-    """Return it as Markdown: what it came to, the figures by setting and by prompt, and where it was measured."""
+    """Return the session as Markdown: its result, the figures by settings and by prompt, and its environment."""
     told = baseline_report(session)
-    parts = [f"# {title(session)}", str(session.result.get("sentence") or "")]
+    parts = [f"# {session_title(session)}", str(session.result.get("sentence") or "")]
     if told.rows:
-        parts.append(_table([HEAD, *(cells(told, row) for row in told.rows)]))
+        parts.append(_table([TABLE_HEAD, *(table_row(told, row) for row in told.rows)]))
         if told.common:
-            parts.append(f"All with {words(told.common)}.")
-        prompts = by_prompt(session.runs)
+            parts.append(message("All with {words}.", words=settings_line(told.common)))
+        prompts = figures_by_prompt(session.runs)
         if len(prompts) > 1:
             head = ("TOKENS/S", *(told.label(row) for row in told.rows))
-            parts.append(_table([head, *((name, *map(interval, figures)) for name, figures in prompts)]))
+            parts.append(_table([head, *((name, *map(interval_text, figures)) for name, figures in prompts)]))
         parts.append(
-            "Tokens/s are of writing replies, by the engine's clock; behind ± is the 95 % interval of the mean."
+            message(
+                "Tokens/s are of writing replies, by the engine's clock; behind ± is the 95 % interval of the mean."
+            )
         )
-    parts.append("\n".join(f"- {name}: {text}" for name, text in about(session).items()))
+    parts.append("\n".join(f"- {name}: {text}" for name, text in session_facts(session).items()))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def baseline_report(session: Session) -> Report:
-    """Return its figures, compared with MTP off, else with the settings that it began with."""
+    """Return the session's report, compared with MTP off, else with its first settings."""
     by_start = session.kind == "tune"
-    told = report(session.runs, by_start=by_start)
-    return told if told.baseline is not None else report(session.runs, session.settings, by_start=by_start)
+    told = build_report(session.runs, by_start=by_start)
+    return told if told.baseline is not None else build_report(session.runs, session.settings, by_start=by_start)
 
 
 def as_csv(session: Session) -> str:
-    """Return its runs as CSV (RFC 4180): a line each, settings in columns that begin with `set_`."""
+    """Return the session's runs as CSV (RFC 4180), one a line, with settings in columns that begin with `set_`."""
     settings = sorted({name for run in session.runs for name in run.settings})
     drafts = max((len(run.acceptance.drafted_by_position) for run in session.runs if run.acceptance), default=0)
     positions = [f"{what}_at_{at}" for what in ("drafted", "accepted") for at in range(1, drafts + 1)]
@@ -65,27 +67,30 @@ def as_csv(session: Session) -> str:
     return text.getvalue()
 
 
-FORMATS: Mapping[str, Callable[[Session], str]] = {"md": as_markdown, "csv": as_csv, "json": as_json}
-"""By the ending of the file's name."""
+FORMATS: Mapping[str, Callable[[Session], str]] = {"md": as_markdown, "csv": as_csv, "json": session_json}
+"""Writers by file suffix."""
 
 
 def writer_for(file: PurePath) -> Callable[[Session], str]:
-    """Return what writes a file of that name. Raises BadOption for an ending that names no format."""
+    """Return the writer for a file name. Raises BadOption for a suffix without a format."""
     ending = file.suffix.lower().removeprefix(".")
     ending = {"markdown": "md"}.get(ending, ending)
     if ending not in FORMATS:
-        raise BadOption(f"{file.name} does not say which format it should have.", "End its name in .md, .csv or .json.")
+        raise BadOption(
+            message("{name} does not say which format it should have.", name=file.name),
+            message("End its name in .md, .csv or .json."),
+        )
     return FORMATS[ending]
 
 
-def title(session: Session) -> str:
-    """Return what was measured: "bench of Qwen3.6-35B-A3B UD-Q3_K_XL, code"."""
+def session_title(session: Session) -> str:
+    """Return the title: "bench of Qwen3.6-35B-A3B UD-Q3_K_XL, code"."""
     name = f"{session.kind} of {session.environment.model.words}"
     return f"{name}, {session.workload}" if session.workload else name
 
 
-def about(session: Session) -> dict[str, str]:
-    """Return where and when it was measured, by name; what is unknown is left out."""
+def session_facts(session: Session) -> dict[str, str]:
+    """Return the environment and the date by name. What is unknown is left out."""
     where = session.environment
     when = f"{datetime.fromtimestamp(session.began_s, UTC):%Y-%m-%d}" if session.began_s else ""
     facts = {
@@ -103,24 +108,24 @@ def about(session: Session) -> dict[str, str]:
     return {name: text for name, text in facts.items() if text}
 
 
-def cells(told: Report, row: Row) -> tuple[str, ...]:
+def table_row(told: Report, row: Row) -> tuple[str, ...]:
     """Return one row of the table under HEAD."""
     figure, first = row.decode, row.first_token_s
-    label = told.label(row) or words(row.settings) or "as served"
+    label = told.label(row) or settings_line(row.settings) or "as served"
     failed = f" (+{row.failed} not counted)" if row.failed else ""
     return (
         label,
-        interval(figure) if figure else row.why or "none",
+        interval_text(figure) if figure else row.why or "none",
         f"{row.runs}{failed}",
         f"{figure.stdev:.2f}" if figure and figure.stdev is not None else "",
-        percent(row.acceptance.rate) if row.acceptance and row.acceptance.rate is not None else "",
+        format_percent(row.acceptance.rate) if row.acceptance and row.acceptance.rate is not None else "",
         f"{first.mean:.2f} s" if first else "",
-        "baseline" if row is told.baseline else _against(told, row),
+        "baseline" if row is told.baseline else _speedup_text(told, row),
     )
 
 
-def _against(told: Report, row: Row) -> str:
-    """Return how many times as fast as the baseline; without limits, of how few starts that is."""
+def _speedup_text(told: Report, row: Row) -> str:
+    """Return the speed-up over the baseline, or without limits the number of starts that it rests on."""
     if row.speedup is None:
         return ""
     if math.isfinite(row.speedup.high) or not told.by_start:
@@ -129,7 +134,7 @@ def _against(told: Report, row: Row) -> str:
     return f"{row.speedup.estimate:.2f} times as fast ({few} {'start' if few == 1 else 'starts'})"
 
 
-def interval(figure: Figure | None) -> str:
+def interval_text(figure: Figure | None) -> str:
     """Return a mean with half of its interval: "96.2 ± 1.3"."""
     if figure is None:
         return ""
@@ -157,7 +162,7 @@ def _drafts(run: Run, length: int) -> list[int | None]:
 
 
 def _cell(value: object) -> object:
-    """A text that a spreadsheet would take for a formula is marked as a text."""
+    """Return the value with a quote in front of text that a spreadsheet would run as a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
 
 

@@ -1,4 +1,4 @@
-"""Measurements that others have published, as data: what they printed, and the figures that they say follow from it."""
+"""Published measurements of others, as data: printed figures, and the statistics that the source derives from them."""
 
 import tomllib
 from collections.abc import Mapping
@@ -10,14 +10,15 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from launcher.base.errors import ResultMissing
-from launcher.base.paths import shipped
+from launcher.base.messages import message
+from launcher.base.paths import shipped_file
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.history_environment import Environment, GpuFacts, ModelFacts
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run, Value
 
 PREFIX = "published:"
-"""Begins the id of a measurement that is none of this computer's."""
+"""Prefix of the ids of published sessions, which were not measured on this computer."""
 KIND = "published"
 
 
@@ -26,7 +27,7 @@ class _Frozen(BaseModel):
 
 
 class _Cell(_Frozen):
-    """One printed figure. `drafted` and `accepted` are where the source counts them."""
+    """One printed figure. `drafted` and `accepted` are set where the source counts them."""
 
     rate: float = Field(gt=0)
     drafted: int | None = None
@@ -36,9 +37,9 @@ class _Cell(_Frozen):
 
 
 class Stated(_Frozen):
-    """A figure that the source gives for a table, with as many digits as it has there.
+    """A statistic that the source gives for a table, with the digits printed there.
 
-    `what` is mean, stdev, span, acceptance (of settings `of`) or speedup (of `of` over `over`, of `prompt` alone where
+    `what` is mean, stdev, span, acceptance (of settings `of`) or speedup (of `of` over `over`, for `prompt` alone where
     that is named).
     """
 
@@ -81,7 +82,7 @@ class _File(_Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One published table: the measurement as if it were one of ours, its source, and what the source says of it."""
+    """One published table: as a session, with its source, its description, and the statistics stated in the source."""
 
     session: Session
     about: str
@@ -90,25 +91,29 @@ class Published:
 
 
 @cache
-def published() -> tuple[Published, ...]:
+def published_tables() -> tuple[Published, ...]:
     """Return the tables that ship with the program."""
     found: list[Published] = []
-    for path in sorted(shipped("resources", "published").glob("*.toml")):
-        found += _read(path)
+    for path in sorted(shipped_file("resources", "published").glob("*.toml")):
+        found += _read_tables(path)
     return tuple(found)
 
 
 def published_table(id: str) -> Published:  # noqa: A002
-    """Return the table of that id, with or without its prefix. Raises ResultMissing."""
+    """Return the table of an id, with or without the prefix. Raises ResultMissing."""
     wanted = id.removeprefix(PREFIX)
-    for each in published():
+    for each in published_tables():
         if each.session.id == PREFIX + wanted:
             return each
-    names = ", ".join(each.session.id for each in published())
-    raise ResultMissing(f"There is no published table {wanted}.", f"There are {names}.", id=id)
+    names = ", ".join(each.session.id for each in published_tables())
+    raise ResultMissing(
+        message("There is no published table {wanted}.", wanted=wanted),
+        message("There are {names}.", names=names),
+        id=id,
+    )
 
 
-def _read(path: Path) -> list[Published]:
+def _read_tables(path: Path) -> list[Published]:
     file = _File.model_validate(tomllib.loads(path.read_text("utf-8")))
     gpu = GpuFacts(file.gpu.name, file.gpu.vendor, round(file.gpu.memory_gib * 2**30))
     memory = None if file.memory_gib is None else round(file.memory_gib * 2**30)

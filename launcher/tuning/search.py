@@ -1,4 +1,4 @@
-"""Which setting to try next, which ones are worth a comparison, and what is expected at every draft length."""
+"""Search of a tune: chooses the settings to try next and those to compare, and forecasts every draft length."""
 
 import math
 import statistics
@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.tuning.goal import Aim, Goal
-from launcher.tuning.predict_surface import Point, Posterior, Surface
-from launcher.tuning.predict_yield import Yields
+from launcher.tuning.predict import CostPoint, CostPosterior, CostSurface, StepYields
 from launcher.tuning.records import Run, Settings, Value
-from launcher.tuning.space import DRAFT, Key, Space, draft_of, key
-from launcher.tuning.tuner_state import Fault, Trial
+from launcher.tuning.space import DRAFT, Key, Space, draft_of, settings_key
+from launcher.tuning.tune_state import Fault, Trial
 from launcher.tuning.verdict import Forecast
 
 Array = NDArray[np.float64]
@@ -22,13 +21,16 @@ _Cost = Callable[[Run], float | None]
 
 _DRAWS = 128
 _USUAL_NOISE, _USUAL_WEIGHT = 0.03, 4
-"""Spread of the logarithms of runs and starts that is believed before anything is measured, worth so many runs."""
+"""Prior spread of the logarithms of runs and starts, and its weight in runs."""
 _USUAL_START, _START_WEIGHT = 0.005, 12
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What is believed of the grid now. Scores are logarithms of the benefit, a row for each draw."""
+    """Posterior over the grid. `scores` are logarithms of the benefit, one row for each draw.
+
+    `best` is the index of the highest mean; `regret` is how much better the true best is expected to be.
+    """
 
     scores: Array
     best: int
@@ -36,20 +38,20 @@ class Assessment:
 
     @property
     def mean(self) -> Array:
-        """The expected score of each setting."""
+        """Expected score of each setting."""
         return np.asarray(self.scores.mean(axis=0))
 
 
 class Search:
-    """The grid, what was measured of it, and what that says."""
+    """The grid of settings, the trials on it, and the models fitted to them."""
 
     def __init__(self, space: Space, prompts: Sequence[str], goal: Goal, seed: int) -> None:
         self.grid: list[Chosen] = list(space.settings())
         self.out = np.zeros(len(self.grid), dtype=bool)
         self._space, self._goal, self._prompts = space, goal, list(prompts)
-        self._index: dict[Key, int] = {key(settings): i for i, settings in enumerate(self.grid)}
-        self._surface = Surface(space, self.grid)
-        self._yields = Yields(space, prompts)
+        self._index: dict[Key, int] = {settings_key(settings): i for i, settings in enumerate(self.grid)}
+        self._surface = CostSurface(space, self.grid)
+        self._yields = StepYields(space, prompts)
         self._dice = np.random.default_rng(seed)
         self._trials: list[Trial] = []
         self._failures: dict[Key, int] = {}
@@ -60,7 +62,10 @@ class Search:
         self.noise, self.start_noise = _USUAL_NOISE, _USUAL_START
 
     def add(self, trial: Trial) -> None:
-        """Take in a trial. What does not start is tried no more, nor, for want of memory, what needs as much."""
+        """Add a trial.
+
+        Settings that do not start are excluded, and after a lack of memory also those that need as much.
+        """
         if trial.error is None:
             self._trials.append(trial)
             self._yields.add(trial.runs)
@@ -68,9 +73,9 @@ class Search:
             return
         if trial.fault in {Fault.SPOILT, Fault.TIME}:
             return
-        here = key(trial.settings)
+        here = settings_key(trial.settings)
         self._failures[here] = self._failures.get(here, 0) + 1
-        started = any(key(done.settings) == here for done in self._trials)
+        started = any(settings_key(done.settings) == here for done in self._trials)
         if started and self._failures[here] < 2:
             return
         for i, settings in enumerate(self.grid):
@@ -81,17 +86,17 @@ class Search:
                 self.out[i] = True
 
     def index(self, settings: Settings) -> int:
-        """Return the place of settings in the grid."""
-        return self._index[key(settings)]
+        """Return the index of settings in the grid."""
+        return self._index[settings_key(settings)]
 
-    def nearest(self, draft: int) -> Chosen | None:
-        """Return the settings of a draft length that differ least from the baseline; None if none are left."""
+    def nearest_to_baseline(self, draft: int) -> Chosen | None:
+        """Return the settings of a draft length that differ least from the baseline. None if none are left."""
         home = self.grid[0]
         left = [s for i, s in enumerate(self.grid) if draft_of(s) == draft and not self.out[i]]
         return min(left, key=lambda s: sum(s[name] != home[name] for name in s), default=None)
 
     def assess(self) -> Assessment:
-        """Return what is believed now. There must have been a trial."""
+        """Return the posterior. There must have been a trial."""
         logs = self._yields.draw(self._dice, _DRAWS, self._keys)
         stacked = np.stack([logs[each] for each in self._keys])  # drafting settings, draws, prompts, lengths
         costs = self._cost_surface().draw(self._dice, _DRAWS)
@@ -99,18 +104,19 @@ class Search:
             mean_logs = stacked.mean(axis=2)[self._which, :, self._drafts].T
             scores = mean_logs - costs
         else:
-            scores = self._answers(stacked, costs)
+            scores = self._answer_scores(stacked, costs)
         scores[:, self.out] = -np.inf
         best = int(scores.mean(axis=0).argmax())
         regret = float((scores.max(axis=1) - scores[:, best]).mean())
         return Assessment(scores, best, regret)
 
-    def next(self, assessment: Assessment, avoid: Settings | None) -> Chosen:
-        """Return what to try next: the best of one likely surface, every second time the best but the leader's.
+    def choose_next(self, assessment: Assessment, avoid: Settings | None) -> Chosen:
+        """Return the settings to try next: the best of a random draw, and in half of the cases the best but the leader.
 
-        (Top-two Thompson sampling, D. Russo 2016.) Never what is in use, since a start of its own tells more.
+        (Top-two Thompson sampling, D. Russo 2016.) Never the settings in use, because another start gives more
+        information.
         """
-        barred = set() if avoid is None or key(avoid) not in self._index else {self.index(avoid)}
+        barred = set() if avoid is None or settings_key(avoid) not in self._index else {self.index(avoid)}
         if self._dice.random() < 0.5:
             barred.add(assessment.best)
         found = 0
@@ -123,10 +129,10 @@ class Search:
         return self.grid[int(scores.argmax())]
 
     def forecast(self, assessment: Assessment, settings: Settings) -> tuple[Forecast, ...]:
-        """Return the goal's value at every draft length that is left, the other settings being these."""
+        """Return forecasts of the goal's value at every remaining draft length, with the other settings given."""
         found = []
         for draft in (0, *self._space.drafts):
-            place = self.beside(settings, draft)
+            place = self.index_with_draft(settings, draft)
             if place is not None:
                 scores = assessment.scores[:, place]
                 mean, reach = float(scores.mean()), 1.96 * float(scores.std())
@@ -134,29 +140,29 @@ class Search:
                 found.append(Forecast(draft, self._goal.value_of(mean), low, high))
         return tuple(found)
 
-    def beside(self, settings: Settings, draft: int) -> int | None:
-        """Return the place of settings with another draft length; None where that does not fit or start."""
+    def index_with_draft(self, settings: Settings, draft: int) -> int | None:
+        """Return the index of settings with another draft length. None where that does not fit or start."""
         idle = (
             {} if draft else {axis.name: self._space.baseline[axis.name] for axis in self._space.axes if axis.drafting}
         )
-        place = self._index.get(key({**settings, DRAFT: draft, **idle}))
+        place = self._index.get(settings_key({**settings, DRAFT: draft, **idle}))
         return None if place is None or self.out[place] else place
 
-    def _answers(self, stacked: Array, costs: Array) -> Array:
-        """Return scores where the answer's time is the aim: reading and writing, prompt by prompt."""
+    def _answer_scores(self, stacked: Array, costs: Array) -> Array:
+        """Return scores for the `answer` aim: prompt processing and decoding time, prompt by prompt."""
         reading = self._reading_surface().draw(self._dice, _DRAWS)
-        read, written = self._mixes()
+        read, written = self._tokens_by_prompt()
         total = np.zeros_like(costs)
         for p in range(len(self._prompts)):
             logs = stacked[:, :, p, :][self._which, :, self._drafts].T
             total -= np.log(read[p] * np.exp(reading) + written[p] * np.exp(costs - logs))
         return np.asarray(total / len(self._prompts))
 
-    def _mixes(self) -> tuple[list[float], list[float]]:
-        """Return the tokens that are read and written for each prompt, on average."""
+    def _tokens_by_prompt(self) -> tuple[list[float], list[float]]:
+        """Return the mean numbers of prompt tokens and reply tokens of each prompt."""
         read, written = [], []
         for prompt in self._prompts:
-            mixes = [self._goal.mix(run) for run in self._counted() if run.prompt == prompt] or [(1, 1)]
+            mixes = [self._goal.answer_tokens(run) for run in self._counted() if run.prompt == prompt] or [(1, 1)]
             read.append(statistics.fmean(mix[0] for mix in mixes))
             written.append(statistics.fmean(mix[1] for mix in mixes))
         return read, written
@@ -164,36 +170,36 @@ class Search:
     def _counted(self) -> list[Run]:
         return [run for trial in self._trials for run in trial.runs if self._goal.value(run) is not None]
 
-    def _cost_surface(self) -> Posterior:
-        return self._surface.learn(self._points(self._goal.step_cost))
+    def _cost_surface(self) -> CostPosterior:
+        return self._surface.fit(self._cost_points(self._goal.step_cost))
 
-    def _reading_surface(self) -> Posterior:
-        return self._surface.learn(self._points(lambda run: 1 / run.prefill_rate if run.prefill_rate else None))
+    def _reading_surface(self) -> CostPosterior:
+        return self._surface.fit(self._cost_points(lambda run: 1 / run.prefill_rate if run.prefill_rate else None))
 
-    def _points(self, cost: _Cost) -> list[Point]:
-        offsets = _offsets(self._trials, cost)
+    def _cost_points(self, cost: _Cost) -> list[CostPoint]:
+        offsets = _prompt_offsets(self._trials, cost)
         points = []
         for trial in self._trials:
-            logs = [log - offsets[prompt] for prompt, log in _logs(trial, cost)]
+            logs = [log - offsets[prompt] for prompt, log in _log_costs(trial, cost)]
             if logs:
                 variance = self.noise**2 / len(logs) + self.start_noise**2
-                points.append(Point(trial.settings, statistics.fmean(logs), variance, trial.began_s))
+                points.append(CostPoint(trial.settings, statistics.fmean(logs), variance, trial.began_s))
         return points
 
     def _estimate_noise(self) -> None:
         """Estimate the spread of runs within a start, and of starts of the same settings."""
         cost = self._goal.step_cost
-        offsets = _offsets(self._trials, cost)
+        offsets = _prompt_offsets(self._trials, cost)
         squares, freedom = _USUAL_WEIGHT * _USUAL_NOISE**2, float(_USUAL_WEIGHT)
         means: dict[Key, list[tuple[float, int]]] = {}
         for trial in self._trials:
-            logs = [log - offsets[prompt] for prompt, log in _logs(trial, cost)]
+            logs = [log - offsets[prompt] for prompt, log in _log_costs(trial, cost)]
             if not logs:
                 continue
             mean = statistics.fmean(logs)
             squares += sum((log - mean) ** 2 for log in logs)
             freedom += len(logs) - 1
-            means.setdefault(key(trial.settings), []).append((mean, len(logs)))
+            means.setdefault(settings_key(trial.settings), []).append((mean, len(logs)))
         freedom -= min(len(offsets) - 1, freedom - _USUAL_WEIGHT) if self._trials else 0
         self.noise = math.sqrt(squares / freedom)
         squares, freedom = 0.0, float(_START_WEIGHT)
@@ -206,17 +212,17 @@ class Search:
         self.start_noise = math.sqrt((max(squares, 0.0) + _START_WEIGHT * _USUAL_START**2) / freedom)
 
 
-def _logs(trial: Trial, cost: _Cost) -> list[tuple[str, float]]:
-    """Return prompts and the logarithms of what they cost."""
+def _log_costs(trial: Trial, cost: _Cost) -> list[tuple[str, float]]:
+    """Return pairs of a prompt and the logarithm of its cost."""
     found = ((run.prompt, cost(run)) for run in trial.runs)
     return [(prompt, math.log(value)) for prompt, value in found if value]
 
 
-def _offsets(trials: Sequence[Trial], cost: _Cost) -> dict[str, float]:
-    """Return by how much prompts cost more or less than the mean of their trial (a longer prompt fills more cache)."""
+def _prompt_offsets(trials: Sequence[Trial], cost: _Cost) -> dict[str, float]:
+    """Return the mean offset of each prompt's log cost from that of its trial (a longer prompt fills more cache)."""
     above: dict[str, list[float]] = {}
     for trial in trials:
-        logs = _logs(trial, cost)
+        logs = _log_costs(trial, cost)
         mean = statistics.fmean(log for _, log in logs) if logs else 0.0
         for prompt, log in logs:
             above.setdefault(prompt, []).append(log - mean)

@@ -1,4 +1,4 @@
-"""Intervals, paired comparisons and how many pairs they need: textbook statistics in plain Python.
+"""Intervals, paired comparisons and sample sizes: textbook statistics in plain Python.
 
 Speeds are compared by their logarithms: a ratio is then a difference, "twice as fast" and "half as fast" are equally
 far from 1, and noise that grows with the speed has one spread.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 CONFIDENCE = 0.95
-LEVEL = "± and ranges are 95 % intervals."
-"""What stands under a table of such intervals."""
+INTERVAL_NOTE = "± and ranges are 95 % intervals."
+"""Note under a table of such intervals."""
 _TINY = 1e-300
 _PRECISION = 1e-15
 _MOST_TERMS = 10_000
@@ -24,7 +24,7 @@ _FEWEST_OF_AN_ORDER = 3
 class Interval:
     """An estimate from `n` observations and its confidence interval.
 
-    One observation says nothing about its spread: the interval is then infinite, not narrow.
+    A single observation has no spread: its interval is infinite, not narrow.
     """
 
     estimate: float
@@ -34,18 +34,18 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half of what the interval spans."""
+        """Half of the interval's width."""
         return (self.high - self.low) / 2
 
     def as_json(self) -> dict[str, float | int | None]:
-        """Return it for a file; an end that is not known is None."""
+        """Return the interval as JSON data. An infinite end is None."""
         ends = {"low": self.low, "high": self.high}
         return {"estimate": self.estimate, "n": self.n} | {k: v if math.isfinite(v) else None for k, v in ends.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two measurements beside each other in time: of the baseline and of what is compared with it, both above 0."""
+    """Two values measured next to each other in time: of the baseline and of a candidate, both above 0."""
 
     baseline: float
     candidate: float
@@ -53,14 +53,14 @@ class Pair:
 
     @property
     def log_ratio(self) -> float:
-        """The logarithm of how many times the candidate's value is the baseline's."""
+        """Logarithm of candidate over baseline."""
         return math.log(self.candidate / self.baseline)
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """Return the mean and its interval by Student's t with n - 1 degrees of freedom.
 
-    It holds for independent values of one distribution that is not far from normal. Raises ValueError without values.
+    Valid for independent values of one distribution that is not far from normal. Raises ValueError without values.
     """
     if not values:
         raise ValueError("no mean without values")
@@ -72,7 +72,7 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
 
 
 def rate_interval(rates: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """Return the mean of rates and an interval that no rate below 0 is in: Student's t over their logarithms.
+    """Return the mean of rates and an interval without negative rates: Student's t over logarithms.
 
     Its ends are the mean times and divided by the same factor. Raises ValueError without any, or for one of 0.
     """
@@ -84,7 +84,7 @@ def rate_interval(rates: Sequence[float], confidence: float = CONFIDENCE) -> Int
 
 
 def plus_minus(interval: Interval, digits: int = 1) -> str:
-    """Return " ± 1.3" for an interval of a rate; one that is wider than the rate itself says nothing, and says so."""
+    """Return " ± 1.3" for the interval of a rate. One wider than the rate itself is replaced by a note."""
     if not math.isfinite(interval.high):
         return ""
     if interval.half_width > interval.estimate / 2:
@@ -93,34 +93,34 @@ def plus_minus(interval: Interval, digits: int = 1) -> str:
 
 
 def paired_speedup(pairs: Sequence[Pair | tuple[float, float]], confidence: float = CONFIDENCE) -> Interval:
-    """Return the typical ratio of candidate to baseline, and its interval: Student's t over the logarithms.
+    """Return the typical ratio of candidate to baseline, and its interval: Student's t over logarithms.
 
-    A pair is a Pair, or baseline and candidate. What both of a pair share (heat, other load, the prompt) cancels.
-    Where both orders occur at least three times, the order's own effect is taken out, too (see `crossover`); with fewer
-    that would cost more than it gains, and equally many of both cancel it in the mean.
+    A pair is a Pair, or a tuple of baseline and candidate. What a pair shares (heat, other load, the prompt) cancels.
+    Where both orders occur at least three times, the effect of the order is removed, too (see `crossover_interval`).
+    With fewer that would cost more than it gains, and equal numbers of both orders cancel it in the mean.
     """
     made = [pair if isinstance(pair, Pair) else Pair(*pair) for pair in pairs]
     first = [pair.log_ratio for pair in made if pair.baseline_first]
     second = [pair.log_ratio for pair in made if not pair.baseline_first]
     both = min(len(first), len(second)) >= _FEWEST_OF_AN_ORDER
-    logs = crossover(first, second, confidence) if both else mean_interval(first + second, confidence)
-    return exponential(logs)
+    logs = crossover_interval(first, second, confidence) if both else mean_interval(first + second, confidence)
+    return ratio_of_logs(logs)
 
 
-def turned(pair: Pair) -> Pair:
-    """Return the pair with its sides changed over."""
+def swap_pair(pair: Pair) -> Pair:
+    """Return the pair with its sides swapped."""
     return Pair(pair.candidate, pair.baseline, not pair.baseline_first)
 
 
 def speedup_among(
     pairs: Sequence[Pair], comparisons: Sequence[Sequence[Pair]], confidence: float = CONFIDENCE
 ) -> Interval:
-    """Return `paired_speedup` with the spread of all comparisons of the same rounds, `pairs` being one of them.
+    """Return `paired_speedup` with the pooled spread of all comparisons of the same rounds, `pairs` being one of them.
 
     Where each of k settings was measured once in each of r rounds, the mean of the k (k - 1) / 2 variances of their
     differences is twice the residual variance of a two-way layout, which has (r - 1) (k - 1) degrees of freedom
-    (randomised blocks; Box, Hunter and Hunter, Statistics for Experimenters, chapter 4). It takes noise for equal at
-    all settings, as a share of their speed. `comparisons` are all k (k - 1) / 2 of them; with one it is
+    (randomised blocks; Box, Hunter and Hunter, Statistics for Experimenters, chapter 4). It assumes equal relative
+    noise at all settings. `comparisons` are all k (k - 1) / 2 of them; with one, the result is that of
     `paired_speedup`. There must be at least two pairs.
     """
     parts = [_within_orders(each) for each in comparisons if len(each) > 1]
@@ -132,15 +132,15 @@ def speedup_among(
     both = min(first, second) >= _FEWEST_OF_AN_ORDER
     error = spread * (math.sqrt(1 / first + 1 / second) / 2 if both else 1 / math.sqrt(len(pairs)))
     effect, reach = math.log(paired_speedup(pairs).estimate), t_quantile((1 + confidence) / 2, freedom) * error
-    return exponential(Interval(effect, effect - reach, effect + reach, len(pairs)))
+    return ratio_of_logs(Interval(effect, effect - reach, effect + reach, len(pairs)))
 
 
-def crossover(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """Return the effect from differences taken in both orders, AB (`first`) and BA (`second`), each at least twice.
+def crossover_interval(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Return the effect from differences in both orders, AB (`first`) and BA (`second`), each at least twice.
 
-    Something that drifts evenly adds as much to the one as it takes from the other. The mean of the two groups' means
-    is free of it, and so is the spread within the groups: n - 2 degrees of freedom (the analysis of an AB/BA crossover
-    trial; S. Senn, Cross-over Trials in Clinical Research, chapter 3).
+    Steady drift adds as much to the one as it takes from the other. The mean of the two groups' means is free of it,
+    and so is the spread within the groups: n - 2 degrees of freedom (the analysis of an AB/BA crossover trial; S. Senn,
+    Cross-over Trials in Clinical Research, chapter 3).
     """
     n = len(first) + len(second)
     means = statistics.fmean(first), statistics.fmean(second)
@@ -152,7 +152,10 @@ def crossover(first: Sequence[float], second: Sequence[float], confidence: float
 
 
 def _within_orders(pairs: Sequence[Pair]) -> tuple[float, int]:
-    """Return the squares of log-ratios about the mean, that of their order where both occur often, and the freedom."""
+    """Return the sum of squares of log-ratios and its degrees of freedom.
+
+    The squares are about the mean, or about that of each order where both orders occur often.
+    """
     groups = [[p.log_ratio for p in pairs if p.baseline_first], [p.log_ratio for p in pairs if not p.baseline_first]]
     if min(map(len, groups)) < _FEWEST_OF_AN_ORDER:
         groups = [groups[0] + groups[1]]
@@ -160,15 +163,15 @@ def _within_orders(pairs: Sequence[Pair]) -> tuple[float, int]:
     return squares, len(pairs) - len(groups)
 
 
-def exponential(logs: Interval) -> Interval:
+def ratio_of_logs(logs: Interval) -> Interval:
     """Return an interval of logarithms as one of ratios."""
     return Interval(math.exp(logs.estimate), math.exp(logs.low), _exp(logs.high), logs.n)
 
 
 def pairs_needed(spread: float, effect: float, *, confidence: float = CONFIDENCE, power: float = 0.9) -> int:
-    """Return how many pairs show an effect with the power asked, by `paired_speedup`: even, at least 4.
+    """Return how many pairs show an effect with the given power, by `paired_speedup`: even, at least 4.
 
-    `spread` is the standard deviation of a pair's log-ratio, `effect` the logarithm of the ratio that is expected.
+    `spread` is the standard deviation of a pair's log-ratio, `effect` the logarithm of the expected ratio.
     """
     normal = statistics.NormalDist()
     least = (spread / effect * (normal.inv_cdf((1 + confidence) / 2) + normal.inv_cdf(power))) ** 2  # t needs more
@@ -183,17 +186,17 @@ def pairs_needed(spread: float, effect: float, *, confidence: float = CONFIDENCE
 
 
 def t_two_sided(t: float, freedom: int) -> float:
-    """Return the chance that Student's t lies at least as far from 0 as this."""
-    if abs(t) < 1:  # each side by the end at which nothing is rounded away
+    """Return the probability that Student's t lies at least this far from 0."""
+    if abs(t) < 1:  # of two equal formulas, the one that loses no digits here
         return 1 - _beta_regularised(t * t / (freedom + t * t), 0.5, freedom / 2)
     return _beta_regularised(freedom / (freedom + t * t), freedom / 2, 0.5)
 
 
 @lru_cache(maxsize=1_024)
 def t_quantile(probability: float, freedom: int) -> float:
-    """Return the value below which Student's t lies with a probability between 0 and 1, both excluded.
+    """Return the quantile of Student's t for a probability between 0 and 1, both excluded.
 
-    Raises ValueError for another probability and for less than one degree of freedom.
+    Raises ValueError for another probability, and for less than one degree of freedom.
     """
     if not 0 < probability < 1 or freedom < 1:
         raise ValueError(f"no quantile {probability} of t with {freedom} degrees of freedom")

@@ -1,25 +1,836 @@
-"""The tune: probe, explore, compare. How it works, and why so: docs/tuning.md."""
+"""The tuner: probe, explore, compare. Method and reasons: docs/tuning.md."""
 
 import asyncio
-from dataclasses import replace
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from launcher.base.errors import Superseded, TuneMismatch
+import numpy as np
+
+from launcher.base.action import ActionKind
+from launcher.base.errors import LauncherError, NothingMeasured, Superseded, TuneMismatch
+from launcher.base.messages import join_messages, message
 from launcher.tuning.goal import Goal
-from launcher.tuning.records import Bench
-from launcher.tuning.space import Space
-from launcher.tuning.tuner_course import Course, Work
-from launcher.tuning.tuner_decision import decide
-from launcher.tuning.tuner_events import OnEvent, Paused, VerdictReached
-from launcher.tuning.tuner_explore import explore, probe
-from launcher.tuning.tuner_state import TuneState, about
-from launcher.tuning.verdict import Verdict
-from launcher.tuning.verdict_made import unmeasured
+from launcher.tuning.plan_of_trials import (
+    FEWEST_PAIRS,
+    MOST_CANDIDATES,
+    MOST_PAIRS,
+    MOST_PASSES,
+    WARM_UP_TOKENS,
+    balanced_orders,
+    best_passes,
+    count_starts,
+    grace_s,
+    most_explored,
+    probe_lengths,
+)
+from launcher.tuning.records import Bench, Prompt, Run, Settings
+from launcher.tuning.search import Assessment, Search
+from launcher.tuning.space import Key, Space, draft_of, settings_key
+from launcher.tuning.statistics import Pair, pairs_needed, speedup_among, swap_pair
+from launcher.tuning.tune_state import Fault, Stage, Trial, TuneState, tune_identity
+from launcher.tuning.verdict import (
+    MARGIN,
+    Answer,
+    Comparison,
+    Forecast,
+    Verdict,
+    explain_comparison,
+    indistinguishable_sentence,
+    recommendation_sentence,
+    verdict_sentence,
+)
+
+# Events of a tune.
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlanned:
+    """A trial begins. It is expected to take `expected_s` of the `left_s` seconds left in the budget."""
+
+    number: int
+    stage: Stage
+    settings: Settings
+    expected_s: float
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrialMeasured:
+    """A trial is done. `state` is what the tune can be continued from at this point."""
+
+    trial: Trial
+    state: TuneState
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The measured runs."""
+        return self.trial.runs
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFailed:
+    """Settings could not be served, or the server ended during a request. The tune goes on."""
+
+    trial: Trial
+    error: str
+    state: TuneState
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Forecast of the goal's value at every draft length, with the other settings as in `settings`."""
+
+    settings: Settings
+    forecasts: tuple[Forecast, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictReached:
+    """The tune is over."""
+
+    verdict: Verdict
+    state: TuneState
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The tune was cancelled and can be continued from `state`. An unfinished trial is dropped."""
+
+    state: TuneState
+
+
+TuneEvent = TrialPlanned | TrialMeasured | TrialFailed | Predicted | VerdictReached | Paused
+OnEvent = Callable[[TuneEvent], None]
+
+
+# One trial: a start, a discarded warm-up reply, then every prompt, with disturbed ones repeated.
+
+_REPEATS = 2
+_MOST_SPOILT = 0.3
+_WANT_OF_MEMORY = {
+    ActionKind.SMALLER_CONTEXT,
+    ActionKind.OTHER_KV_TYPE,
+    ActionKind.SMALLER_UBATCH,
+    ActionKind.DRAFT_OFF,
+    ActionKind.SHORTER_DRAFT,
+    ActionKind.MORE_EXPERTS_ON_CPU,
+    ActionKind.FREE_MEMORY,
+}
+"""Fixes that are suggested for a lack of memory."""
+
+
+async def run_trial(
+    bench: Bench, prompts: Sequence[Prompt], settings: Settings, *, number: int, stage: Stage, passes: int, seed: int
+) -> Trial:
+    """Start with settings and send every prompt `passes` times.
+
+    The first pass uses `seed`, as its partner in a pair does.
+
+    A failed start or a server that ended gives a trial with an error; none of its runs counts, neither here nor in the
+    history. Raises Superseded when another operation took the server.
+    """
+    began_s = bench.now_s()
+
+    def done(start_s: float, runs: Sequence[Run], error: str | None = None, fault: Fault = Fault.NONE) -> Trial:
+        seconds = bench.now_s() - began_s
+        if error is not None:
+            runs = [replace(run, spoilt=error) if run.counts else run for run in runs]
+        return Trial(number, stage, dict(settings), began_s, seconds, start_s, tuple(runs), error, fault)
+
+    try:
+        start_s = await bench.become(settings)
+    except Superseded:
+        raise
+    except LauncherError as error:
+        memory = any(action.kind in _WANT_OF_MEMORY for action in error.actions)
+        return done(bench.now_s() - began_s, (), error.title, Fault.MEMORY if memory else Fault.FAILED)
+    if start_s:
+        warm_up = replace(prompts[0], tokens=min(WARM_UP_TOKENS, prompts[0].tokens))
+        await bench.run(warm_up, seed=seed)
+    runs: list[Run] = []
+    spoilt, most = 0, max(1, _MOST_SPOILT * passes * len(prompts))
+    for turn in range(passes):
+        for prompt in prompts:
+            for _ in range(1 + _REPEATS):
+                run = await bench.run(prompt, seed=seed + turn)
+                runs.append(run)
+                if run.error is not None:
+                    return done(start_s, runs, run.error, Fault.FAILED)
+                if run.spoilt is None:
+                    break
+                spoilt += 1
+                if spoilt > most:  # the rest is probably disturbed, too, without a sensor showing it
+                    return done(
+                        start_s,
+                        runs,
+                        join_messages(message("Too many of its runs were spoilt."), run.spoilt),
+                        Fault.SPOILT,
+                    )
+    return done(start_s, runs)
+
+
+# A tune in progress: its budget, its trials, and rounds of them that give pairs.
+
+_USUAL_START_S, _USUAL_RUN_S = 10.0, 3.0
+_MOST_MADE_UP = 2
+"""Most extra rounds of a comparison, to replace failed or disturbed ones."""
+_ENDED = message("It was ended, as the time was over.")
+Pairs = dict[tuple[int, int], list[Pair]]
+"""Pairs by the indices of two settings in a round."""
+
+
+class TunedWorkload(Protocol):
+    """A workload: its name and its prompts."""
+
+    @property
+    def name(self) -> str:
+        """Name of the workload in the verdict."""
+        ...
+
+    @property
+    def prompts(self) -> tuple[Prompt, ...]:
+        """Prompts to send."""
+        ...
+
+
+class TrialRunner:
+    """Makes all trials of a tune. The trials of `state` are replayed first, as if measured again."""
+
+    def __init__(
+        self, bench: Bench, space: Space, workload: TunedWorkload, goal: Goal, state: TuneState, on_event: OnEvent
+    ) -> None:
+        self.space, self.workload, self.goal, self.tell = space, workload, goal, on_event
+        self.state = TuneState(state.about, state.seed, state.budgets)
+        self.search = Search(space, [prompt.name for prompt in workload.prompts], goal, state.seed)
+        self._bench = bench
+        self._recorded = deque(state.trials)
+        self._passes = 1
+        self._last: Key | None = None
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials so far."""
+        return self.state.trials
+
+    @property
+    def budget_s(self) -> float:
+        """Budget in seconds at this point of the tune."""
+        done = len(self.trials)
+        return [seconds for count, seconds in self.state.budgets if count <= done][-1]
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left in the budget."""
+        return self.budget_s - self.state.used_s
+
+    @property
+    def trial_s(self) -> float:
+        """Expected seconds of one more trial."""
+        return self._start_s + (len(self.workload.prompts) * self._passes + 0.5) * self._run_s
+
+    @property
+    def trial_noise(self) -> float:
+        """Expected standard deviation of a trial's score."""
+        runs = len(self.workload.prompts) * self._passes
+        return math.hypot(self.search.noise / math.sqrt(runs), self.search.start_noise)
+
+    def can_afford(self, trials: int = 1) -> bool:
+        """Return whether the budget has time for so many more trials."""
+        return self.left_s >= trials * self.trial_s
+
+    def choose_passes(self, trials: int) -> None:
+        """Choose how often prompts are sent in one trial, from the cost and the spread of starts and runs.
+
+        Lower it until there is time for the given number of further trials.
+        """
+        search = self.search
+        self._passes = best_passes(
+            self._start_s, self._run_s, search.noise, search.start_noise, len(self.workload.prompts)
+        )
+        while self._passes > 1 and not self.can_afford(trials):
+            self._passes -= 1
+
+    async def run_trial(self, settings: Settings, stage: Stage, seed: int | None = None) -> Trial:
+        """Make one trial and record it. `seed` is that of the replies; by default the trial's number.
+
+        The trial is ended when the budget and `grace_s` are over by the clock of the event loop.
+        """
+        number = len(self.trials)
+        self.tell(TrialPlanned(number, stage, settings, self.trial_s, self.left_s))
+        trial = self._replay_trial(settings, stage)
+        if trial is None:
+            trial = await self._run_new_trial(number, settings, stage, number if seed is None else seed)
+        self.state = self.state.with_trial(trial)
+        self.search.add(trial)
+        self._last = settings_key(settings)
+        if trial.error is None:
+            self.tell(TrialMeasured(trial, self.state))
+        else:
+            self.tell(TrialFailed(trial, trial.error, self.state))
+        return trial
+
+    async def _run_new_trial(self, number: int, settings: Settings, stage: Stage, seed: int) -> Trial:
+        began_s, most_s = self._bench.now_s(), max(self.left_s, 0.0) + grace_s(self.budget_s)
+        limit = asyncio.timeout(most_s)
+        try:
+            async with limit:
+                return await run_trial(
+                    self._bench,
+                    self.workload.prompts,
+                    settings,
+                    number=number,
+                    stage=stage,
+                    passes=self._passes,
+                    seed=(self.state.seed * 1_000 + seed) * MOST_PASSES,
+                )
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        return Trial(number, stage, dict(settings), began_s, most_s, 0.0, (), _ENDED, Fault.TIME)
+
+    async def run_rounds(self, stage: Stage, settings: Sequence[Settings], orders: Sequence[Sequence[int]]) -> Pairs:
+        """Visit settings in the given orders, and return the pairs of each two that are in one round.
+
+        It ends with the budget. A few rounds are added for pairs that were lost to a failure.
+        """
+        pairs: Pairs = {(a, b): [] for b in range(len(settings)) for a in range(b)}
+        for order in orders:
+            await self._run_round(stage, settings, order, pairs)
+        wanted = sum(len(order) > 1 for order in orders)
+        for _ in range(_MOST_MADE_UP):
+            if min(map(len, pairs.values())) >= wanted:
+                break
+            order = list(range(len(settings)))
+            await self._run_round(
+                stage, settings, order if settings_key(settings[0]) != self._last else order[::-1], pairs
+            )
+        return pairs
+
+    async def _run_round(self, stage: Stage, settings: Sequence[Settings], order: Sequence[int], pairs: Pairs) -> None:
+        if not self.can_afford(len(order)):
+            return
+        seed = len(self.trials)
+        done: list[tuple[int, dict[str, float]]] = []
+        for place in order:
+            if self.left_s <= 0:  # trials took longer than expected
+                break
+            done.append((place, self._scores(await self._run_undisturbed(settings[place], stage, seed))))
+        for later, (second, after) in enumerate(done):
+            for first, before in done[:later]:
+                ratio = _log_ratio(before, after)
+                if ratio is not None:
+                    a, b = min(first, second), max(first, second)
+                    pairs[a, b].append(Pair(1.0, math.exp(ratio if first == a else -ratio), first == a))
+
+    async def _run_undisturbed(self, settings: Settings, stage: Stage, seed: int) -> Trial:
+        """Make a trial, and repeat it once if it was disturbed."""
+        trial = await self.run_trial(settings, stage, seed)
+        return (
+            await self.run_trial(settings, stage, seed) if trial.fault is Fault.SPOILT and self.can_afford() else trial
+        )
+
+    def _scores(self, trial: Trial) -> dict[str, float]:
+        """Return the mean score of each prompt."""
+        found: dict[str, list[float]] = {}
+        for run in trial.runs if trial.error is None else ():
+            score = self.goal.score(run)
+            if score is not None:
+                found.setdefault(run.prompt, []).append(score)
+        return {prompt: statistics.fmean(scores) for prompt, scores in found.items()}
+
+    def _replay_trial(self, settings: Settings, stage: Stage) -> Trial | None:
+        """Return the next recorded trial of a continued tune. None when a new one is to be made.
+
+        If the wanted trial differs from the recorded one (for example because the free memory has changed), the rest of
+        the record is discarded.
+        """
+        if self._recorded:
+            trial = self._recorded.popleft()
+            if settings_key(trial.settings) == settings_key(settings) and trial.stage is stage:
+                return trial
+            self._recorded.clear()
+        return None
+
+    @property
+    def _start_s(self) -> float:
+        seconds = [trial.start_s for trial in self.trials if trial.start_s and not trial.error]
+        return statistics.fmean(seconds) if seconds else _USUAL_START_S
+
+    @property
+    def _run_s(self) -> float:
+        seconds = [run.wall_s for trial in self.trials for run in trial.runs]
+        return statistics.fmean(seconds) if seconds else _USUAL_RUN_S
+
+
+def _log_ratio(before: dict[str, float], after: dict[str, float]) -> float | None:
+    """Return how much more the later of two trials scores, over the prompts that both have. None without any."""
+    both = before.keys() & after.keys()
+    return statistics.fmean(after[prompt] - before[prompt] for prompt in sorted(both)) if both else None
+
+
+# Questions about the best settings, answered from pairs of measurements.
+
+ERROR = 0.05
+"""Allowed probability of a wrong claim."""
+_FEWEST = 3
+"""Least pairs for an interval."""
+
+
+class ComparedPairs:
+    """All pairs of the compared settings."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[tuple[Key, Key], list[Pair]] = {}
+
+    def add(self, settings: Sequence[Settings], pairs: Pairs) -> None:
+        """Add the pairs of some rounds."""
+        for (a, b), found in pairs.items():
+            one, other = settings_key(settings[a]), settings_key(settings[b])
+            if (other, one) in self._pairs:
+                one, other, found = other, one, [swap_pair(pair) for pair in found]
+            self._pairs.setdefault((one, other), []).extend(found)
+
+    def compare(self, candidate: Settings, against: Settings, confidence: float) -> Comparison | None:
+        """Return the comparison of two settings, with the pooled spread of all comparisons. None with too few pairs."""
+        one, other = settings_key(against), settings_key(candidate)
+        pairs = self._pairs.get((one, other)) or [swap_pair(pair) for pair in self._pairs.get((other, one), ())]
+        if len(pairs) < _FEWEST:
+            return None
+        ratio = speedup_among(pairs, list(self._pairs.values()), confidence)
+        return Comparison(candidate, against, ratio, confidence)
+
+
+@dataclass(eq=False)
+class Question:
+    """Whether a candidate is better than other settings. `answer` is None while undecided.
+
+    `found` is the comparison behind the answer, or the best one so far.
+    """
+
+    candidate: Settings
+    against: Settings
+    found: Comparison | None = None
+    answer: bool | None = None
+
+    def update_answer(self, measured: ComparedPairs, confidence: float) -> None:
+        """Update the answer from all pairs so far."""
+        self.found = measured.compare(self.candidate, self.against, confidence) or self.found
+        if self.found is not None and (self.found.no_better or self.found.better):
+            self.answer = self.found.better
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Questions of a tune: whether MTP is better (None if it cannot be served), and what beats the baseline."""
+
+    mtp: Question | None
+    gains: tuple[Question, ...] = ()
+
+    def open_questions(self) -> list[Question]:
+        """Return the undecided questions that still matter: once MTP is decided, only the gains on its side."""
+        mtp = self.mtp.answer if self.mtp else False
+        gains = [each for each in self.gains if mtp is None or bool(draft_of(each.candidate)) is mtp]
+        return [each for each in self.all_questions() if each.answer is None and (each is self.mtp or each in gains)]
+
+    def all_questions(self) -> list[Question]:
+        """Return all questions, the one about MTP first."""
+        return [*([self.mtp] if self.mtp else []), *self.gains]
+
+
+# First half of a tune: a few draft lengths, then the most promising settings, until the best is known.
+
+_ENOUGH_REGRET = 0.012
+"""Exploring ends when the expected regret, as a logarithm, is below this."""
+_ENOUGH_PRECISION = 0.021
+"""Exploring ends when the standard deviation of every forecast's logarithm is below this."""
+_MOST_OF_BUDGET = 0.5
+"""Largest share of the budget for exploring: on a noisy machine, the rest is better spent on direct comparisons."""
+_SPARE = 2
+_MOST_FAILURES, _PATIENCE_S = 3, 180.0
+"""Most failed starts of the baseline, and how many seconds to wait for a disturbance to end."""
+LEAST_MORE = 1 + count_starts(balanced_orders(FEWEST_PAIRS, 1))
+"""Least trials for a verdict beside that of the baseline: a draft length, and pairs of the two."""
+_EXPLORED = 12
+"""Trials that must be affordable before prompts are sent more than once in a start."""
+
+
+async def probe_drafts(course: TrialRunner) -> bool:
+    """Measure the baseline, and the longest, shortest and a middle draft.
+
+    Return whether the baseline was measured in time.
+
+    A draft length that cannot be served is replaced by the next shorter one. If the baseline shows that the budget is
+    too small for any verdict, nothing else is tried. Raises NothingMeasured when the baseline cannot be measured at
+    all.
+    """
+    if not await _measure_baseline(course):
+        return False
+    if course.can_afford(LEAST_MORE):
+        for length in probe_lengths(course.space.drafts):
+            await _probe_draft(course, length)
+        await _report_forecast(course)
+    return True
+
+
+async def explore_settings(course: TrialRunner) -> None:
+    """Try promising settings until little can be gained, or only the time to verify and confirm is left.
+
+    No more than `most_explored` are measured, because the budget does not end it where trials take hardly any time.
+    """
+    reserve = count_starts(balanced_orders(FEWEST_PAIRS, MOST_CANDIDATES)) + _SPARE
+    last, left = None, most_explored(course.space)
+    course.choose_passes(reserve + _EXPLORED)
+    while left:
+        if not course.can_afford(reserve + 1) or course.state.used_s >= _MOST_OF_BUDGET * course.budget_s:
+            break
+        wanted = await asyncio.to_thread(_choose_next, course, last)
+        if wanted is None:
+            break
+        trial = await course.run_trial(wanted, Stage.EXPLORE)
+        last, left = trial.settings, left - (trial.error is None)
+        course.choose_passes(reserve + 1)
+    await _report_forecast(course)
+
+
+def _choose_next(course: TrialRunner, last: Settings | None) -> Settings | None:
+    """Return the settings to try next. None when enough is known."""
+    assessment = course.search.assess()
+    wanted = course.search.choose_next(assessment, last)
+    if assessment.regret >= _ENOUGH_REGRET:
+        return wanted
+    vague = _least_known(course, assessment)
+    return wanted if vague is not None and vague == last else vague
+
+
+async def _report_forecast(course: TrialRunner) -> None:
+    """Report the forecast at every draft length with the other settings of the best."""
+    course.tell(await asyncio.to_thread(_make_forecast, course))
+
+
+def _make_forecast(course: TrialRunner) -> Predicted:
+    assessment = course.search.assess()
+    shown = _best_with_mtp(course, assessment)
+    return Predicted(shown, course.search.forecast(assessment, shown))
+
+
+async def _measure_baseline(course: TrialRunner) -> bool:
+    failures, spoilt_s = 0, 0.0
+    while failures < _MOST_FAILURES and spoilt_s < _PATIENCE_S and (course.left_s > 0 or not course.trials):
+        trial = await course.run_trial(course.space.baseline_settings(), Stage.PROBE)
+        if trial.fault is Fault.NONE and any(course.goal.value(run) is not None for run in trial.runs):
+            return True
+        failures += trial.fault not in {Fault.SPOILT, Fault.TIME}
+        spoilt_s += trial.seconds if trial.fault is Fault.SPOILT else 0.0
+    if trial.fault is Fault.TIME:
+        return False
+    why = trial.error or next((run.spoilt for run in trial.runs if run.spoilt), None)
+    why = why or message("Its replies do not tell {unit}.", unit=course.goal.unit)
+    raise NothingMeasured(
+        join_messages(message("The settings without MTP cannot be measured."), why),
+        message("Serve them first, then tune."),
+    )
+
+
+async def _probe_draft(course: TrialRunner, length: int) -> None:
+    """Measure a draft of this length, or the next shorter one that fits and starts."""
+    for draft in (each for each in reversed(course.space.drafts) if each <= length):
+        settings = course.search.nearest_to_baseline(draft)
+        if settings is None:
+            continue
+        if course.left_s <= 0:
+            return
+        trial = await course.run_trial(settings, Stage.PROBE)
+        if trial.fault in {Fault.NONE, Fault.SPOILT}:
+            return
+
+
+def _best_with_mtp(course: TrialRunner, assessment: Assessment) -> Settings:
+    """Return the best settings with MTP, or the best of all where none with MTP are left."""
+    search, mean = course.search, assessment.mean
+    on = [i for i, settings in enumerate(search.grid) if draft_of(settings) and not search.out[i]]
+    return search.grid[max(on, key=lambda i: mean[i], default=assessment.best)]
+
+
+def _least_known(course: TrialRunner, assessment: Assessment) -> Settings | None:
+    """Return the most uncertain settings among all draft lengths of the best. None when all are known well enough."""
+    search = course.search
+    best = _best_with_mtp(course, assessment)
+    beside = [i for draft in (0, *course.space.drafts) if (i := search.index_with_draft(best, draft)) is not None]
+    spreads = np.std(assessment.scores[:, beside], axis=0)
+    worst = int(spreads.argmax())
+    return search.grid[beside[worst]] if spreads[worst] > _ENOUGH_PRECISION else None
+
+
+# Verdict of a tune from its questions and their answers.
+
+_ANSWERS: dict[bool | None, Answer] = {True: "on", False: "off", None: "undecided"}
+_CHANCE = 0.05
+"""Other draft lengths with at least this probability of being better are named as not distinguishable."""
+
+
+def build_verdict(course: TrialRunner, questions: Questions) -> Verdict:
+    """Return the verdict, with its figures and sentences."""
+    goal, baseline, mtp = course.goal, course.space.baseline_settings(), questions.mtp
+    best, gain = _confirmed_best(course, questions)
+    answer: Answer = "off" if mtp is None else _ANSWERS[mtp.answer]
+    compared = mtp.found if mtp else None
+    if mtp is not None and answer == "on" and gain is None:  # better than others, but not clearly than the baseline
+        answer = "undecided"
+        compared = next((each.found for each in questions.gains if each.candidate is mtp.candidate), None)
+    more, values, because = [], None, _why_not_served(course)
+    lost = [] if mtp is None or compared else _failed_comparisons(course)
+    if mtp is not None:
+        on, off = _trials_with(course.trials, mtp.candidate), _trials_with(course.trials, mtp.against)
+        because = explain_comparison(on, off, {} if answer == "on" else _unfit_settings(course, mtp))
+        if compared is None:
+            because = _why_lost(course, lost) if lost else _needed_time_sentence(course)
+        values = _values(course, compared) if compared and on and off else None
+        rivals = _indistinguishable_drafts(course, mtp.candidate) if answer == "on" else []
+        if rivals:
+            more.append(indistinguishable_sentence(mtp.candidate, rivals))
+    if gain is not None and (mtp is None or answer != "on" or settings_key(mtp.against) != settings_key(baseline)):
+        more.append(recommendation_sentence(gain, goal))
+    shown = mtp.candidate if mtp else best
+    return Verdict(
+        mtp=answer,
+        settings=best,
+        speedup=compared.ratio.estimate if compared else None,
+        ci_low=compared.ratio.low if compared else None,
+        ci_high=compared.ratio.high if compared else None,
+        confidence=compared.confidence if compared else 1 - ERROR,
+        sentence=verdict_sentence(
+            answer, goal, course.workload.name, compared, values, more, course.state.used_s, lost=bool(lost)
+        ),
+        because=because,
+        gain=gain,
+        shown=shown,
+        forecasts=course.search.forecast(course.search.assess(), shown),
+        trials=course.trials,
+        unit=goal.unit,
+    )
+
+
+def verdict_without_baseline(course: TrialRunner) -> Verdict:
+    """Return the verdict if not even the baseline could be measured in time."""
+    off = course.space.baseline_settings()
+    minutes = max(1, round(course.state.used_s / 60))
+    return Verdict(
+        mtp="undecided",
+        settings=off,
+        speedup=None,
+        ci_low=None,
+        ci_high=None,
+        confidence=1 - ERROR,
+        sentence=verdict_sentence("undecided", course.goal, course.workload.name, None, None),
+        because=message("The first trial, without MTP, was not done after {minutes} min.", minutes=minutes),
+        gain=None,
+        shown=off,
+        forecasts=(),
+        trials=course.trials,
+        unit=course.goal.unit,
+    )
+
+
+def _confirmed_best(course: TrialRunner, questions: Questions) -> tuple[Settings, Comparison | None]:
+    """Return the settings that are confirmed to be better than the baseline, with the comparison; else the baseline."""
+    baseline, mtp = course.space.baseline_settings(), questions.mtp
+    asked = (
+        questions.all_questions()
+        if mtp is not None and settings_key(mtp.against) == settings_key(baseline)
+        else questions.gains
+    )
+    confirmed = [each for each in asked if each.answer]
+    if mtp is not None and mtp.answer is not None:
+        confirmed = [each for each in confirmed if bool(draft_of(each.candidate)) is mtp.answer]
+    if not confirmed:
+        return baseline, None
+    mean = course.search.assess().mean
+    best = max(confirmed, key=lambda each: mean[course.search.index(each.candidate)])
+    return best.candidate, best.found
+
+
+def _indistinguishable_drafts(course: TrialRunner, best: Settings) -> list[int]:
+    """Return other draft lengths that may be as good as the best one, by all measurements."""
+    search = course.search
+    scores = search.assess().scores
+    own = scores[:, search.index(best)]
+    beside = {draft: search.index_with_draft(best, draft) for draft in course.space.drafts if draft != draft_of(best)}
+    return [d for d, i in beside.items() if i is not None and float((scores[:, i] >= own).mean()) >= _CHANCE]
+
+
+def _unfit_settings(course: TrialRunner, mtp: Question) -> Settings:
+    """Return the settings of MTP off that do not fit, or did not start, with MTP's draft length."""
+    if course.search.index_with_draft(mtp.against, draft_of(mtp.candidate)) is not None:
+        return {}
+    ours = {axis.name for axis in course.space.axes if axis.memory}
+    return {name: value for name, value in mtp.against.items() if name in ours and mtp.candidate[name] != value}
+
+
+def _failed_comparisons(course: TrialRunner) -> list[Trial]:
+    """Return the trials of comparisons that failed although there was time for them."""
+    return [trial for trial in _comparison_trials(course.trials) if trial.error and trial.fault is not Fault.TIME]
+
+
+def _why_lost(course: TrialRunner, lost: Sequence[Trial]) -> str:
+    fresh = _comparison_trials(course.trials)
+    return join_messages(
+        message("{lost} of {fresh} starts to compare gave nothing.", lost=len(lost), fresh=len(fresh)),
+        lost[-1].error or "",
+    )
+
+
+def _comparison_trials(trials: Sequence[Trial]) -> list[Trial]:
+    return [trial for trial in trials if trial.stage in (Stage.VERIFY, Stage.CONFIRM)]
+
+
+def _needed_time_sentence(course: TrialRunner) -> str:
+    """Return how long the shortest comparison takes at the measured speed, as a sentence."""
+    minutes = math.ceil((course.trials[0].seconds + LEAST_MORE * course.trial_s) / 60)
+    return message(
+        "A trial takes {visit_s:.0f} s here, and a verdict takes {least_more} of them at"
+        " least, which is {minutes} min.",
+        visit_s=course.trial_s,
+        least_more=1 + LEAST_MORE,
+        minutes=minutes,
+    )
+
+
+def _why_not_served(course: TrialRunner) -> str:
+    errors = [trial.error for trial in course.trials if trial.error and draft_of(trial.settings)]
+    return errors[-1] if errors else message("No draft length fits into the memory beside these settings.")
+
+
+def _trials_with(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
+    return [trial for trial in trials if trial.error is None and settings_key(trial.settings) == settings_key(settings)]
+
+
+def _values(course: TrialRunner, compared: Comparison) -> tuple[float, float] | None:
+    """Return the goal's values with MTP and without. They have exactly the ratio of the comparison.
+
+    Their level is that of the starts behind it. None without such starts.
+    """
+    scores = [_score(course, settings) for settings in (compared.candidate, compared.against)]
+    known = [score for score in scores if score is not None]
+    if len(known) < 2:
+        return None
+    level, half = statistics.fmean(known), math.log(compared.ratio.estimate) / 2
+    return course.goal.value_of(level + half), course.goal.value_of(level - half)
+
+
+def _score(course: TrialRunner, settings: Settings) -> float | None:
+    """Return the mean score over the comparison's starts, or over all starts if there were none."""
+    trials = _trials_with(course.trials, settings)
+    scores = [
+        score
+        for t in _comparison_trials(trials) or trials
+        for run in t.runs
+        if (score := course.goal.score(run)) is not None
+    ]
+    return statistics.fmean(scores) if scores else None
+
+
+# Second half of a tune: the best with MTP, the best without and the baseline, compared with each other.
+
+_FIRST_LOOKS = (0.5, 0.3)
+"""Shares of the error probability for the first looks at the pairs; each later look uses half of the rest."""
+_OTHER_OFF, _NO_CHANCE = 0.01, 0.02
+"""Thresholds for comparing other settings without MTP.
+
+They are compared if they are expected to beat the baseline by at least the first figure, and are the best of all with
+at least the second as probability. What is clearly better with MTP is compared with the baseline alone.
+"""
+
+
+async def decide_verdict(course: TrialRunner) -> Verdict:
+    """Choose candidates, compare them, and return the verdict."""
+    baseline = course.space.baseline_settings()
+    on, off = await asyncio.to_thread(choose_candidates, course)
+    mtp = Question(on, off or baseline) if on is not None else None
+    gains = [] if off is None else [Question(each, baseline) for each in (off, on) if each is not None]
+    questions = Questions(mtp, tuple(gains))
+    await _answer_questions(course, questions)
+    return await asyncio.to_thread(build_verdict, course, questions)
+
+
+def choose_candidates(course: TrialRunner) -> tuple[Settings | None, Settings | None]:
+    """Return the best settings with MTP, and the best without.
+
+    The first is None where nothing with MTP is left, the second where it is the baseline or cannot become recommended.
+    """
+    search = course.search
+    assessment, grid = search.assess(), search.grid
+    scores, mean = assessment.scores, assessment.mean
+    alive = [i for i in range(len(grid)) if not search.out[i]]
+    off = max((i for i in alive if not draft_of(grid[i])), key=lambda i: mean[i])
+    on = max((i for i in alive if draft_of(grid[i])), key=lambda i: mean[i], default=None)
+    better = mean[off] - mean[0] > _OTHER_OFF
+    open_ = on is None or float((scores[:, off] >= scores[:, on]).mean()) > _NO_CHANCE
+    return None if on is None else grid[on], grid[off] if better and open_ else None
+
+
+def error_share(number: int) -> float:
+    """Return the share of the error probability for a look, counted from 0. All shares add up to 1 at most."""
+    later = number - len(_FIRST_LOOKS)
+    return _FIRST_LOOKS[number] if later < 0 else (1 - sum(_FIRST_LOOKS)) / 2 ** (later + 1)
+
+
+async def _answer_questions(course: TrialRunner, questions: Questions) -> None:
+    """Answer questions with fresh pairs, in up to three looks, and one more each time the tune is continued.
+
+    The number of pairs at the first look is fixed before the first is measured, from the expected spread and
+    difference. Each later look doubles it. The looks share the error probability, so stopping early does not bias the
+    claims; nor does the choice of candidates, because the pairs are fresh.
+    """
+    measured, wanted = ComparedPairs(), 0
+    for number in range(len(_FIRST_LOOKS) + len(course.state.budgets)):
+        still = questions.open_questions()
+        if not still:
+            return
+        confidence = 1 - ERROR * error_share(number) / len(questions.all_questions())
+        settings = _settings_of(still)
+        a_pair = len(settings) + (len(settings) == 2) / FEWEST_PAIRS
+        course.choose_passes(math.ceil(FEWEST_PAIRS * a_pair))
+        if number == 0:
+            wanted = await asyncio.to_thread(_pairs_wanted, course, still, confidence)
+        elif number > 1:
+            wanted *= 2
+        affordable = 2 * int(course.left_s / course.trial_s / a_pair / 2)
+        if affordable < (FEWEST_PAIRS if number == 0 else 2):
+            return
+        orders = balanced_orders(min(wanted, affordable), len(settings) - 1)
+        stage = Stage.CONFIRM if number else Stage.VERIFY
+        measured.add(settings, await course.run_rounds(stage, settings, orders))
+        for question in still:
+            question.update_answer(measured, confidence)
+
+
+def _pairs_wanted(course: TrialRunner, questions: Sequence[Question], confidence: float) -> int:
+    """Return how many pairs are needed to show the smallest of the expected differences."""
+    spread = math.sqrt(2) * course.trial_noise
+    effects = [max(abs(_expected(course, each.candidate, each.against)), MARGIN) for each in questions]
+    return min(pairs_needed(spread, min(effects), confidence=confidence), MOST_PAIRS)
+
+
+def _settings_of(questions: Sequence[Question]) -> list[Settings]:
+    """Return all settings that questions are about, those compared against first."""
+    both = [*(each.against for each in questions), *(each.candidate for each in questions)]
+    return list({settings_key(settings): settings for settings in both}.values())
+
+
+def _expected(course: TrialRunner, one: Settings, other: Settings) -> float:
+    """Return the expected difference of two settings' scores, from all measurements."""
+    mean = course.search.assess().mean
+    return float(mean[course.search.index(one)] - mean[course.search.index(other)])
 
 
 async def tune(
     bench: Bench,
     space: Space,
-    workload: Work,
+    workload: TunedWorkload,
     goal: Goal,
     budget_s: float,
     *,
@@ -27,28 +838,29 @@ async def tune(
     resume: TuneState | None = None,
     seed: int = 0,
 ) -> Verdict:
-    """Find the settings of `space` that serve the workload best by the goal, within `budget_s` of the bench's time.
+    """Find the best settings of `space` for the workload and the goal, within `budget_s` of the bench's time.
 
-    Cancelling pauses: a Paused event carries the state with which a later call goes on, with a larger budget if that
-    is wanted (it counts from the tune's beginning). So does Superseded, which is raised when somebody else takes the
-    server. A setting that cannot be served is a result, not an end, and so is a trial that is ended because it goes on
-    after the budget (and `grace_s`). Raises NothingMeasured when the baseline itself cannot be measured, and
-    TuneMismatch for the state of another tune.
+    Cancelling pauses: a Paused event carries the state from which a later call continues, also with a larger budget (it
+    counts from the tune's beginning). So does Superseded, which is raised when another operation takes the server.
+    Settings that cannot be served are a result, not an end, and so is a trial that is ended because it exceeds the
+    budget (and `grace_s`). Raises NothingMeasured when the baseline itself cannot be measured, and TuneMismatch for the
+    state of another tune.
     """
-    what = about(space, workload.name, workload.prompts, goal)
+    what = tune_identity(space, workload.name, workload.prompts, goal)
     if resume is not None and resume.about != what:
         raise TuneMismatch(
-            "This tune was begun with other settings, another workload or another goal.", "Begin it anew."
+            message("This tune was begun with other settings, another workload or another goal."),
+            message("Begin it anew."),
         )
     state = resume or TuneState(what, seed, ())
     state = replace(state, budgets=(*state.budgets, (len(state.trials), budget_s)))
-    course = Course(bench, space, workload, goal, state, on_event)
+    course = TrialRunner(bench, space, workload, goal, state, on_event)
     try:
-        if await probe(course):
-            await explore(course)
-            verdict = await decide(course)
+        if await probe_drafts(course):
+            await explore_settings(course)
+            verdict = await decide_verdict(course)
         else:
-            verdict = unmeasured(course)
+            verdict = verdict_without_baseline(course)
     except (asyncio.CancelledError, Superseded):
         on_event(Paused(course.state))
         raise

@@ -1,4 +1,4 @@
-"""Counters of real use: how many tokens, steps and accepted drafts, by draft position. No texts, no times of day."""
+"""Counters of real use: tokens, steps, and accepted drafts by position. No texts, no times of day."""
 
 import json
 import sqlite3
@@ -9,7 +9,7 @@ from typing import Self
 
 from launcher.monitor.traffic import Traffic
 from launcher.tuning.history_environment import Environment
-from launcher.tuning.history_records import packed
+from launcher.tuning.history_records import to_compact_json
 from launcher.tuning.records import Settings
 
 KEPT_DAYS = 90
@@ -25,10 +25,10 @@ CREATE TABLE use_counts (
 
 @dataclass(frozen=True, slots=True)
 class UseCounts:
-    """What was generated with some settings: tokens, the engine's seconds for them, verification steps.
+    """Tokens generated with some settings, the engine's seconds for them, and verification steps.
 
-    `accepted` counts accepted drafts by position. They are of a step: how many a step accepts does not depend on what
-    is drafted behind them.
+    `accepted` counts accepted drafts by position. They are relative to steps, because how many drafts a step accepts
+    does not depend on what is drafted after them.
     """
 
     settings: Settings
@@ -39,7 +39,7 @@ class UseCounts:
 
     @classmethod
     def of(cls, settings: Settings, traffic: Traffic) -> Self | None:
-        """Return the counts of what requests did between two readings; None where their time is not known."""
+        """Return the counts of the requests between two readings. None where their time is unknown."""
         rate, accepted = traffic.tokens_per_second, traffic.acceptance.accepted
         if not rate or traffic.predicted_n <= accepted:
             return None
@@ -48,7 +48,7 @@ class UseCounts:
         return cls(settings, tokens, tokens / rate, tokens - accepted, by_position)
 
     def plus(self, other: "UseCounts") -> "UseCounts":
-        """Return both together, with the first one's settings."""
+        """Return the sum of both, with the first one's settings."""
         accepted = tuple(a + b for a, b in zip_longest(self.accepted, other.accepted, fillvalue=0))
         return UseCounts(
             self.settings,
@@ -60,47 +60,47 @@ class UseCounts:
 
     @property
     def step_s(self) -> float | None:
-        """Seconds of a step; None without any."""
+        """Seconds per step. None without steps."""
         return self.seconds / self.steps if self.steps else None
 
 
 def place_of(environment: Environment) -> str:
-    """Return what counts must have in common to be added up: model, engine, GPUs and driver."""
+    """Return the key under which counts are added up: model, engine, GPUs and driver."""
     model = environment.model
     gpus = [[gpu.name, gpu.driver] for gpu in environment.gpus]
-    return packed([model.name, model.quant, model.bytes, environment.engine, environment.engine_version, gpus])
+    return to_compact_json([model.name, model.quant, model.bytes, environment.engine, environment.engine_version, gpus])
 
 
-def add(db: sqlite3.Connection, day: int, place: str, counts: Iterable[UseCounts]) -> None:
-    """Add counts to those of a day, in a transaction of the caller's; those of long ago are forgotten."""
+def add_use_counts(db: sqlite3.Connection, day: int, place: str, counts: Iterable[UseCounts]) -> None:
+    """Add counts to those of a day, within the caller's transaction. Counts older than KEPT_DAYS are deleted."""
     db.execute("DELETE FROM use_counts WHERE day < ?", (day - KEPT_DAYS,))
     for each in counts:
-        settings = packed(dict(each.settings))
+        settings = to_compact_json(dict(each.settings))
         row = db.execute(
             "SELECT tokens, seconds, steps, accepted FROM use_counts WHERE day = ? AND place = ? AND settings = ?",
             (day, place, settings),
         ).fetchone()
-        whole = each if row is None else _of_row(each.settings, row).plus(each)
+        whole = each if row is None else _counts_from_row(each.settings, row).plus(each)
         db.execute(
             "INSERT OR REPLACE INTO use_counts VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (day, place, settings, whole.tokens, whole.seconds, whole.steps, packed(whole.accepted)),
+            (day, place, settings, whole.tokens, whole.seconds, whole.steps, to_compact_json(whole.accepted)),
         )
 
 
-def read(db: sqlite3.Connection, place: str, since_day: int) -> dict[str, UseCounts]:
-    """Return what was counted at a place since that day, by settings as they are kept."""
+def read_use_counts(db: sqlite3.Connection, place: str, since_day: int) -> dict[str, UseCounts]:
+    """Return the counts at a place since a day, by settings as stored."""
     found: dict[str, UseCounts] = {}
     rows = db.execute(
         "SELECT settings, tokens, seconds, steps, accepted FROM use_counts WHERE place = ? AND day >= ? ORDER BY day",
         (place, since_day),
     )
     for settings, *row in rows:
-        counts = _of_row(_unpacked(settings), row)
+        counts = _counts_from_row(_unpacked(settings), row)
         found[settings] = found[settings].plus(counts) if settings in found else counts
     return found
 
 
-def _of_row(settings: Settings, row: "list[object] | tuple[object, ...]") -> UseCounts:
+def _counts_from_row(settings: Settings, row: "list[object] | tuple[object, ...]") -> UseCounts:
     tokens, seconds, steps, accepted = row
     return UseCounts(settings, int(str(tokens)), float(str(seconds)), int(str(steps)), tuple(json.loads(str(accepted))))
 

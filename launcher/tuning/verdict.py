@@ -1,4 +1,4 @@
-"""What a tune says in the end: a decision, its numbers, and a sentence."""
+"""Verdict of a tune: a decision, its figures, and its sentences."""
 
 import math
 import statistics
@@ -6,23 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from launcher.base.messages import Message, join_messages, message
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.records import Settings
-from launcher.tuning.report import words
-from launcher.tuning.space import Key, draft_of, key
+from launcher.tuning.report import settings_line
+from launcher.tuning.space import Key, draft_of, settings_key
 from launcher.tuning.statistics import Interval, mean_interval
-from launcher.tuning.tuner_state import Trial
+from launcher.tuning.tune_state import Trial
 
 MARGIN = 0.02
-"""Less than this much faster is no reason to change anything."""
+"""Least gain that is worth a change of settings."""
 _WIDEST = math.log(3) / 2
-"""Half of the widest interval of logarithms that is told."""
+"""Half width of the widest interval of logarithms that is shown."""
 Answer = Literal["on", "off", "undecided"]
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What is expected at one draft length: the goal's value, and where it lies with 95 % probability."""
+    """Forecast at one draft length: the goal's value, and its range with 95 % probability."""
 
     draft: int
     value: float
@@ -31,8 +32,8 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """Settings against others, measured in pairs: how many times as good, at the confidence given."""
+class Comparison:
+    """Ratio of settings to others, measured in pairs, at the given confidence."""
 
     candidate: Settings
     against: Settings
@@ -46,18 +47,18 @@ class Compared:
 
     @property
     def no_better(self) -> bool:
-        """Whether they are, with that confidence, worse or better by less than would matter."""
+        """Whether they are worse, or better by less than MARGIN, with that confidence."""
         return self.ratio.high < 1 + MARGIN
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer. `settings` are recommended: the baseline's where nothing better was confirmed.
+    """Verdict of a tune. `settings` are the recommended ones: the baseline's where nothing better was confirmed.
 
-    `mtp` compares the best that was found with MTP and without, each with the settings that suit it: MTP is
-    `speedup` times as good, between `ci_low` and `ci_high` at `confidence`; None where it could not be compared.
-    `gain` is what the recommended settings are to the baseline, where they are others. `forecasts` tell the goal's
-    value by draft length, the other settings being those of `shown`. `because` is in whole sentences.
+    `mtp` compares the best found with MTP and without, each with its best other settings: MTP is `speedup` times as
+    good, between `ci_low` and `ci_high` at `confidence`; None where it could not be compared. `gain` compares the
+    recommended settings with the baseline, if they differ. `forecasts` are the goal's value by draft length, with the
+    other settings of `shown`. `because` consists of whole sentences.
     """
 
     mtp: Answer
@@ -68,7 +69,7 @@ class Verdict:
     confidence: float
     sentence: str
     because: str
-    gain: Compared | None
+    gain: Comparison | None
     shown: Settings
     forecasts: tuple[Forecast, ...]
     trials: tuple[Trial, ...]
@@ -80,7 +81,7 @@ class Verdict:
         return draft_of(self.settings)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for programs, without the trials."""
+        """Return the verdict as JSON data, without the trials."""
         return {
             "mtp": self.mtp,
             "draft": self.draft,
@@ -99,8 +100,8 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """One line of the table of what was tried: the goal's typical value over all starts, None where none counts."""
+class TriedSettings:
+    """One row of the table of trials: the goal's typical value over all starts, None where none is usable."""
 
     settings: Settings
     value: float | None
@@ -111,15 +112,15 @@ class Tried:
     error: str | None
 
 
-def tried(trials: Sequence[Trial], goal: Goal) -> list[Tried]:
-    """Return what was tried, in the order of the first trial of each.
+def tabulate_trials(trials: Sequence[Trial], goal: Goal) -> list[TriedSettings]:
+    """Return the table of trials by settings, in the order of their first trial.
 
-    A value is the geometric mean over the runs that count; its interval is Student's t over starts, None for one, and
-    where its ends are so far apart (by more than 3 times) that it would say nothing.
+    A value is the geometric mean over usable runs. Its interval is Student's t over starts; None for a single start,
+    and where its ends differ by more than 3 times, which would be meaningless.
     """
     by_settings: dict[Key, list[Trial]] = {}
     for trial in trials:
-        by_settings.setdefault(key(trial.settings), []).append(trial)
+        by_settings.setdefault(settings_key(trial.settings), []).append(trial)
     rows = []
     for same in by_settings.values():
         scores = [[score for run in t.runs if (score := goal.score(run)) is not None] for t in same if not t.error]
@@ -131,60 +132,95 @@ def tried(trials: Sequence[Trial], goal: Goal) -> list[Tried]:
             value = goal.value_of(found.estimate)
             if found.half_width <= _WIDEST:
                 low, high = sorted((goal.value_of(found.low), goal.value_of(found.high)))
-        rows.append(Tried(same[0].settings, value, low, high, len(starts), sum(map(len, scores)), error))
+        rows.append(TriedSettings(same[0].settings, value, low, high, len(starts), sum(map(len, scores)), error))
     return rows
 
 
-def sentence(
+def verdict_sentence(
     answer: Answer,
     goal: Goal,
     text: str,
-    mtp: Compared | None,
+    mtp: Comparison | None,
     values: tuple[float, float] | None,
     more: Sequence[str] = (),
     used_s: float = 0.0,
     *,
     lost: bool = False,
-) -> str:
-    """Return the verdict in words. `values` are the goal's with MTP and without, `text` is the workload's name.
+) -> Message:
+    """Return the verdict as sentences. `values` are the goal's with MTP and without, `text` is the workload's name.
 
-    `lost` is whether nothing could be compared because starts failed or were spoilt.
+    `lost`: nothing could be compared because starts failed or were disturbed.
     """
     if mtp is None:
-        undecided = "Undecided: too few starts could be compared." if lost else "Undecided: the time was too short."
-        return " ".join(("Leave MTP off: it could not be served." if answer == "off" else undecided, *more))
+        undecided = (
+            message("Undecided: too few starts could be compared.")
+            if lost
+            else message("Undecided: the time was too short.")
+        )
+        return join_messages(message("Leave MTP off: it could not be served.") if answer == "off" else undecided, *more)
     draft, off = f"draft {draft_of(mtp.candidate)}", "no MTP"
     against = ""
     if values:
-        against = f": {_figure(values[0])} against {_figure(values[1])} {goal.unit}"
+        against = f": {_figure_text(values[0])} against {_figure_text(values[1])} {goal.unit}"
     if answer == "on":
-        said = f"{draft.capitalize()} is {_percent(mtp.ratio, goal)} than {off} for {text}{against}."
+        said = message(
+            "{draft} is {ratio} than {off} for {text}{against}.",
+            draft=draft.capitalize(),
+            ratio=_percent_text(mtp.ratio, goal),
+            off=off,
+            text=text,
+            against=against,
+        )
     elif answer == "undecided":
-        said = (
-            f"Undecided after {max(1, round(used_s / 60))} minutes: {draft} is {_range(mtp.ratio, goal)} than {off} "
-            f"for {text}."
+        said = message(
+            "Undecided after {minutes} minutes: {draft} is {range} than {off} for {text}.",
+            minutes=max(1, round(used_s / 60)),
+            draft=draft,
+            range=_range_text(mtp.ratio, goal),
+            off=off,
+            text=text,
         )
     elif mtp.ratio.high < 1:
-        figures = f"{_figure(values[1])} against {_figure(values[0])} {goal.unit}" if values else "it is slower"
-        said = f"Leave MTP off for {text}: {figures} with {draft}, which is {_percent(mtp.ratio, goal)}."
+        figures = (
+            f"{_figure_text(values[1])} against {_figure_text(values[0])} {goal.unit}" if values else "it is slower"
+        )
+        said = message(
+            "Leave MTP off for {text}: {figures} with {draft}, which is {ratio}.",
+            text=text,
+            figures=figures,
+            draft=draft,
+            ratio=_percent_text(mtp.ratio, goal),
+        )
     else:
-        said = f"Leave MTP off for {text}: {draft} is not distinguishable from {off} ({_range(mtp.ratio, goal)})."
-    return " ".join((said, *more))
+        said = message(
+            "Leave MTP off for {text}: {draft} is not distinguishable from {off} ({range}).",
+            text=text,
+            draft=draft,
+            off=off,
+            range=_range_text(mtp.ratio, goal),
+        )
+    return join_messages(said, *more)
 
 
-def not_distinguishable(best: Settings, rivals: Sequence[int]) -> str:
-    """Return the sentence about other draft lengths that may well be as good."""
-    return f"Draft {draft_of(best)} is not distinguishable from {' or '.join(map(str, rivals))}."
+def indistinguishable_sentence(best: Settings, rivals: Sequence[int]) -> Message:
+    """Return the sentence about other draft lengths that may be as good."""
+    return message(
+        "Draft {draft} is not distinguishable from {rivals}.",
+        draft=draft_of(best),
+        rivals=" or ".join(map(str, rivals)),
+    )
 
 
-def recommended(gain: Compared, goal: Goal) -> str:
+def recommendation_sentence(gain: Comparison, goal: Goal) -> Message:
     """Return the sentence about other settings that were confirmed to be better than the baseline's."""
-    changed = words({name: value for name, value in gain.candidate.items() if gain.against.get(name) != value})
-    return f"With {changed} it is {_percent(gain.ratio, goal)} than the baseline."
+    changed = settings_line({name: value for name, value in gain.candidate.items() if gain.against.get(name) != value})
+    return message(
+        "With {changed} it is {ratio} than the baseline.", changed=changed, ratio=_percent_text(gain.ratio, goal)
+    )
 
 
-def why(on: Sequence[Trial], off: Sequence[Trial], no_room: Settings) -> str:
-    """Return the arithmetic behind a comparison, in sentences: tokens that a step yields, and the time that it takes.
+def explain_comparison(on: Sequence[Trial], off: Sequence[Trial], no_room: Settings) -> Message:
+    """Return the arithmetic behind a comparison in sentences: tokens per step, and the time of a step.
 
     `no_room` are settings of MTP off for which MTP leaves no memory.
     """
@@ -193,15 +229,20 @@ def why(on: Sequence[Trial], off: Sequence[Trial], no_room: Settings) -> str:
     if with_mtp and without:
         yields, longer = with_mtp[0], with_mtp[1] / without[1]
         said.append(
-            f"Each step of the engine writes {yields:.2f} tokens, without MTP 1, and takes {longer:.2f} times as long."
+            message(
+                "Each step of the engine writes {yields:.2f} tokens, without MTP 1, and takes"
+                " {longer:.2f} times as long.",
+                yields=yields,
+                longer=longer,
+            )
         )
     if no_room:
-        said.append(f"MTP leaves no memory for {words(no_room)}.")
-    return " ".join(said)
+        said.append(message("MTP leaves no memory for {words}.", words=settings_line(no_room)))
+    return join_messages(*said)
 
 
 def _steps(trials: Sequence[Trial]) -> tuple[float, float] | None:
-    """Return tokens a step and seconds a step."""
+    """Return tokens per step and seconds per step."""
     runs = [run for trial in trials for run in trial.runs if run.counts and run.steps and run.decode_rate]
     steps = sum(run.steps or 0 for run in runs)
     if not steps:
@@ -214,12 +255,12 @@ _BETTER = {Aim.SPEED: "faster", Aim.ANSWER: "quicker to the answer", Aim.ENERGY:
 _WORSE = {Aim.SPEED: "slower", Aim.ANSWER: "slower to the answer", Aim.ENERGY: "less frugal"}
 
 
-def _figure(value: float) -> str:
-    """Return three digits, no more than are told apart, and no fewer than stand before the point."""
+def _figure_text(value: float) -> str:
+    """Return a number with at most three significant digits, but never fewer than its integer part has."""
     return f"{value:.0f}" if value >= 20 else f"{value:.1f}" if value >= 2 else f"{value:.3f}"
 
 
-def _percent(ratio: Interval, goal: Goal) -> str:
+def _percent_text(ratio: Interval, goal: Goal) -> str:
     """Return "41 % ± 3 faster"."""
     change = 100 * (ratio.estimate - 1)
     word = _BETTER[goal.aim] if change >= 0 else _WORSE[goal.aim]
@@ -228,12 +269,12 @@ def _percent(ratio: Interval, goal: Goal) -> str:
     return f"{abs(change):.{digits}f} % ± {reach:.{digits}f} {word}"
 
 
-def _range(ratio: Interval, goal: Goal) -> str:
+def _range_text(ratio: Interval, goal: Goal) -> str:
     """Return "between 3 % slower and 6 % faster"."""
-    return f"between {_side(ratio.low, goal)} and {_side(ratio.high, goal)}"
+    return f"between {_side_text(ratio.low, goal)} and {_side_text(ratio.high, goal)}"
 
 
-def _side(ratio: float, goal: Goal) -> str:
+def _side_text(ratio: float, goal: Goal) -> str:
     percent = 100 * abs(ratio - 1)
     word = _BETTER[goal.aim] if ratio >= 1 else _WORSE[goal.aim]
     return f"{percent:.{0 if percent >= 9.5 else 1}f} % {word}"

@@ -1,4 +1,4 @@
-"""Several servers asked the same, in turns: one table, and how many times as fast each is as the first."""
+"""Comparison of several servers with the same prompts in turns: one table, and the speed-up of each over the first."""
 
 import math
 import statistics
@@ -7,51 +7,52 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from launcher.base.errors import NothingMeasured
-from launcher.tuning.measure import Ended, Measured, ask_round, round_rate, warm_up
+from launcher.base.messages import message
+from launcher.tuning.measure import EndReason, MeasuredSpeed, round_rate, send_round, send_warm_up
 from launcher.tuning.records import Bench, Prompt, Run
 from launcher.tuning.statistics import Interval, Pair, paired_speedup, rate_interval
 
 ROUNDS = 6
-"""As many as it takes for three pairs in each order, by which the order's own effect is taken out."""
+"""Enough rounds for three pairs in each order, which allows removing the effect of the order."""
 _FEWEST_PAIRS = 3
 _FEWEST_TOKENS = 5
 
 OnTurn = Callable[[str, Run, int], None]
-"""Gets a server's name, its run, and the number of the round from 1; that of the warm-up is 0."""
+"""Gets a server's name, its run, and the number of the round from 1 (0: the warm-up)."""
 Rounds = Sequence[Mapping[str, Sequence[Run]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One server's line in the table; None stands for a server of which nothing was measured.
+class ServerStanding:
+    """One server's row in the table. `measured` is None if nothing was measured.
 
-    `ratio` is how many times as fast it writes as the first one, in pairs of the same round and prompts; None for the
-    first one, and where there are too few pairs. `error` is why it was not asked to the end.
+    `ratio` is its decode speed over that of the first server, in pairs of the same round and prompts; None for the
+    first server, and with too few pairs. `error` is the reason if it failed.
     """
 
     name: str
-    measured: Measured | None
+    measured: MeasuredSpeed | None
     ratio: Interval | None = None
     error: str | None = None
 
 
-async def versus(
+async def compare_servers(
     benches: Mapping[str, Bench],
     prompts: Sequence[Prompt],
     *,
     rounds: int = ROUNDS,
     seed: int = 0,
     on_turn: OnTurn = lambda *_: None,
-) -> tuple[Standing, ...]:
-    """Ask all servers, by their names, the same prompts in rounds; each second round goes backwards.
+) -> tuple[ServerStanding, ...]:
+    """Send the same prompts to all servers, given by name, in rounds. Every second round goes backwards.
 
-    What drifts evenly so cancels in the pairs. While one is asked the others rest. Where one gives no timings, all are
-    measured by the reader's clock: the tokens after the first over the time from the first to the end. A server that
-    fails is asked no more, the others are. Raises NothingMeasured when no server can be measured.
+    So steady drift cancels in the pairs. Only one server works at a time. If one gives no timings, all are measured by
+    the client's clock: the tokens after the first over the time from the first to the end. A server that fails gets no
+    further requests; the others go on. Raises NothingMeasured when no server can be measured.
     """
     errors: dict[str, str] = {}
     for name, bench in benches.items():
-        first = await warm_up(bench, prompts, seed)
+        first = await send_warm_up(bench, prompts, seed)
         on_turn(name, first, 0)
         if first.error:
             errors[name] = first.error
@@ -61,35 +62,37 @@ async def versus(
         for name in benches if number % 2 else reversed(list(benches)):
             if name in errors:
                 continue
-            runs = await ask_round(benches[name], prompts, seed + number, partial(_tell, on_turn, name, number))
+            runs = await send_round(benches[name], prompts, seed + number, partial(_report_run, on_turn, name, number))
             done[-1][name] = runs
             if error := next((run.error for run in runs if run.error), None):
                 errors[name] = error
     if not any(run.error is None for each in done for runs in each.values() for run in runs):
-        raise NothingMeasured("No server could be measured.", next(iter(errors.values()), ""))
+        raise NothingMeasured(message("No server could be measured."), next(iter(errors.values()), ""))
     return _standings(list(benches), _by_one_clock(done), prompts, errors)
 
 
-def _tell(on_turn: OnTurn, name: str, number: int, run: Run) -> None:
+def _report_run(on_turn: OnTurn, name: str, number: int, run: Run) -> None:
     on_turn(name, run, number)
 
 
 def _standings(
     names: Sequence[str], done: Rounds, prompts: Sequence[Prompt], errors: Mapping[str, str]
-) -> tuple[Standing, ...]:
+) -> tuple[ServerStanding, ...]:
     found = []
     for name in names:
         mine = [each[name] for each in done if name in each]
         rates = [rate for runs in mine if (rate := round_rate(runs, prompts)) is not None]
-        ended = Ended.FAILED if name in errors else Ended.MOST
-        measured = Measured(tuple(run for runs in mine for run in runs), rate_interval(rates) if rates else None, ended)
+        ended = EndReason.FAILED if name in errors else EndReason.MOST
+        measured = MeasuredSpeed(
+            tuple(run for runs in mine for run in runs), rate_interval(rates) if rates else None, ended
+        )
         ratio = _ratio(done, names[0], name) if name != names[0] else None
-        found.append(Standing(name, measured if measured.answered else None, ratio, errors.get(name)))
+        found.append(ServerStanding(name, measured if measured.answered else None, ratio, errors.get(name)))
     return tuple(found)
 
 
 def _ratio(done: Rounds, first: str, other: str) -> Interval | None:
-    """Return how many times as fast `other` writes; a pair is the mean of both over the prompts that count for both."""
+    """Return the speed ratio of `other` to `first`. A pair is the means of both over the prompts usable for both."""
     pairs = []
     for each in done:
         mine, theirs = (
@@ -103,13 +106,13 @@ def _ratio(done: Rounds, first: str, other: str) -> Interval | None:
 
 
 def _by_one_clock(done: Rounds) -> Rounds:
-    """Return all runs by the reader's clock when one of them is."""
+    """Return all runs by the client's clock if any of them is."""
     if all(run.clock == "engine" or run.error for each in done for runs in each.values() for run in runs):
         return done
-    return [{name: [_by_the_wall(run) for run in runs] for name, runs in each.items()} for each in done]
+    return [{name: [_by_client_clock(run) for run in runs] for name, runs in each.items()} for each in done]
 
 
-def _by_the_wall(run: Run) -> Run:
+def _by_client_clock(run: Run) -> Run:
     first_s = run.first_token_s
     if first_s is None or run.error:
         return replace(run, clock="wall")

@@ -1,4 +1,4 @@
-"""What a tune has measured, and how it is kept, so that it can be continued."""
+"""State of a tune: its trials, and the JSON form from which it can be continued."""
 
 import hashlib
 import json
@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from launcher.base.errors import TuneMismatch
+from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt, Run, Settings
@@ -17,9 +18,7 @@ _VERSION = 1
 
 
 class Stage(StrEnum):
-    """The part of a tune that a trial belongs to. Claims rest on VERIFY and CONFIRM alone: the first look at pairs and
-    those after it.
-    """
+    """Stage of a tune. Claims rest only on VERIFY, the first look at pairs, and CONFIRM, the later looks."""
 
     PROBE = "probe"
     EXPLORE = "explore"
@@ -28,9 +27,9 @@ class Stage(StrEnum):
 
 
 class Fault(StrEnum):
-    """Why a trial gives nothing: it does not say more of the settings than that memory was too small for them.
+    """Reason why a trial is not used.
 
-    With TIME it was ended, as the budget was over.
+    MEMORY excludes settings that need as much; TIME: it was ended with the budget.
     """
 
     NONE = ""
@@ -42,9 +41,9 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One start with some settings and what was measured on it. Seconds are by the bench's clock.
+    """One start with some settings and its runs. Seconds are by the bench's clock.
 
-    `start_s` is what the start took. With a `fault`, and `error` in words, nothing of it is used.
+    `start_s` is the time of the start. With a `fault`, explained in `error`, nothing of the trial is used.
     """
 
     number: int
@@ -60,10 +59,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TuneState:
-    """Everything that a tune has learned. It goes through JSON unchanged.
+    """Everything that a tune has measured. Survives JSON unchanged.
 
-    A tune is a function of its seed, its budget and what it measures, so it is continued by being gone through again
-    with the trials that there are. `budgets` says from which number of trials on a budget held, in seconds.
+    A tune is a function of its seed, its budget and its measurements, so it is continued by replaying it with the
+    trials so far. `budgets` are pairs of the number of trials from which a budget holds, and its seconds.
     """
 
     about: Mapping[str, Any]
@@ -73,31 +72,36 @@ class TuneState:
 
     @property
     def used_s(self) -> float:
-        """The time spent so far."""
+        """Seconds spent so far."""
         return sum(trial.seconds for trial in self.trials)
 
     def with_trial(self, trial: Trial) -> Self:
-        """Return it with one more trial."""
+        """Return the state with one more trial."""
         return replace(self, trials=(*self.trials, trial))
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for a file."""
-        return {"version": _VERSION, **asdict(self)}
+        """Return the state as JSON data."""
+        described = add_message_data([asdict(trial) for trial in self.trials])
+        return {"version": _VERSION, **asdict(replace(self, trials=())), "trials": described}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read what `as_json` gave. Raises TuneMismatch for anything else."""
+        """Read the data of `as_json`. Raises TuneMismatch for anything else."""
         try:
             if data["version"] != _VERSION:
-                raise TuneMismatch("This tune was begun by another version of the program.", "Begin it anew.")
+                raise TuneMismatch(
+                    message("This tune was begun by another version of the program."), message("Begin it anew.")
+                )
             budgets = tuple((int(count), float(seconds)) for count, seconds in data["budgets"])
-            return cls(data["about"], int(data["seed"]), budgets, tuple(map(_trial, data["trials"])))
+            return cls(
+                data["about"], int(data["seed"]), budgets, tuple(map(_trial, restore_messages(list(data["trials"]))))
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise TuneMismatch("The state of the tune cannot be read.", "Begin it anew.") from error
+            raise TuneMismatch(message("The state of the tune cannot be read."), message("Begin it anew.")) from error
 
 
-def about(space: Space, workload: str, prompts: Sequence[Prompt], goal: Goal) -> dict[str, Any]:
-    """Return what must be the same when a tune is continued, as it reads in JSON."""
+def tune_identity(space: Space, workload: str, prompts: Sequence[Prompt], goal: Goal) -> dict[str, Any]:
+    """Return what must stay the same when a tune is continued, as JSON data."""
     asked = json.dumps([asdict(prompt) for prompt in prompts], sort_keys=True)
     return {
         "space": space.as_json(),
