@@ -1,1 +1,1 @@
-"""Conversations that are kept: one SQLite file, its export as text, and a thread that writes while replies stream."""
+"""Stored conversations: a SQLite database, export as text, and a thread that writes while replies stream."""

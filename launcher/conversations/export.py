@@ -1,4 +1,4 @@
-"""A conversation as a file for others: Markdown, JSON or plain text. What was said is written as it was."""
+"""Export of a conversation as Markdown, JSON or plain text. Messages are written unchanged."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -7,75 +7,79 @@ from datetime import datetime
 from pathlib import PurePath
 
 from launcher.base.errors import BadOption
-from launcher.conversations.records import Conversation, Message, Role
+from launcher.base.messages import message
+from launcher.conversations.records import ChatMessage, Conversation, Role
 
 _MADE_BY = "mtp-launcher"
 
 
 def as_markdown(conversation: Conversation) -> str:
-    """Return the open branch as Markdown; thoughts are folded where HTML is understood."""
-    parts = [f"# {conversation.title}", _about(conversation)]
+    """Return the open branch as Markdown; reasoning is folded in viewers that support HTML."""
+    parts = [f"# {conversation.title}", _describe_origin(conversation)]
     if conversation.system:
         parts += ["## System prompt", conversation.system]
-    for message in conversation.messages:
-        parts.append(f"## {_who(message)}")
-        if message.thinking:
-            parts.append(f"<details><summary>Thought</summary>\n\n{message.thinking.strip()}\n\n</details>")
-        parts.append(message.text.strip())
-        if message.footer:
-            parts.append(f"*{message.footer}*")
+    for each in conversation.messages:
+        parts.append(f"## {_author_name(each)}")
+        if each.thinking:
+            parts.append(f"<details><summary>Thought</summary>\n\n{each.thinking.strip()}\n\n</details>")
+        parts.append(each.text.strip())
+        if each.footer:
+            parts.append(f"*{each.footer}*")
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def as_text(conversation: Conversation) -> str:
-    """Return the open branch as plain text, without thoughts."""
-    parts = [conversation.title, _about(conversation)]
+    """Return the open branch as plain text, without reasoning."""
+    parts = [conversation.title, _describe_origin(conversation)]
     if conversation.system:
         parts.append(f"System prompt:\n{conversation.system}")
-    for message in conversation.messages:
-        footer = f"\n[{message.footer}]" if message.footer else ""
-        parts.append(f"{_who(message)}:\n{message.text.strip()}{footer}")
+    for each in conversation.messages:
+        footer = f"\n[{each.footer}]" if each.footer else ""
+        parts.append(f"{_author_name(each)}:\n{each.text.strip()}{footer}")
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def as_json(conversation: Conversation) -> str:
-    """Return the open branch as JSON, with figures and settings; times are seconds since 1970."""
-    return json.dumps(as_data(conversation), ensure_ascii=False, indent=1) + "\n"
+    """Return the open branch as JSON, with figures and settings; times are Unix times in seconds."""
+    return json.dumps(as_json_object(conversation), ensure_ascii=False, indent=1) + "\n"
 
 
-def as_data(conversation: Conversation) -> dict[str, object]:
-    """Return the open branch as what JSON knows."""
+def as_json_object(conversation: Conversation) -> dict[str, object]:
+    """Return the open branch as a JSON object."""
     data = asdict(conversation)
-    for message in data["messages"]:
-        message["versions"] = len(message["versions"])
+    for each in data["messages"]:
+        each["versions"] = len(each["versions"])
     return {"made_by": _MADE_BY, **data}
 
 
-Writer = Callable[[Conversation], str]
-FORMATS: Mapping[str, Writer] = {"md": as_markdown, "json": as_json, "txt": as_text}
-"""By the ending of the file's name."""
+FormatWriter = Callable[[Conversation], str]
+FORMATS: Mapping[str, FormatWriter] = {"md": as_markdown, "json": as_json, "txt": as_text}
+"""The formats by file extension."""
 
 
-def writer_for(file: PurePath) -> Writer:
-    """Return what writes a file of that name. Raises BadOption for an ending that names no format."""
+def find_writer(file: PurePath) -> FormatWriter:
+    """Return the writer for a file's extension. Raises BadOption for an unknown one."""
     ending = file.suffix.lower().removeprefix(".")
     ending = {"markdown": "md", "text": "txt"}.get(ending, ending)
     if ending not in FORMATS:
-        raise BadOption(f"{file.name} does not say which format it should have.", "End its name in .md, .json or .txt.")
+        raise BadOption(
+            message("{name} does not say which format it should have.", name=file.name),
+            message("End its name in .md, .json or .txt."),
+        )
     return FORMATS[ending]
 
 
 def file_name(conversation: Conversation, ending: str) -> str:
-    """Return a name for the file that every file system takes."""
+    """Return a file name that is valid on every file system, made from the title."""
     letters = "".join(letter if letter.isalnum() else "-" for letter in conversation.title.lower())
     words = "-".join(filter(None, letters.split("-")))[:50].strip("-")
     return f"{words or 'conversation'}.{ending}"
 
 
-def _about(conversation: Conversation) -> str:
+def _describe_origin(conversation: Conversation) -> str:
     began = datetime.fromtimestamp(conversation.created_s).astimezone()
     return " · ".join(filter(None, (conversation.model, f"{began:%Y-%m-%d %H:%M %z}")))
 
 
-def _who(message: Message) -> str:
+def _author_name(message: ChatMessage) -> str:
     return "You" if message.role is Role.USER else "Reply"

@@ -1,4 +1,4 @@
-"""What is kept of a conversation."""
+"""Records of stored conversations."""
 
 import json
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ _TITLE_CHARACTERS = 60
 
 
 class Role(StrEnum):
-    """Who wrote a message."""
+    """The author of a message."""
 
     USER = "user"
     ASSISTANT = "assistant"
 
 
-class Ending(StrEnum):
-    """How far a message came. WRITING in a file that nobody writes is a reply that a crash cut off."""
+class MessageEnding(StrEnum):
+    """The state of a message. WRITING in a file that no process writes is a reply cut off by a crash."""
 
     WRITING = "writing"
     WHOLE = "whole"
@@ -28,10 +28,11 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """One message. `footer` is the line of figures under a reply, `figures` the same for programs, `settings` what it
-    was asked with. `versions` are the ids of all messages that stand in this one's place, itself among them, oldest
-    first: an edited question, or a reply that was asked for again."""
+class ChatMessage:
+    """One message. `footer` is the line of figures below a reply, `figures` the same as data, `settings` the request's
+    settings. `versions` are the IDs of all alternatives to this message, itself included, oldest first: an edited
+    question, or a reply that was generated again.
+    """
 
     id: str
     parent: str | None
@@ -39,7 +40,7 @@ class Message:
     text: str
     thinking: str = ""
     created_s: float = 0.0
-    ending: Ending = Ending.WHOLE
+    ending: MessageEnding = MessageEnding.WHOLE
     footer: str = ""
     figures: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -47,8 +48,8 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """A conversation in a list. `messages` counts those of its newest branch and of all others."""
+class ConversationSummary:
+    """A conversation in a list. `messages` counts those of all branches."""
 
     id: str
     title: str
@@ -60,7 +61,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation with the messages of the branch that was open last, first one first."""
+    """A conversation with the messages of its open branch, in order."""
 
     id: str
     title: str
@@ -68,37 +69,37 @@ class Conversation:
     model: str
     created_s: float
     changed_s: float
-    messages: tuple[Message, ...]
+    messages: tuple[ChatMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """A conversation in which all words of a search were found, and the place where the first one stands."""
+class SearchHit:
+    """A conversation that matches a search, and an excerpt around the first match."""
 
-    conversation: Summary
+    conversation: ConversationSummary
     excerpt: str
 
 
 def new_id() -> str:
-    """Return an id for a conversation or a message that is not there yet: 12 hexadecimal digits."""
+    """Return a new ID for a conversation or a message: 12 hexadecimal digits."""
     return uuid4().hex[:12]
 
 
-def title_of(text: str) -> str:
+def make_title(text: str) -> str:
     """Return a title for a conversation that begins with `text`."""
     lines = (line.strip(" #*`>-") for line in text.splitlines())
     return one_line(next(filter(None, lines), "Untitled"), _TITLE_CHARACTERS)
 
 
-def packed(data: Mapping[str, object]) -> str:
-    """Return figures or settings as they are kept."""
+def pack_json(data: Mapping[str, object]) -> str:
+    """Return figures or settings as compact JSON."""
     return json.dumps(dict(data), ensure_ascii=True, separators=(",", ":"), default=str)
 
 
-def unpacked(text: str) -> dict[str, object]:
-    """Return figures or settings; none where the file holds something else."""
+def unpack_json(text: str) -> dict[str, object]:
+    """Return figures or settings from JSON; empty if the text is something else."""
     try:
         data = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}

@@ -1,38 +1,149 @@
-"""Conversations that are kept: read, searched, written while replies stream, deleted so that nothing of them stays.
+"""The database of conversations: read, search, write while replies stream, and delete without traces.
 
-The messages of a conversation are a tree: an edited question, or a reply that was asked for again, stands beside the
-earlier one, and `leaf` says which branch is open. A reply is written piece by piece, and put together at its end.
+The messages of a conversation form a tree: an edited question, or a reply that was generated again, is a sibling of the
+earlier one, and `leaf` marks the open branch. A reply is written in pieces, which are joined at its end.
 """
 
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from launcher.base.database import changing
-from launcher.base.errors import ConversationMissing
-from launcher.conversations.file import conversations_file, open_file, open_memory, unusable
+from launcher.base import database
+from launcher.base.database import transaction
+from launcher.base.errors import ConversationMissing, ConversationsUnusable
+from launcher.base.messages import message
+from launcher.base.paths import data_dir
 from launcher.conversations.records import (
+    ChatMessage,
     Conversation,
-    Ending,
-    Hit,
-    Message,
+    ConversationSummary,
+    MessageEnding,
     Role,
-    Summary,
+    SearchHit,
+    make_title,
     new_id,
-    packed,
-    title_of,
-    unpacked,
+    pack_json,
+    unpack_json,
 )
 
+# The database file: opened, created, migrated; set aside when damaged.
+
+_TABLES = """
+CREATE TABLE conversations (
+    id TEXT PRIMARY KEY, title TEXT NOT NULL, system TEXT NOT NULL, model TEXT NOT NULL,
+    created_s REAL NOT NULL, changed_s REAL NOT NULL,
+    leaf TEXT, hidden INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE messages (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,
+    conversation TEXT NOT NULL REFERENCES conversations ON DELETE CASCADE,
+    parent TEXT REFERENCES messages (id) ON DELETE CASCADE,
+    role TEXT NOT NULL, text TEXT NOT NULL, thinking TEXT NOT NULL DEFAULT '',
+    created_s REAL NOT NULL, ending TEXT NOT NULL, footer TEXT NOT NULL DEFAULT '',
+    figures TEXT NOT NULL DEFAULT '{}', settings TEXT NOT NULL DEFAULT '{}', indexed INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX messages_of_conversation ON messages (conversation);
+CREATE INDEX messages_of_parent ON messages (parent);
+CREATE TABLE pieces (
+    number INTEGER PRIMARY KEY, message TEXT NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
+    text TEXT NOT NULL, thinking TEXT NOT NULL
+);
+CREATE INDEX pieces_of_message ON pieces (message);
+"""
+"""`pieces` holds the parts of unfinished replies; `leaf` is the last message of the open branch."""
+_INDEX = "CREATE VIRTUAL TABLE found USING fts5(text, content='messages', content_rowid='number', tokenize='trigram')"
+_MIGRATIONS = (_TABLES,)
+"""The scripts that lead from one schema version to the next; `user_version` counts those that were run."""
+_WHAT = "The file of conversations"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedConversations:
+    """An open database. `indexed` is True if it has a full-text index; `notice` tells the user about damage."""
+
+    db: sqlite3.Connection
+    indexed: bool
+    notice: str
+
+
+def conversations_path() -> Path:
+    """Return the path of the database."""
+    return data_dir() / "conversations" / "conversations.db"
+
+
+def open_conversations(path: Path, *, index: bool = True) -> OpenedConversations:
+    """Open the database, creating it if needed. A damaged file is kept as .bad and replaced by a new one.
+
+    There is no full-text index without `index`, or if SQLite was built without FTS5 or its trigram tokenizer. Raises
+    ConversationsUnusable if the system refuses, WrittenByNewer for a file of a newer version of this program.
+    """
+    try:
+        indexed: list[bool] = []
+        opened = database.open_database(path, _MIGRATIONS, _WHAT, lambda db: indexed.append(_prepare(db, index=index)))
+    except (sqlite3.Error, OSError) as error:
+        raise conversations_error(path, error) from error
+    return OpenedConversations(opened.db, indexed[-1], opened.notice)
+
+
+def open_memory(*, index: bool = True) -> OpenedConversations:
+    """Open an empty database with the same schema in memory only; nothing is written to a disk."""
+    indexed: list[bool] = []
+    opened = database.open_memory(_MIGRATIONS, _WHAT, lambda db: indexed.append(_prepare(db, index=index)))
+    return OpenedConversations(opened.db, indexed[-1], opened.notice)
+
+
+def conversations_error(path: Path, error: Exception) -> ConversationsUnusable:
+    """Return the error for a database that cannot be read or written, with a next step."""
+    why = getattr(error, "strerror", None) or error
+    return ConversationsUnusable(
+        message("Conversations cannot be kept in {path}: {why}.", path=path, why=why),
+        message("Check disk space and permissions. A conversation goes on without being kept."),
+        path=str(path),
+    )
+
+
+def _prepare(db: sqlite3.Connection, *, index: bool) -> bool:
+    """Prepare a database for use, and return True if it has a full-text index."""
+    db.execute("PRAGMA secure_delete = ON")
+    return _make_index(db, wanted=index)
+
+
+def _make_index(db: sqlite3.Connection, *, wanted: bool) -> bool:
+    """Create the full-text index if there is none; return True if it is usable.
+
+    An index that another SQLite wrote and this one cannot use is removed, because deletions could not be applied to it.
+    """
+    there = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'found'").fetchone() is not None
+    if wanted and not there:
+        with suppress(sqlite3.OperationalError):  # SQLite without FTS5, or from before trigrams (3.34)
+            db.execute(_INDEX)
+            return True
+    elif wanted:
+        with suppress(sqlite3.OperationalError):
+            db.execute("SELECT rowid FROM found WHERE found MATCH '\"xyz\"'").fetchone()
+            return True
+    if there:
+        db.execute(
+            "PRAGMA writable_schema = ON"
+        )  # without FTS5 the virtual table itself cannot be dropped, only the tables behind it
+        db.execute("DELETE FROM sqlite_master WHERE name = 'found'")
+        db.execute("PRAGMA writable_schema = RESET")
+        for part in ("data", "idx", "docsize", "config"):
+            db.execute(f"DROP TABLE IF EXISTS found_{part}")
+        db.execute("UPDATE messages SET indexed = 0")
+    return False
+
+
 _TRIGRAM = 3
-"""Characters that a word needs to be found by the index."""
+"""The shortest word, in characters, that the index can find."""
 _BEFORE, _AFTER = 40, 80
-"""Characters of an excerpt around what was found."""
-_CUT_OFF = "The program ended before this reply did."
+"""Characters of an excerpt before and after the match."""
+_CUT_OFF = message("The program ended before this reply did.")
 _SUMMARY = """
 SELECT c.id, c.title, c.model, c.created_s, c.changed_s,
        (SELECT count(*) FROM messages WHERE conversation = c.id) FROM conversations c WHERE NOT c.hidden
@@ -48,10 +159,10 @@ SELECT id, parent, role,
 
 
 class Conversations:
-    """The file of conversations. One thread at a time may use it; several processes may.
+    """The database of conversations. Several processes may use it; within one, one thread at a time.
 
-    Every method raises ConversationsUnusable when the system refuses, and those that take the id of a conversation
-    ConversationMissing when there is none. `in_memory` there is no file, and all is gone once it is closed.
+    Every method raises ConversationsUnusable if the system refuses; those that take a conversation's ID raise
+    ConversationMissing if there is none. With `in_memory` there is no file, and everything is lost when it is closed.
     """
 
     def __init__(
@@ -62,13 +173,13 @@ class Conversations:
         index: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.path = path or conversations_file()
+        self.path = path or conversations_path()
         self._clock = clock
-        opened = open_memory(index=index) if in_memory else open_file(self.path, index=index)
+        opened = open_memory(index=index) if in_memory else open_conversations(self.path, index=index)
         self.indexed, self.notice = opened.indexed, opened.notice
-        """Whether searches use a full-text index, and what the user must know of the file."""
+        """True if searches use a full-text index; and a notice for the user about a damaged file."""
         self._db = opened.db
-        self._db.create_function("holds", 2, _holds, deterministic=True)
+        self._db.create_function("holds", 2, _contains_word, deterministic=True)
         with self._change():
             self._add_to_index("indexed = 0 AND ending != 'writing'", ())
 
@@ -79,35 +190,44 @@ class Conversations:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the database."""
         self._db.close()
 
-    def all(self) -> tuple[Summary, ...]:
-        """Return all conversations, the one that was changed last first."""
-        return tuple(Summary(*row) for row in self._rows(f"{_SUMMARY} ORDER BY c.changed_s DESC, c.rowid DESC"))
+    def list_all(self) -> tuple[ConversationSummary, ...]:
+        """Return all conversations, the last changed first."""
+        return tuple(
+            ConversationSummary(*row) for row in self._rows(f"{_SUMMARY} ORDER BY c.changed_s DESC, c.rowid DESC")
+        )
 
-    def id_of(self, text: str) -> str:
-        """Return the whole id of the conversation whose id begins with `text`."""
-        found = [each.id for each in self.all() if text and each.id.startswith(text.lower())]
+    def resolve_id(self, text: str) -> str:
+        """Return the full ID of the conversation whose ID begins with `text`."""
+        found = [each.id for each in self.list_all() if text and each.id.startswith(text.lower())]
         if len(found) == 1:
             return found[0]
-        what = f"{len(found)} conversations begin with {text}." if found else f"There is no conversation {text}."
-        raise ConversationMissing(what, "`mtp-launcher chats` lists them.", id=text)
+        what = (
+            message("{found} conversations begin with {text}.", found=len(found), text=text)
+            if found
+            else message("There is no conversation {text}.", text=text)
+        )
+        raise ConversationMissing(
+            what, message("`mtp-launcher chats` lists them.", window="Chats in the cockpit lists them."), id=text
+        )
 
-    def get(self, conversation: str) -> Conversation:
-        """Return a conversation with the branch of it that is open."""
+    def read_conversation(self, conversation: str) -> Conversation:
+        """Return a conversation with its open branch."""
         found = self._rows(
             "SELECT id, title, system, model, created_s, changed_s, leaf FROM conversations WHERE id = ?", conversation
         )
         if not found:
-            raise ConversationMissing("There is no such conversation any more.", id=conversation)
+            raise ConversationMissing(message("There is no such conversation any more."), id=conversation)
         id_, title, system, model, created_s, changed_s, leaf = found[0]
         return Conversation(id_, title, system, model, created_s, changed_s, tuple(self._branch(leaf)))
 
-    def search(self, text: str, most: int = 100) -> tuple[Hit, ...]:
-        """Return the conversations that hold every word of `text`, in their title or in one message: newest first.
+    def search(self, text: str, most: int = 100) -> tuple[SearchHit, ...]:
+        """Return the conversations that contain every word of `text`, in the title or in one message; last changed
+        first.
 
-        A word is found inside of others too. Capital letters do not matter.
+        Parts of words match, too; case is ignored.
         """
         words = text.split()
         if not words:
@@ -120,27 +240,34 @@ class Conversations:
         excerpts: dict[str, str] = {}
         query = f"SELECT m.conversation, m.text FROM messages m WHERE {' AND '.join(terms)} ORDER BY m.number DESC"  # noqa: S608
         for conversation, found in self._rows(query, *values):
-            excerpts.setdefault(conversation, _excerpt(found, words[0]))
+            excerpts.setdefault(conversation, _make_excerpt(found, words[0]))
         hits = (
-            Hit(each, excerpts.get(each.id, ""))
-            for each in self.all()
-            if each.id in excerpts or all(_holds(each.title, word) for word in words)
+            SearchHit(each, excerpts.get(each.id, ""))
+            for each in self.list_all()
+            if each.id in excerpts or all(_contains_word(each.title, word) for word in words)
         )
         return tuple(hits)[:most]
 
-    def begin(self, first: str, *, system: str = "", model: str = "", id: str | None = None) -> str:  # noqa: A002
-        """Begin a conversation that is named after its first question; return its id."""
+    def create_conversation(self, first: str, *, system: str = "", model: str = "", id: str | None = None) -> str:  # noqa: A002
+        """Create a conversation titled after its first question; return its ID."""
         conversation, now_s = id or new_id(), self._clock()
         with self._change() as db:
             db.execute(
                 "INSERT INTO conversations (id, title, system, model, created_s, changed_s) VALUES (?, ?, ?, ?, ?, ?)",
-                (conversation, _clean(title_of(first)), _clean(system), _clean(model), now_s, now_s),
+                (
+                    conversation,
+                    _storable_text(make_title(first)),
+                    _storable_text(system),
+                    _storable_text(model),
+                    now_s,
+                    now_s,
+                ),
             )
         return conversation
 
-    def ask(self, conversation: str, parent: str | None, text: str, *, id: str | None = None) -> str:  # noqa: A002
-        """Add a question after the message `parent`, None as the first; return its id."""
-        return self._add(conversation, parent, Role.USER, text, Ending.WHOLE, {}, id)
+    def add_question(self, conversation: str, parent: str | None, text: str, *, id: str | None = None) -> str:  # noqa: A002
+        """Add a question after the message `parent`, None for the first one; return its ID."""
+        return self._add(conversation, parent, Role.USER, text, MessageEnding.WHOLE, {}, id)
 
     def begin_reply(
         self,
@@ -151,36 +278,36 @@ class Conversations:
         model: str = "",
         id: str | None = None,  # noqa: A002
     ) -> str:
-        """Begin the reply to a question; return its id. It is written by `add` until `end`."""
+        """Create an empty reply to a question; return its ID. `add` appends to it until `end`."""
         with self._change() as db:
-            message = self._add(conversation, parent, Role.ASSISTANT, "", Ending.WRITING, settings or {}, id)
+            message = self._add(conversation, parent, Role.ASSISTANT, "", MessageEnding.WRITING, settings or {}, id)
             if model:
-                db.execute("UPDATE conversations SET model = ? WHERE id = ?", (_clean(model), conversation))
+                db.execute("UPDATE conversations SET model = ? WHERE id = ?", (_storable_text(model), conversation))
         return message
 
-    def add(self, pieces: Iterable[tuple[str, str, str]]) -> None:
-        """Append to replies that are being written: message, text, thinking. They are safe when this returns."""
+    def append_pieces(self, pieces: Iterable[tuple[str, str, str]]) -> None:
+        """Append (message ID, text, reasoning) to unfinished replies. The data is committed when this returns."""
         with self._change() as db:
             db.executemany(
                 "INSERT INTO pieces (message, text, thinking) SELECT id, ?2, ?3 FROM messages WHERE id = ?1",
-                [(message, _clean(text), _clean(thinking)) for message, text, thinking in pieces],
+                [(message, _storable_text(text), _storable_text(thinking)) for message, text, thinking in pieces],
             )
 
-    def end(
+    def end_reply(
         self,
         message: str,
-        ending: Ending = Ending.WHOLE,
+        ending: MessageEnding = MessageEnding.WHOLE,
         *,
         footer: str = "",
         figures: Mapping[str, object] | None = None,
     ) -> None:
-        """End a reply: put it together and index it."""
+        """Finish a reply: join its pieces and index it."""
         with self._change() as db:
-            db.execute(f"UPDATE messages SET (text, thinking) = (SELECT {_joined('text')}, {_joined('thinking')}) "  # noqa: S608
+            db.execute(f"UPDATE messages SET (text, thinking) = (SELECT {_join_sql('text')}, {_join_sql('thinking')}) "  # noqa: S608
                        "WHERE id = ?1", (message,))  # fmt: skip
             db.execute(
                 "UPDATE messages SET ending = ?, footer = ?, figures = ? WHERE id = ?",
-                (ending, _clean(footer), packed(figures or {}), message),
+                (ending, _storable_text(footer), pack_json(figures or {}), message),
             )
             db.execute("DELETE FROM pieces WHERE message = ?", (message,))
             db.execute(
@@ -189,8 +316,10 @@ class Conversations:
             )
             self._add_to_index("indexed = 0 AND id = ?", (message,))
 
-    def withdraw(self, message: str) -> None:
-        """Delete a question that got no reply, with all that follows it; a conversation without messages goes too."""
+    def withdraw_question(self, message: str) -> None:
+        """Delete a question without a reply, and all messages below it; a conversation without messages is deleted,
+        too.
+        """
         with self._change() as db:
             row = db.execute("SELECT conversation, parent FROM messages WHERE id = ?", (message,)).fetchone()
             if row is None:
@@ -207,7 +336,7 @@ class Conversations:
         self._wipe()
 
     def open_version(self, message: str) -> None:
-        """Open the branch that goes through a message: to its newest end."""
+        """Make the branch through a message the open one, down to its newest end."""
         with self._change() as db:
             newest = message
             while row := db.execute(
@@ -220,26 +349,26 @@ class Conversations:
             )
 
     def rename(self, conversation: str, title: str) -> None:
-        """Give a conversation another title."""
+        """Change a conversation's title."""
         with self._change() as db:
             changed = db.execute(
-                "UPDATE conversations SET title = ? WHERE id = ?", (_clean(title_of(title)), conversation)
+                "UPDATE conversations SET title = ? WHERE id = ?", (_storable_text(make_title(title)), conversation)
             )
         if not changed.rowcount:
-            raise ConversationMissing("There is no such conversation any more.", id=conversation)
+            raise ConversationMissing(message("There is no such conversation any more."), id=conversation)
 
     def set_system(self, conversation: str, system: str) -> None:
-        """Give a conversation another system prompt."""
+        """Change a conversation's system prompt."""
         with self._change() as db:
-            db.execute("UPDATE conversations SET system = ? WHERE id = ?", (_clean(system), conversation))
+            db.execute("UPDATE conversations SET system = ? WHERE id = ?", (_storable_text(system), conversation))
 
     def hide(self, conversation: str, *, hidden: bool = True) -> None:
-        """Show a conversation no more, until it is deleted or shown again. `settle` deletes those that are hidden."""
+        """Hide a conversation until it is deleted or shown again. `settle` deletes hidden ones."""
         with self._change() as db:
             db.execute("UPDATE conversations SET hidden = ? WHERE id = ?", (int(hidden), conversation))
 
     def delete(self, conversations: Sequence[str]) -> int:
-        """Delete conversations: nothing of them stays in the file. Return how many there were."""
+        """Delete conversations without traces in the file. Return how many there were."""
         gone = 0
         with self._change() as db:
             for conversation in conversations:
@@ -251,16 +380,16 @@ class Conversations:
             self._wipe()
         return gone
 
-    def settle(self) -> None:
-        """Put right what an earlier window left: replies that it could not end, and conversations that it hid.
+    def clean_up(self) -> None:
+        """Clean up after an earlier process: end unfinished replies, and delete hidden conversations.
 
-        Only for the one that writes replies, before it does.
+        Only for the process that writes replies, before it does.
         """
-        for (message,) in self._rows("SELECT id FROM messages WHERE ending = 'writing'"):
-            self.end(message, Ending.CUT_OFF, footer=_CUT_OFF)
+        for (writing,) in self._rows("SELECT id FROM messages WHERE ending = 'writing'"):
+            self.end_reply(writing, MessageEnding.CUT_OFF, footer=_CUT_OFF)
         self.delete([conversation for (conversation,) in self._rows("SELECT id FROM conversations WHERE hidden")])
 
-    def _branch(self, leaf: str | None) -> Iterator[Message]:
+    def _branch(self, leaf: str | None) -> Iterator[ChatMessage]:
         versions: dict[tuple[str | None, str], list[str]] = {}
         line = self._rows(
             "WITH RECURSIVE branch (id, parent, depth) AS (SELECT id, parent, 0 FROM messages WHERE id = ? UNION ALL "
@@ -270,19 +399,19 @@ class Conversations:
         )
         if not line:
             return
-        for message, parent, role in self._rows(
+        for row, parent, role in self._rows(
             "SELECT id, parent, role FROM messages WHERE conversation = "
             "(SELECT conversation FROM messages WHERE id = ?) ORDER BY number",
             leaf,
         ):
-            versions.setdefault((parent, role), []).append(message)
-        for (message,) in line:
+            versions.setdefault((parent, role), []).append(row)
+        for (row,) in line:
             (id_, parent, role, text, thinking, created_s, ending, footer, figures, settings) = self._rows(
-                f"{_MESSAGE} WHERE id = ?", message
+                f"{_MESSAGE} WHERE id = ?", row
             )[0]
-            yield Message(
-                id_, parent, Role(role), text, thinking, created_s, Ending(ending), footer,
-                unpacked(figures), unpacked(settings), tuple(versions[parent, role]),
+            yield ChatMessage(
+                id_, parent, Role(role), text, thinking, created_s, MessageEnding(ending), footer,
+                unpack_json(figures), unpack_json(settings), tuple(versions[parent, role]),
             )  # fmt: skip
 
     def _add(
@@ -291,23 +420,23 @@ class Conversations:
         parent: str | None,
         role: Role,
         text: str,
-        ending: Ending,
+        ending: MessageEnding,
         settings: Mapping[str, object],
         id_: str | None,
     ) -> str:
-        message, now_s = id_ or new_id(), self._clock()
+        row, now_s = id_ or new_id(), self._clock()
         with self._change() as db:
             if not db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation,)).fetchone():
-                raise ConversationMissing("There is no such conversation any more.", id=conversation)
+                raise ConversationMissing(message("There is no such conversation any more."), id=conversation)
             db.execute(
                 "INSERT INTO messages (id, conversation, parent, role, text, created_s, ending, settings) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (message, conversation, parent, role, _clean(text), now_s, ending, packed(settings)),
+                (row, conversation, parent, role, _storable_text(text), now_s, ending, pack_json(settings)),
             )
-            db.execute("UPDATE conversations SET leaf = ?, changed_s = ? WHERE id = ?", (message, now_s, conversation))
-            if ending is not Ending.WRITING:
-                self._add_to_index("id = ?", (message,))
-        return message
+            db.execute("UPDATE conversations SET leaf = ?, changed_s = ? WHERE id = ?", (row, now_s, conversation))
+            if ending is not MessageEnding.WRITING:
+                self._add_to_index("id = ?", (row,))
+        return row
 
     def _below(self, messages: Sequence[str]) -> list[int]:
         rows = self._rows(
@@ -332,8 +461,9 @@ class Conversations:
             )
 
     def _wipe(self) -> None:
-        """Let nothing stay of what was deleted: not in the index, which only notes deletions, nor where pages were
-        rewritten (what secure_delete leaves there was measured), nor in the journal."""
+        """Remove all traces of deleted messages: from the index, which only marks deletions; from rewritten pages,
+        where secure_delete was measured to leave data; and from the write-ahead log.
+        """
         with self._told():
             if self.indexed:
                 self._db.execute("INSERT INTO found (found) VALUES ('optimize')")
@@ -346,8 +476,8 @@ class Conversations:
 
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
-        """Make changes that come to be all together, or not at all."""
-        with self._told(), changing(self._db):
+        """Run changes in one transaction: all are committed or none."""
+        with self._told(), transaction(self._db):
             yield self._db
 
     @contextmanager
@@ -355,27 +485,27 @@ class Conversations:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise unusable(self.path, error) from error
+            raise conversations_error(self.path, error) from error
 
 
-def _joined(column: str) -> str:
+def _join_sql(column: str) -> str:
     return (
         f"{column} || coalesce((SELECT group_concat(piece, '') FROM "  # noqa: S608
         f"(SELECT {column} AS piece FROM pieces WHERE message = ?1 ORDER BY number)), '')"
     )
 
 
-def _holds(text: str, word: str) -> bool:
+def _contains_word(text: str, word: str) -> bool:
     return word.casefold() in text.casefold()
 
 
-def _excerpt(text: str, word: str) -> str:
+def _make_excerpt(text: str, word: str) -> str:
     at = max(0, text.casefold().find(word.casefold()))
     begin = max(0, at - _BEFORE)
     cut = " ".join(text[begin : at + len(word) + _AFTER].split())
     return f"{'…' if begin else ''}{cut}{'…' if at + len(word) + _AFTER < len(text) else ''}"
 
 
-def _clean(text: str) -> str:
-    """Return a text that can be written: what a user types may hold halves of characters."""
+def _storable_text(text: str) -> str:
+    """Return a text that can be stored: typed text may contain lone surrogates."""
     return text.encode("utf-8", "replace").decode()

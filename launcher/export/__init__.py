@@ -1,1 +1,3 @@
-"""One server as text for other tools: shells, containers, systemd, clients, proxies. Pure: nothing is read or run."""
+"""Exports a server as text for shells, containers, systemd, clients and proxies. Pure functions: nothing is read or
+run.
+"""

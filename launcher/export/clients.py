@@ -1,33 +1,36 @@
-"""How a program asks the server: snippets that stream, and that say what went wrong."""
+"""Client code for a server: streaming requests with curl, Python and TypeScript that report errors."""
 
 import json
+import re
 
 from launcher.export import quoting
-from launcher.export.recipe import Recipe
+from launcher.export.recipe import ExportRecipe
 from launcher.export.shell import KEY_VARIABLE
 
 _PROMPT = "What is speculative decoding?"
 _SILENCE_S = 75
-"""The server sends a sign of life every 30 s while it computes (tools/server/README.md, sse_ping_interval)."""
+"""Seconds. The server sends a ping every 30 s while it computes (tools/server/README.md, sse_ping_interval)."""
 
 
-def curl(recipe: Recipe) -> str:
-    """Return a request for bash. The key goes by standard input, so that no process list shows it."""
+def curl_request(recipe: ExportRecipe) -> str:
+    """Return a request for bash. The key is passed through standard input, so that no process list shows it."""
     body = {"model": recipe.name, "stream": True, "messages": [{"role": "user", "content": _PROMPT}]}
-    key = recipe.api_key or f"${{{KEY_VARIABLE}:?Set {KEY_VARIABLE} to the API key}}"
+    key = f"${{{KEY_VARIABLE}:?Set {KEY_VARIABLE} to the API key}}"
+    if recipe.api_key:
+        key = re.sub(r"[\\$`]", r"\\\g<0>", recipe.api_key)  # characters with a meaning in a here-document
     return f"""\
 curl --silent --show-error --fail-with-body --no-buffer --connect-timeout 5 \\
   --header 'Content-Type: application/json' --header @- \\
-  --data {quoting.bash(json.dumps(body))} \\
-  {quoting.bash(f"{recipe.url}/chat/completions")} <<EOF
+  --data {quoting.quote_bash(json.dumps(body))} \\
+  {quoting.quote_bash(f"{recipe.url}/chat/completions")} <<EOF
 Authorization: Bearer {key}
 EOF
 """
 
 
-def python(recipe: Recipe) -> str:
-    """Return a program for Python with the package `openai`."""
-    key = quoting.double_quoted(recipe.api_key) if recipe.api_key else f'os.environ["{KEY_VARIABLE}"]'
+def python_program(recipe: ExportRecipe) -> str:
+    """Return a Python program that uses the package `openai`."""
+    key = quoting.quote_source(recipe.api_key) if recipe.api_key else f'os.environ["{KEY_VARIABLE}"]'
     imports = "import sys\n" if recipe.api_key else "import os\nimport sys\n"
     return f'''\
 # pip install openai
@@ -35,7 +38,7 @@ def python(recipe: Recipe) -> str:
 import openai
 
 client = openai.OpenAI(
-    base_url={quoting.double_quoted(recipe.url)},
+    base_url={quoting.quote_source(recipe.url)},
     api_key={key},
     timeout=openai.Timeout({_SILENCE_S}, connect=5),  # seconds of silence, not of the whole reply
     max_retries=2,
@@ -43,7 +46,7 @@ client = openai.OpenAI(
 prompt = " ".join(sys.argv[1:]) or "{_PROMPT}"
 try:
     stream = client.chat.completions.create(
-        model={quoting.double_quoted(recipe.name)},
+        model={quoting.quote_source(recipe.name)},
         messages=[{{"role": "user", "content": prompt}}],
         stream=True,
     )
@@ -64,10 +67,10 @@ except openai.APIError as error:  # in the middle of a reply
 '''
 
 
-def typescript(recipe: Recipe) -> str:
-    """Return a program for TypeScript with the package `openai`."""
+def typescript_program(recipe: ExportRecipe) -> str:
+    """Return a TypeScript program that uses the package `openai`."""
     missing = f'process.env.{KEY_VARIABLE} ?? fail("Set {KEY_VARIABLE} to the API key.")'
-    key = quoting.double_quoted(recipe.api_key) if recipe.api_key else missing
+    key = quoting.quote_source(recipe.api_key) if recipe.api_key else missing
     return f"""\
 // npm install openai
 import OpenAI from "openai";
@@ -78,7 +81,7 @@ function fail(why: string): never {{
 }}
 
 const client = new OpenAI({{
-  baseURL: {quoting.double_quoted(recipe.url)},
+  baseURL: {quoting.quote_source(recipe.url)},
   apiKey: {key},
   timeout: {_SILENCE_S}_000, // ms until the reply begins
   maxRetries: 2,
@@ -87,7 +90,7 @@ const prompt = process.argv.slice(2).join(" ") || "{_PROMPT}";
 
 async function main(): Promise<void> {{
   const stream = await client.chat.completions.create({{
-    model: {quoting.double_quoted(recipe.name)},
+    model: {quoting.quote_source(recipe.name)},
     messages: [{{ role: "user", content: prompt }}],
     stream: true,
   }});

@@ -1,13 +1,14 @@
-"""A compose file for the official container images of llama.cpp."""
+"""Compose file for llama.cpp's official container images."""
 
 from dataclasses import dataclass
 
 from launcher.base.errors import BadOption
+from launcher.base.messages import message
 from launcher.export import quoting
-from launcher.export.recipe import Recipe, file_name, folder
+from launcher.export.recipe import ExportRecipe, file_name, parent_folder
 
 _PORT = 8080
-"""Where the image's own health check looks for the server (.devops/*.Dockerfile)."""
+"""The port that the image's health check uses (.devops/*.Dockerfile)."""
 _KEY_FILE = "llama-api-key"
 _REPOSITORY = "ghcr.io/ggml-org/llama.cpp"
 _MOUNT = "/models"
@@ -15,7 +16,7 @@ _MOUNT = "/models"
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """One of the images (llama.cpp docs/docker.md, .github/workflows/docker.yml) and what it needs of the host."""
+    """An image (llama.cpp docs/docker.md, .github/workflows/docker.yml) and the host devices it needs."""
 
     tag: str
     devices: tuple[str, ...] = ()
@@ -31,36 +32,38 @@ _IMAGES = {
 }
 
 
-def compose(recipe: Recipe) -> str:
-    """Return a compose file: the files of the model read-only, the port on this computer only, the key as a secret.
+def compose_file(recipe: ExportRecipe) -> str:
+    """Return a compose file: model files mounted read-only, the port on this computer only, the key as a secret.
 
-    Raises BadOption for a backend that no image has.
+    Raises BadOption for a backend without an image.
     """
     image = _IMAGES.get(recipe.backend)
     if image is None:
         raise BadOption(
-            f"llama.cpp has no container image for {recipe.backend}.", f"Choose one of {', '.join(_IMAGES)}."
+            message("llama.cpp has no container image for {backend}.", backend=recipe.backend),
+            message("Choose one of {images}.", images=", ".join(_IMAGES)),
         )
-    folders = dict.fromkeys(map(folder, recipe.files))
+    folders = dict.fromkeys(map(parent_folder, recipe.files))
     mounts = dict(zip(folders, (_MOUNT, *(f"{_MOUNT}-{number}" for number in range(2, 99))), strict=False))
-    inside = recipe.moved(
-        lambda path: f"{mounts[folder(path)]}/{file_name(path)}",
+    inside = recipe.with_paths(
+        lambda path: f"{mounts[parent_folder(path)]}/{file_name(path)}",
         host="0.0.0.0",  # noqa: S104 -- inside the container
         port=_PORT,
     )
     secret = () if recipe.api_key else (("--api-key-file", f"/run/secrets/{_KEY_FILE}"),)
     lines = [
-        f"# Serves {quoting.comment(recipe.name)} at {recipe.url}: docker compose up --detach --wait",
-        *([] if recipe.api_key else _about_key()),
+        f"# Serves {quoting.clean_comment(recipe.name)} at {recipe.url}: docker compose up --detach --wait",
+        "# With docker-compose 1.29, as of Debian 12: docker-compose up --detach",
+        *([] if recipe.api_key else _key_comment()),
         "services:",
         "  llama-server:",
         f"    image: {_REPOSITORY}:{image.tag}",
         "    command:",
-        *(f"      - {quoting.compose(word)}" for word in inside.arguments(*secret)),
+        *(f"      - {quoting.quote_compose(word)}" for word in inside.build_arguments(*secret)),
         "    ports:",
-        f'      - "{recipe.host}:{recipe.port}:{_PORT}"',
+        f"      - {quoting.quote_compose(f'{recipe.host}:{recipe.port}:{_PORT}')}",
         "    volumes:",
-        *(line for source, target in mounts.items() for line in _bind(source, target)),
+        *(line for source, target in mounts.items() for line in _bind_mount(source, target)),
         *_variables(recipe),
         *([] if recipe.api_key else ["    secrets:", f"      - {_KEY_FILE}"]),
         *_hardware(image),
@@ -79,26 +82,26 @@ def compose(recipe: Recipe) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _about_key() -> list[str]:
+def _key_comment() -> list[str]:
     return [f"# The key lies beside this file: (umask 077; openssl rand -hex 32 >{_KEY_FILE})"]
 
 
-def _bind(source: str, target: str) -> list[str]:
+def _bind_mount(source: str, target: str) -> list[str]:
+    # No `bind: create_host_path: false`: docker-compose 1.29 rejects the file for it. Without it, newer docker compose
+    # creates a missing folder, in which llama-server then finds no model.
     return [
         "      - type: bind",
-        f"        source: {quoting.compose('./models' if source == '.' else source)}",
+        f"        source: {quoting.quote_compose('./models' if source == '.' else source)}",
         f"        target: {target}",
         "        read_only: true",
-        "        bind:",
-        "          create_host_path: false",
     ]
 
 
-def _variables(recipe: Recipe) -> list[str]:
+def _variables(recipe: ExportRecipe) -> list[str]:
     variables = dict(recipe.environment)
     if recipe.api_key:
         variables["LLAMA_API_KEY"] = recipe.api_key
-    told = [f"      {name}: {quoting.compose(value)}" for name, value in variables.items()]
+    told = [f"      {name}: {quoting.quote_compose(value)}" for name, value in variables.items()]
     return ["    environment:", *told] if told else []
 
 

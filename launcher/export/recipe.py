@@ -1,4 +1,4 @@
-"""What is exported: one server's command in parts, so that each kind may put its own in their place."""
+"""The server to export: its command in parts, so that each format can replace some of them."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +7,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from types import MappingProxyType
 
 from launcher.base.errors import BadOption
+from launcher.base.messages import message
 
 LOOPBACK = "127.0.0.1"
 
@@ -30,45 +31,45 @@ _FILES = frozenset(
         "--control-vector",
     }
 )
-"""Options whose value is a file, which must be where the server runs (llama-server --help, b11669)."""
+"""Options whose value is a file that must exist where the server runs (llama-server --help, b11669)."""
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 
-Option = tuple[str, str | None]
-"""A flag as llama-server spells it, and its value, None for a switch."""
+EngineOption = tuple[str, str | None]
+"""A flag as llama-server spells it, and its value; None for a switch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """One server: what runs it, its model, where it listens, and all its other options in their order.
+class ExportRecipe:
+    """One server: its program, model, address, and all other options in order.
 
-    `name` is what it is called in the API, `backend` what computes it, `environment` what the engine's profile wants.
-    `api_key` None stands for a key that the user puts in its place.
+    `name` is the model's name in the API, `backend` the engine's backend, `environment` the variables of the engine's
+    profile. With `api_key` None the user has to supply a key.
     """
 
     program: tuple[str, ...]
     model: str
     name: str
     port: int
-    options: tuple[Option, ...] = ()
+    options: tuple[EngineOption, ...] = ()
     host: str = LOOPBACK
     backend: str = "cpu"
     environment: Mapping[str, str] = field(default_factory=dict)
     api_key: str | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, argv: Sequence[str], *, port: int, name: str, backend: str) -> "Recipe":
-        """Take a command apart: what precedes the first long option is the program.
+    def from_argv(cls, argv: Sequence[str], *, port: int, name: str, backend: str) -> "ExportRecipe":
+        """Parse a command line; the words before the first long option are the program.
 
-        Raises BadOption when it names no model, or holds bytes that no text can carry.
+        Raises BadOption if it names no model, or contains bytes that are not UTF-8.
         """
         for word in argv:
             check_text(word)
         cut = next((place for place, word in enumerate(argv) if word.startswith("--")), len(argv))
-        found = list(_options(argv[cut:]))
+        found = list(_parse_options(argv[cut:]))
         told = dict(found)
         model = told.get("--model")
         if not argv[:cut] or model is None:
-            raise BadOption("This command names no model.", "Export a server that serves one.")
+            raise BadOption(message("This command names no model."), message("Export a server that serves one."))
         ours = {"--model", "--host", "--port", "--alias", "--api-key", "--api-key-file"}
         return cls(
             program=tuple(argv[:cut]),
@@ -82,18 +83,18 @@ class Recipe:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that it reads, its model first."""
+        """The files that the server reads, its model first."""
         return self.model, *(value for flag, value in self.options if flag in _FILES and value)
 
     @property
     def url(self) -> str:
-        """Where clients on this computer find it, with the path of the OpenAI interface."""
+        """The base URL of its OpenAI API for clients on this computer."""
         host = LOOPBACK if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 -- compared, not bound
         return f"http://{host}:{self.port}/v1"
 
-    def arguments(self, *further: Option) -> list[str]:
-        """Return llama-server's arguments: the model, the address, the name, the others, then `further`."""
-        own: tuple[Option, ...] = (
+    def build_arguments(self, *further: EngineOption) -> list[str]:
+        """Return llama-server's arguments: model, address, name, the other options, then `further`."""
+        own: tuple[EngineOption, ...] = (
             ("--model", self.model),
             ("--host", self.host),
             ("--port", str(self.port)),
@@ -101,25 +102,28 @@ class Recipe:
         )
         return [word for option in (*own, *self.options, *further) for word in option if word is not None]
 
-    def moved(self, place: Callable[[str], str], **changes: object) -> "Recipe":
-        """Return it with each of its files where `place` says."""
+    def with_paths(self, place: Callable[[str], str], **changes: object) -> "ExportRecipe":
+        """Return a copy with the path of each file replaced by `place(path)`."""
         options = tuple((flag, place(value) if flag in _FILES and value else value) for flag, value in self.options)
         return replace(self, model=place(self.model), options=options, **changes)  # type: ignore[arg-type]
 
 
 def check_text(word: str) -> None:
-    """Raise BadOption for a name that is no UTF-8: no text could carry it."""
+    """Raise BadOption for a word that is not UTF-8, because no text could contain it."""
     try:
         word.encode()
     except UnicodeEncodeError:
         raise BadOption(
-            f"{word.encode('utf-8', 'replace').decode()} has bytes that are no UTF-8, so no text can name it.",
-            "Rename the file.",
+            message(
+                "{word} has bytes that are no UTF-8, so no text can name it.",
+                word=word.encode("utf-8", "replace").decode(),
+            ),
+            message("Rename the file."),
         ) from None
 
 
-def _options(words: Sequence[str]) -> list[Option]:
-    found: list[Option] = []
+def _parse_options(words: Sequence[str]) -> list[EngineOption]:
+    found: list[EngineOption] = []
     place = 0
     while place < len(words):
         flag = words[place]
@@ -132,12 +136,12 @@ def _options(words: Sequence[str]) -> list[Option]:
 
 
 def file_name(path: str) -> str:
-    """Return a path's last part, of a path of any system."""
+    """Return the last component of a Windows or POSIX path."""
     return (PureWindowsPath(path) if _is_windows(path) else PurePosixPath(path)).name
 
 
-def folder(path: str) -> str:
-    """Return the folder of a path of any system; "." for a bare name."""
+def parent_folder(path: str) -> str:
+    """Return the folder of a Windows or POSIX path; "." for a bare name."""
     return str((PureWindowsPath(path) if _is_windows(path) else PurePosixPath(path)).parent)
 
 

@@ -1,22 +1,25 @@
-"""The kinds of export by their names."""
+"""The export formats by name."""
 
 import sys
 from typing import Literal, get_args
 
 from launcher.export import clients, proxies, shell
-from launcher.export.compose import compose
-from launcher.export.recipe import Recipe
+from launcher.export.compose import compose_file
+from launcher.export.recipe import ExportRecipe
 from launcher.export.unit import systemd_unit
 
-Kind = Literal["command", "script", "compose", "systemd", "curl", "python", "typescript", "llama-swap", "router-ini"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+ExportKind = Literal[
+    "command", "script", "compose", "systemd", "curl", "python", "typescript", "llama-swap", "router-ini"
+]
+KINDS: tuple[ExportKind, ...] = get_args(ExportKind)
 Shell = Literal["bash", "powershell"]
 
 
-def render(kind: Kind, recipe: Recipe, *, for_shell: Shell | None = None) -> str:
-    """Return `recipe` as text of a kind. Commands and scripts are for `for_shell`, or this system's usual one.
+def render_export(kind: ExportKind, recipe: ExportRecipe, *, for_shell: Shell | None = None) -> str:
+    """Return `recipe` in an export format. Commands and scripts are for `for_shell`, by default this system's usual
+    shell.
 
-    Raises BadOption for what a kind cannot express.
+    Raises BadOption for content that the format cannot express.
     """
     windows = sys.platform == "win32"
     powershell = for_shell == "powershell" if for_shell else windows
@@ -26,16 +29,16 @@ def render(kind: Kind, recipe: Recipe, *, for_shell: Shell | None = None) -> str
         case "script":
             return shell.powershell_script(recipe) if powershell else shell.bash_script(recipe)
         case "compose":
-            return compose(recipe)
+            return compose_file(recipe)
         case "systemd":
             return systemd_unit(recipe)
         case "curl":
-            return clients.curl(recipe)
+            return clients.curl_request(recipe)
         case "python":
-            return clients.python(recipe)
+            return clients.python_program(recipe)
         case "typescript":
-            return clients.typescript(recipe)
+            return clients.typescript_program(recipe)
         case "llama-swap":
-            return proxies.llama_swap(recipe, windows=windows)
+            return proxies.llama_swap_config(recipe, windows=windows)
         case "router-ini":
-            return proxies.router_ini(recipe)
+            return proxies.router_preset(recipe)

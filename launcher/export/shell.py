@@ -1,34 +1,34 @@
-"""The command as a line and as a script, for bash and for PowerShell."""
+"""The command as a line and as a script, for bash and PowerShell."""
 
 from launcher.export import quoting
-from launcher.export.recipe import Recipe
+from launcher.export.recipe import ExportRecipe
 
 KEY_VARIABLE = "LLAMA_API_KEY"
-"""Where llama-server itself looks for its key (common/arg.cpp), so that no process list shows it."""
+"""The variable from which llama-server reads its key (common/arg.cpp), so that no process list shows it."""
 _NO_KEY = "Set LLAMA_API_KEY to the API key"
 
 
-def bash_command(recipe: Recipe) -> str:
-    """Return one line for bash. The key is taken from the shell's own variable, which must be set."""
-    key = f'"${{{KEY_VARIABLE}:?{_NO_KEY}}}"' if recipe.api_key is None else quoting.bash(recipe.api_key)
-    variables = " ".join(f"{name}={quoting.bash(value)}" for name, value in recipe.environment.items())
-    command = quoting.bash_line((*recipe.program, *recipe.arguments()))
+def bash_command(recipe: ExportRecipe) -> str:
+    """Return one line for bash. The key comes from a shell variable, which must be set."""
+    key = f'"${{{KEY_VARIABLE}:?{_NO_KEY}}}"' if recipe.api_key is None else quoting.quote_bash(recipe.api_key)
+    variables = " ".join(f"{name}={quoting.quote_bash(value)}" for name, value in recipe.environment.items())
+    command = quoting.quote_bash_line((*recipe.program, *recipe.build_arguments()))
     return " ".join(filter(None, (f"{KEY_VARIABLE}={key}", variables, command))) + "\n"
 
 
-def powershell_command(recipe: Recipe) -> str:
+def powershell_command(recipe: ExportRecipe) -> str:
     """Return one line for PowerShell."""
     parts = [
-        f"if (-not $env:{KEY_VARIABLE}) {{ throw {quoting.powershell(_NO_KEY)} }}"
+        f"if (-not $env:{KEY_VARIABLE}) {{ throw {quoting.quote_powershell(_NO_KEY)} }}"
         if recipe.api_key is None
-        else f"$env:{KEY_VARIABLE} = {quoting.powershell(recipe.api_key)}"
+        else f"$env:{KEY_VARIABLE} = {quoting.quote_powershell(recipe.api_key)}"
     ]
-    parts += [f"$env:{name} = {quoting.powershell(value)}" for name, value in recipe.environment.items()]
-    return "; ".join((*parts, quoting.powershell_line((*recipe.program, *recipe.arguments())))) + "\n"
+    parts += [f"$env:{name} = {quoting.quote_powershell(value)}" for name, value in recipe.environment.items()]
+    return "; ".join((*parts, quoting.quote_powershell_line((*recipe.program, *recipe.build_arguments())))) + "\n"
 
 
-def bash_script(recipe: Recipe) -> str:
-    """Return a script for bash: the key from the variable or a private file, nothing of the user's settings in it."""
+def bash_script(recipe: ExportRecipe) -> str:
+    """Return a script for bash. It reads the key from the variable or a private file, and contains no user settings."""
     if recipe.api_key is None:
         key = f"""\
 # The key: {KEY_VARIABLE}, or the first line of this file, which nobody else may read.
@@ -43,12 +43,12 @@ fi
 export {KEY_VARIABLE}
 """
     else:
-        key = f"export {KEY_VARIABLE}={quoting.bash(recipe.api_key)}\n"
-    words = [*recipe.program, *recipe.arguments()]
-    variables = "".join(f"export {name}={quoting.bash(value)}\n" for name, value in recipe.environment.items())
+        key = f"export {KEY_VARIABLE}={quoting.quote_bash(recipe.api_key)}\n"
+    words = [*recipe.program, *recipe.build_arguments()]
+    variables = "".join(f"export {name}={quoting.quote_bash(value)}\n" for name, value in recipe.environment.items())
     return f"""\
 #!/usr/bin/env bash
-# Serves {quoting.comment(recipe.name)} at {recipe.url}; Ctrl-C ends it.
+# Serves {quoting.clean_comment(recipe.name)} at {recipe.url}; Ctrl-C ends it.
 set -euo pipefail
 
 # llama-server reads settings from these, too.
@@ -56,11 +56,11 @@ for name in "${{!LLAMA_ARG_@}}"; do unset "$name"; done
 export XDG_CONFIG_HOME=/var/empty
 
 {key}{variables}
-exec {_folded(words)}
+exec {_fold_options(words)}
 """
 
 
-def powershell_script(recipe: Recipe) -> str:
+def powershell_script(recipe: ExportRecipe) -> str:
     """Return a script for PowerShell."""
     if recipe.api_key is None:
         key = f"""\
@@ -73,13 +73,15 @@ if (-not $env:{KEY_VARIABLE}) {{
 }}
 """
     else:
-        key = f"$env:{KEY_VARIABLE} = {quoting.powershell(recipe.api_key)}\n"
-    variables = "".join(f"$env:{name} = {quoting.powershell(value)}\n" for name, value in recipe.environment.items())
-    line = quoting.powershell_line((*recipe.program, *recipe.arguments()))
+        key = f"$env:{KEY_VARIABLE} = {quoting.quote_powershell(recipe.api_key)}\n"
+    variables = "".join(
+        f"$env:{name} = {quoting.quote_powershell(value)}\n" for name, value in recipe.environment.items()
+    )
+    line = quoting.quote_powershell_line((*recipe.program, *recipe.build_arguments()))
     by_string = line.startswith("Start-Process")
     run = f"exit ({line} -PassThru).ExitCode" if by_string else f"{line}\nexit $LASTEXITCODE"
     return f"""\
-# Serves {quoting.comment(recipe.name)} at {recipe.url}; Ctrl-C ends it.
+# Serves {quoting.clean_comment(recipe.name)} at {recipe.url}; Ctrl-C ends it.
 $ErrorActionPreference = 'Stop'
 
 # llama-server reads settings from these, too.
@@ -90,12 +92,12 @@ Get-ChildItem Env:LLAMA_ARG_* | Remove-Item
 """
 
 
-def _folded(words: list[str]) -> str:
-    """Return a command line for bash with each option on a line of its own."""
+def _fold_options(words: list[str]) -> str:
+    """Return a command line for bash with each option on its own line."""
     lines: list[str] = []
     for word in words:
         if not lines or word.startswith("--"):
-            lines.append(quoting.bash(word))
+            lines.append(quoting.quote_bash(word))
         else:
-            lines[-1] += f" {quoting.bash(word)}"
+            lines[-1] += f" {quoting.quote_bash(word)}"
     return " \\\n  ".join(lines)

@@ -1,21 +1,21 @@
-"""A unit for the user's own systemd."""
+"""systemd unit for the user's service manager."""
 
 from launcher.export import quoting
-from launcher.export.recipe import Recipe
+from launcher.export.recipe import ExportRecipe
 from launcher.export.shell import KEY_VARIABLE
 
 _KEY_FILE = "%h/.config/mtp-launcher/llama-api-key"
 UNIT = "llama-server.service"
 
 
-def systemd_unit(recipe: Recipe) -> str:
-    """Return a service of the user's: the key as a credential (systemd 250 or newer), restarts with an end, limits."""
+def systemd_unit(recipe: ExportRecipe) -> str:
+    """Return a user service: the key as a credential (systemd 250 or newer), limited restarts, resource limits."""
     option = () if recipe.api_key else (("--api-key-file", "%d/llama-api-key"),)
-    words = recipe.arguments()
+    words = recipe.build_arguments()
     line = " ".join(
         (
-            quoting.systemd(recipe.program[0], program=True),
-            *map(quoting.systemd, (*recipe.program[1:], *words)),
+            quoting.quote_systemd(recipe.program[0], program=True),
+            *map(quoting.quote_systemd, (*recipe.program[1:], *words)),
             *(word for pair in option for word in pair),
         )
     )
@@ -25,17 +25,18 @@ def systemd_unit(recipe: Recipe) -> str:
         key = ""
     else:
         key = f"LoadCredential=llama-api-key:{_KEY_FILE}\n"
-    # A dollar sign means nothing in Environment= (systemd.exec(5)).
-    assignments = (quoting.systemd(f"{name}={value}", program=True) for name, value in variables.items())
+    # A dollar sign has no meaning in Environment= (systemd.exec(5)).
+    assignments = (quoting.quote_systemd(f"{name}={value}", program=True) for name, value in variables.items())
     environment = "".join(f"Environment={assignment}\n" for assignment in assignments)
     make_key = (
         "" if recipe.api_key else f"# Its key: (umask 077; openssl rand -hex 32 >{_KEY_FILE.replace('%h', '~')})\n"
     )
+    # The name must not end its line: systemd would join the next line after a trailing backslash.
     return f"""\
 # ~/.config/systemd/user/{UNIT}
 {make_key}# Then: systemctl --user daemon-reload && systemctl --user enable --now {UNIT}
 [Unit]
-Description=llama-server with {quoting.comment(recipe.name).replace("%", "%%")}
+Description=llama-server with {quoting.clean_comment(recipe.name).replace("%", "%%")} at {recipe.url}
 StartLimitIntervalSec=300
 StartLimitBurst=4
 

@@ -1,1 +1,1 @@
-"""Newer versions of this program: looked for, received, and installed in the way in which this one was."""
+"""Updates of this program: check for a newer version, download it, and install it the way this one was installed."""

@@ -1,6 +1,6 @@
-"""What a user would miss, copied when another version of this program starts for the first time.
+"""Copies of small user files, made when another version of this program starts for the first time.
 
-The files that SQLite keeps are copied before they are changed (base/database.py); these are small, and copied at once.
+SQLite files are copied later, before they are migrated (base/database.py).
 """
 
 import logging
@@ -9,56 +9,56 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher import __version__
-from launcher.base.copies import copies, keep
 from launcher.base.files import write_atomically
 from launcher.base.paths import config_dir, data_dir, state_dir
+from launcher.base.store import copy_version, find_copies
 
 _log = logging.getLogger(__name__)
 
 
-def files() -> tuple[Path, ...]:
-    """Return the files that are copied: settings, those of each model, what tunes found best, where models are."""
+def list_copied_files() -> tuple[Path, ...]:
+    """Return the files that are copied: app settings, settings by model, tuned settings, and the list of models."""
     return (
         config_dir() / "settings.toml",
         config_dir() / "model-folders.txt",
-        state_dir() / "settings.json",
-        data_dir() / "history" / "presets.json",
+        state_dir() / "model-settings.json",
+        data_dir() / "history" / "tuned-settings.json",
         data_dir() / "library.json",
         data_dir() / "engines" / "engines.json",
     )
 
 
 def keep_copies() -> None:
-    """Copy these files if another version of this program wrote them, and note that this one does now. Never raises.
+    """Copy these files if another version of this program wrote them, and record this version. Never raises.
 
-    After a newer version, the copies from before that stay: they are what this one wrote.
+    After a downgrade the earlier copies stay, because this version wrote them.
     """
     noted = state_dir() / "version"
     before = ""
     with suppress(OSError):
         before = noted.read_text("ascii", "replace").strip()
     try:
-        if before == __version__ or not state_dir().is_dir():  # there is nothing of ours yet
+        if before == __version__ or not state_dir().is_dir():  # a first start: there are no files yet
             return
         if _is_version(before):
-            back = _numbers(before) > _numbers(__version__)
-            for path in files():
-                keep(path, before, beside=back)
+            back = _version_numbers(before) > _version_numbers(__version__)
+            for path in list_copied_files():
+                copy_version(path, before, beside=back)
         write_atomically(noted, f"{__version__}\n".encode())
     except OSError as error:
-        if before:  # else there was nothing to copy
+        if before:  # otherwise there was nothing to copy
             _log.warning("What version %s wrote cannot be copied: %s.", before, error.strerror or error)
 
 
-def kept_copies() -> list[Path]:
-    """Return all copies that are here, those of the history and of conversations, too."""
+def list_copies() -> list[Path]:
+    """Return all existing copies, including those of the history and of conversations."""
     with suppress(OSError):
-        return copies(dict.fromkeys(_folders()))
+        return find_copies(dict.fromkeys(_folders()))
     return []
 
 
 def _folders() -> Iterator[Path]:
-    yield from (path.parent for path in files())
+    yield from (path.parent for path in list_copied_files())
     yield data_dir() / "conversations"
 
 
@@ -66,5 +66,5 @@ def _is_version(text: str) -> bool:
     return bool(text) and all(part.isdecimal() for part in text.split("."))
 
 
-def _numbers(version: str) -> list[int]:
+def _version_numbers(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]

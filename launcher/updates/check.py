@@ -1,35 +1,127 @@
-"""Whether there is a newer version: asked when the user wants to know, or once a week, and kept.
+"""Check for a newer version, on request or once a week; the answer is stored.
 
-A check fetches one small file, and sends nothing but the request for it.
+A check fetches one small file and sends nothing else.
 """
 
 import asyncio
 import ipaddress
 import logging
 import os
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from platform import machine
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from launcher import __version__, settings
+from launcher import __version__
+from launcher.app import settings
+from launcher.app.settings_declared import WEEKLY_CHECK
 from launcher.base.errors import LauncherError
-from launcher.base.files import private_folder, write_atomically
-from launcher.base.http import json_pages, refusal_of
-from launcher.base.net import host_of
+from launcher.base.files import make_private_folder, write_atomically
+from launcher.base.http import error_for_status, fetch_json_pages
+from launcher.base.messages import message
+from launcher.base.net import host_name
 from launcher.base.paths import state_dir
-from launcher.engine import registry
-from launcher.settings_declared import WEEKLY_CHECK
-from launcher.updates.errors import ManifestBroken, ReleasesUnknown
-from launcher.updates.manifest import MANIFEST, Manifest
+from launcher.base.store import KeptFile
+from launcher.engine.server import registry
+
+# Errors of checking for and installing updates.
+
+
+class ReleasesUnknown(LauncherError):
+    """This build has no address for its releases, or an invalid one was set."""
+
+    code = "releases_unknown"
+
+
+class ManifestBroken(LauncherError):
+    """The manifest of a release is invalid."""
+
+    code = "manifest_broken"
+
+
+class NotOffered(LauncherError):
+    """A release has no file for this computer, or this installation cannot be updated by the program."""
+
+    code = "update_not_offered"
+
+
+class UpdateWaits(LauncherError):
+    """Updates are not installed while the program is in use."""
+
+    code = "update_waits"
+
+
+class UpdateFailed(LauncherError):
+    """A newer version was downloaded but could not be installed."""
+
+    code = "update_failed"
+
+
+# The release's `manifest.json`. The release command writes it, and installed programs read it.
+
+MANIFEST = "manifest.json"
+"""The file's name; it lies beside the files that it lists."""
+ANY_PLATFORM = "any"
+"""The platform of a file that suits all platforms."""
+_ARCHITECTURES = {"amd64": "x64", "x86_64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+
+
+class Artefact(BaseModel):
+    """One file of a release: its name, platform, size in bytes, and SHA-256 in hexadecimal.
+
+    `platform` is "windows-x64", "linux-x64", "linux-arm64" and the like, or "any".
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$")
+    platform: str = Field(pattern=r"^(any|[a-z0-9]+-[a-z0-9]+)$")
+    size: int = Field(gt=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Manifest(BaseModel):
+    """A release: its version, its release notes as plain text, and its files. Other keys are ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: str = Field(pattern=r"^\d{1,6}(\.\d{1,6}){1,3}$")
+    notes: str = Field(max_length=20_000)
+    artefacts: tuple[Artefact, ...] = Field(max_length=100)
+
+    def artefact(self, suffix: str, platform: str) -> Artefact | None:
+        """Return the file for a platform whose name has that suffix, None if the release has none."""
+        fitting = (each for each in self.artefacts if each.platform in (platform, ANY_PLATFORM))
+        return next((each for each in fitting if each.name.endswith(suffix)), None)
+
+    def newer_than(self, version: str) -> bool:
+        """Return True if this is a later version than `version`."""
+        return _version_numbers(self.version) > _version_numbers(version)
+
+
+def this_platform() -> str:
+    """Return this computer's platform as manifests name it."""
+    system = "windows" if sys.platform == "win32" else "macos" if sys.platform == "darwin" else "linux"
+    return f"{system}-{_ARCHITECTURES.get(machine().lower(), machine().lower())}"
+
+
+def _version_numbers(version: str) -> tuple[int, ...]:
+    """Return a version as numbers without trailing zeros; 1.0 equals 1.0.0."""
+    numbers = [int(each) for each in version.split(".")]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
 
 RELEASES = ""
-"""The folder of the newest release: `manifest.json` and what it names lie there. Empty while there is none."""
-VARIABLE = "MTP_LAUNCHER_RELEASES"
-"""Set to an address, it is used in place of RELEASES."""
+"""URL of the folder of the newest release, with `manifest.json` and its files. Empty while there is none."""
+RELEASES_VARIABLE = "MTP_LAUNCHER_RELEASES"
+"""Environment variable with a URL to use instead of RELEASES."""
 _MOST_BYTES = 2**20
 _DAY_S = 86_400.0
 _WEEK_S = 7 * _DAY_S
@@ -37,20 +129,22 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Newest:
-    """The newest release as it was told, and the folder of its files."""
+class NewestRelease:
+    """The newest release, and the URL of its folder."""
 
     manifest: Manifest
     folder: str
 
     @property
     def is_newer(self) -> bool:
-        """Whether it is a later version than this program."""
+        """True if it is a later version than this program."""
         return self.manifest.newer_than(__version__)
 
 
-class _Kept(BaseModel):
-    """When was asked last, whether there was an answer then, and the last answer, None where there was none yet."""
+class _StoredCheck(BaseModel):
+    """The stored result of the last check: its Unix time, whether it got an answer, and the last known manifest, if
+    any.
+    """
 
     folder: str
     asked_s: float
@@ -58,90 +152,109 @@ class _Kept(BaseModel):
     manifest: Manifest | None
 
 
-def releases() -> str:
-    """Return the folder of the newest release, without a slash at its end. Raises ReleasesUnknown.
+_FILE: KeptFile[_StoredCheck | None] = KeptFile(
+    "The note of when newer versions were looked for",
+    _StoredCheck.model_validate_json,
+    lambda: None,
+    then="it is asked anew",
+)
 
-    Programs are only received over https, but from this computer itself.
+
+def find_releases_url() -> str:
+    """Return the URL of the newest release's folder, without a trailing slash. Raises ReleasesUnknown.
+
+    Programs are downloaded over https only, except from this computer.
     """
-    address = (os.environ.get(VARIABLE) or RELEASES).rstrip("/")
+    address = (os.environ.get(RELEASES_VARIABLE) or RELEASES).rstrip("/")
     if not address:
         raise ReleasesUnknown(
-            "This build does not say where its releases are, so newer versions cannot be looked for.",
-            f"Look where you got it from, or set {VARIABLE} to the address of a folder with {MANIFEST}.",
+            message("This build does not say where its releases are, so newer versions cannot be looked for."),
+            message(
+                "Look where you got it from, or set {variable} to the address of a folder with {manifest}.",
+                variable=RELEASES_VARIABLE,
+                manifest=MANIFEST,
+            ),
         )
     try:
         parts = urlsplit(address)
-        good = bool(parts.hostname) and (parts.scheme == "https" or _is_here(parts.scheme, parts.hostname or ""))
+        good = bool(parts.hostname) and (parts.scheme == "https" or _is_local(parts.scheme, parts.hostname or ""))
     except ValueError:
         good = False
     if not good:
-        raise ReleasesUnknown(f"{VARIABLE} is no address of releases.", "It begins with https://.")
+        raise ReleasesUnknown(
+            message("{variable} is no address of releases.", variable=RELEASES_VARIABLE),
+            message("It begins with https://."),
+        )
     return address
 
 
-async def check() -> Newest:
-    """Ask for the newest release, and keep the answer.
+async def check_for_update() -> NewestRelease:
+    """Fetch the newest release's manifest, and store it.
 
-    Raises ReleasesUnknown, also where none lies there, ManifestBroken, and Unreachable or Refused when the server does
-    not tell.
+    Raises ReleasesUnknown, also if there is no manifest, ManifestBroken, and Unreachable or Refused if the server does
+    not deliver it.
     """
-    folder = releases()
+    folder = find_releases_url()
     try:
-        manifest = await asyncio.to_thread(_ask, folder)
+        manifest = await asyncio.to_thread(_fetch_manifest, folder)
     except LauncherError:
-        await asyncio.to_thread(_keep, folder, None)
+        await asyncio.to_thread(_store_check, folder, None)
         raise
-    await asyncio.to_thread(_keep, folder, manifest)
-    return Newest(manifest, folder)
+    await asyncio.to_thread(_store_check, folder, manifest)
+    return NewestRelease(manifest, folder)
 
 
-async def weekly() -> Newest | None:
-    """Return the newest release as far as it is known, asked for when a week has gone by; None where it is not known.
+async def check_weekly() -> NewestRelease | None:
+    """Return the newest known release, after a check if a week has passed; None if none is known.
 
-    Nothing is asked when the user has switched that off, or while a model is served. An attempt that fails is only
-    logged, and made again a day later.
+    No check is made if the user has switched it off, or while a model is served. A failed check is only logged, and
+    repeated a day later.
     """
     try:
-        folder = releases()
+        folder = find_releases_url()
     except ReleasesUnknown:
         return None
-    kept = await asyncio.to_thread(_read, folder)
-    if settings.value(WEEKLY_CHECK) and _is_due(kept) and not await asyncio.to_thread(registry.running):
+    kept = await asyncio.to_thread(_read_stored, folder)
+    if settings.current_value(WEEKLY_CHECK) and _is_due(kept) and not await asyncio.to_thread(registry.list_running):
         try:
-            return await check()
+            return await check_for_update()
         except LauncherError as error:
             _log.info("Newer versions could not be looked for: %s", error)
-    return Newest(kept.manifest, folder) if kept is not None and kept.manifest is not None else None
+    return NewestRelease(kept.manifest, folder) if kept is not None and kept.manifest is not None else None
 
 
-def _is_due(kept: _Kept | None) -> bool:
+def _is_due(kept: _StoredCheck | None) -> bool:
     if kept is None:
         return True
     age_s = time.time() - kept.asked_s
     return age_s < 0 or age_s >= (_WEEK_S if kept.answered else _DAY_S)
 
 
-def _ask(folder: str) -> Manifest:
+def _fetch_manifest(folder: str) -> Manifest:
     url = f"{folder}/{MANIFEST}"
-    page = next(json_pages(url, limit_bytes=_MOST_BYTES))
+    page = next(fetch_json_pages(url, limit_bytes=_MOST_BYTES))
     if page.head.status in (404, 410):
         raise ReleasesUnknown(
-            f"{host_of(url)} has no {MANIFEST}, so newer versions cannot be looked for.",
-            "Try again later; if it stays so, get the newest version by hand.",
+            message(
+                "{url} has no {manifest}, so newer versions cannot be looked for.",
+                url=host_name(url),
+                manifest=MANIFEST,
+            ),
+            message("Try again later; if it stays so, get the newest version by hand."),
         )
     if page.data is None:
-        raise refusal_of(url, page.head)
+        raise error_for_status(url, page.head)
     try:
         return Manifest.model_validate(page.data)
     except ValidationError as error:
         raise ManifestBroken(
-            f"What {host_of(url)} tells of the newest release is not understood.",
-            "Try again later; if it stays so, get the newest version by hand.",
+            message("What {url} tells of the newest release is not understood.", url=host_name(url)),
+            message("Try again later; if it stays so, get the newest version by hand."),
             problems=[".".join(map(str, each["loc"])) for each in error.errors()],
         ) from error
 
 
-def _is_here(scheme: str, host: str) -> bool:
+def _is_local(scheme: str, host: str) -> bool:
     with suppress(ValueError):
         return scheme == "http" and ipaddress.ip_address(host).is_loopback
     return False
@@ -151,22 +264,22 @@ def _file() -> Path:
     return state_dir() / "updates.json"
 
 
-def _read(folder: str) -> _Kept | None:
-    """Return what is kept of a folder; what cannot be read is asked anew."""
+def _read_stored(folder: str) -> _StoredCheck | None:
+    """Return the stored result for a release folder; None if it is unreadable or of another folder."""
     try:
-        kept = _Kept.model_validate_json(_file().read_bytes())
-    except (OSError, ValueError):
+        kept = _FILE.load(_file())
+    except OSError:
         return None
-    return kept if kept.folder == folder else None
+    return kept if kept is not None and kept.folder == folder else None
 
 
-def _keep(folder: str, manifest: Manifest | None) -> None:
-    """Keep an answer, or with None that there was none now."""
-    before = _read(folder) if manifest is None else None
+def _store_check(folder: str, manifest: Manifest | None) -> None:
+    """Store the result of a check; None as manifest means that there was no answer."""
+    before = _read_stored(folder) if manifest is None else None
     known = before.manifest if before is not None else manifest
-    kept = _Kept(folder=folder, asked_s=time.time(), answered=manifest is not None, manifest=known)
+    kept = _StoredCheck(folder=folder, asked_s=time.time(), answered=manifest is not None, manifest=known)
     try:
-        private_folder(_file().parent)
+        make_private_folder(_file().parent)
         write_atomically(_file(), kept.model_dump_json().encode())
     except (OSError, LauncherError) as error:
         _log.info("When newer versions were looked for cannot be kept: %s", error)

@@ -1,43 +1,48 @@
-"""How this program came onto this computer, which is how a newer version of it comes."""
+"""The installation method of this program, which decides how a newer version is installed."""
 
 import os
 import sys
 from enum import Enum
 from pathlib import Path
 
-from launcher.base.paths import shipped
+from launcher.base.paths import shipped_file
 from launcher.base.running_mark import UNINSTALLER
 
 DPKG = Path("/var/lib/dpkg/info")
 _PACKAGE = "mtp-launcher"
 _RECEIPT = "uv-receipt.toml"
-"""uv writes one into each tool's environment."""
+"""uv writes this file into each tool's environment."""
 
 
-class Way(Enum):
-    """How it was installed; the value is what the file of a release for it is called, or how its name ends."""
+class InstallMethod(Enum):
+    """An installation method; the value is the name, or its suffix, of the release file for it."""
 
     SETUP = "-setup.exe"
-    """The installer for Windows: below the folder of its uninstaller."""
+    """The Windows installer: the program lies below the folder of its uninstaller."""
     DEB = ".deb"
-    """Debian's package."""
+    """The Debian package."""
     SCRIPT = "install.ps1" if sys.platform == "win32" else "install.sh"
-    """The script, which keeps itself beside the versions that it makes: FOLDER/VERSION/tools/mtp-launcher."""
+    """The install script, which stores itself beside the versions that it installs:
+    FOLDER/VERSION/tools/mtp-launcher."""
     TOOL = "uv tool"
     """The user's own `uv tool install`."""
     SOURCE = "source"
-    """A checkout, or an environment of the user's own making."""
+    """A checkout, or an environment that the user made."""
 
 
-def way(prefix: Path | None = None, data: Path | None = None, dpkg: Path = DPKG) -> Way:
-    """Return how the program was installed that runs from `prefix`, by default this one, with its shipped data."""
+def find_install_method(prefix: Path | None = None, data: Path | None = None, dpkg: Path = DPKG) -> InstallMethod:
+    """Return the installation method of the program in `prefix`, by default this one, with its shipped data."""
     prefix = prefix or Path(sys.prefix)
     if (prefix / _RECEIPT).is_file():
-        return Way.SCRIPT if prefix.parents[2].joinpath(Way.SCRIPT.value).is_file() else Way.TOOL
+        return (
+            InstallMethod.SCRIPT
+            if prefix.parents[2].joinpath(InstallMethod.SCRIPT.value).is_file()
+            else InstallMethod.TOOL
+        )
     if any((folder / UNINSTALLER).is_file() for folder in (prefix, prefix.parent)):
-        return Way.SETUP
+        return InstallMethod.SETUP
     try:
         listed = (dpkg / f"{_PACKAGE}.list").read_text("utf-8", "replace").splitlines()
     except OSError:
-        return Way.SOURCE
-    return Way.DEB if os.fspath(data or shipped("resources")) in listed else Way.SOURCE
+        return InstallMethod.SOURCE
+    return InstallMethod.DEB if os.fspath(data or shipped_file("resources")) in listed else InstallMethod.SOURCE
