@@ -1,1 +1,1 @@
-"""The window: the only room that knows Qt."""
+"""The desktop window. The only package that imports Qt."""

@@ -1,4 +1,4 @@
-"""The About page: what runs here by version, in a form that can be copied into a report."""
+"""The About page: the versions of all parts, in a form that can be pasted into a bug report."""
 
 import platform
 from collections.abc import Callable
@@ -14,28 +14,27 @@ from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
-from launcher.gui.sentences import say
+from launcher.gui.translation import render, tr
 from launcher.gui.updates import UpdatesCard
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.blocks import Card, PageHead
-from launcher.gui.widgets.flow import headed
-from launcher.gui.words import tr
+from launcher.gui.widgets.flow import make_headed_column
 
 if TYPE_CHECKING:
-    from launcher.versions import Version
+    from launcher.app.versions import Version
 
 _COPIED_MS = 2_000
 _NAMES_WIDTH = 128
-"""In pixels at any text scale: large names are wrapped."""
+"""Column width in pixels, the same at any text scale: long names wrap."""
 
 
 class AboutPage(QWidget):
-    """Versions of the program, its parts, the engines and the drivers. Nothing secret is in them."""
+    """Versions of the program, its libraries, the engine builds and the drivers. Contains no secrets."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self._told: tuple[Version, ...] = ()
+        self._versions: tuple[Version, ...] = ()
         head = PageHead(tr("About"), tr("A launcher for llama.cpp's server with MTP. MIT licence."))
         self._copy = head.add_button(tr("Copy report"), self.copy)
         self._copy.setToolTip(tr("Versions only: no paths, names or keys. As `mtp-launcher versions` prints them."))
@@ -53,46 +52,46 @@ class AboutPage(QWidget):
         self._looking.setWordWrap(True)
         self._card.body.addWidget(self._looking)
         self.updates = UpdatesCard(controller)
-        column = headed(self, tr("Versions"), head, self._problem)
+        column = make_headed_column(self, tr("Versions"), head, self._problem)
         column.addWidget(self.updates)
         column.addWidget(self._card)
         column.addStretch()
 
     def shown(self) -> None:
-        """Look at what runs here, and whether there is a newer version."""
+        """Read the versions and check for a newer release."""
         self.updates.shown()
-        self._controller.bridge.run(_look, done=self._show, failed=self._fail)
+        self._controller.bridge.run(_read_versions, done=self._show_versions, failed=self._show_error)
 
     @property
     def report(self) -> str:
-        """What is copied."""
-        return "\n".join(f"{what}: {version}" for what, version in self._rows())
+        """The text that the button copies."""
+        return "\n".join(f"{what}: {version}" for what, version in self._version_rows())
 
     def copy(self) -> None:
-        """Put the report on the clipboard."""
+        """Copy the report to the clipboard."""
         QGuiApplication.clipboard().setText(self.report)
         self._copy.setText(tr("Copied"))
         QTimer.singleShot(_COPIED_MS, self._copy, lambda: self._copy.setText(tr("Copy report")))
 
-    def _rows(self, said: Callable[[str], str] = str) -> list[tuple[str, str]]:
-        """Return what is known; as the core says it for a report, and as the window does for a reader."""
+    def _version_rows(self, said: Callable[[str], str] = str) -> list[tuple[str, str]]:
+        """Return rows of (name, version). `said` translates them: untouched for a report, by tr() for display."""
         told = [
             (said(each.what), each.version or tr("not known: {why}", why=said(each.absent or "")))
-            for each in self._told
+            for each in self._versions
         ]
         qt = f"{qVersion()}, PySide {pyside_version}, {QGuiApplication.platformName()}"
         ours = told or [("MTP Launcher", __version__), ("Python", platform.python_version())]
         return [*ours[:2], ("Qt", qt), *ours[2:]]
 
-    def _show(self, told: "tuple[Version, ...]") -> None:
-        self._told = told
+    def _show_versions(self, told: "tuple[Version, ...]") -> None:
+        self._versions = told
         self._looking.hide()
         self._copy.setEnabled(True)
         while self._lines.count():
             item = self._lines.takeAt(0)
             if item is not None and (widget := item.widget()) is not None:
                 widget.deleteLater()
-        for row, (what, version) in enumerate(self._rows(say)):
+        for row, (what, version) in enumerate(self._version_rows(render)):
             named, value = Label(what), Label(version)
             named.setObjectName("secondary")
             named.setWordWrap(True)
@@ -102,12 +101,12 @@ class AboutPage(QWidget):
             self._lines.addWidget(named, row, 0, Qt.AlignmentFlag.AlignTop)
             self._lines.addWidget(value, row, 1, Qt.AlignmentFlag.AlignTop)
 
-    def _fail(self, error: LauncherError) -> None:
+    def _show_error(self, error: LauncherError) -> None:
         self._looking.hide()
-        self._problem.tell(str(error))
+        self._problem.show_message(str(error))
 
 
-async def _look(_tell: object) -> "tuple[Version, ...]":
-    from launcher.versions import versions
+async def _read_versions(_tell: object) -> "tuple[Version, ...]":
+    from launcher.app.versions import read_versions
 
-    return await versions()
+    return await read_versions()

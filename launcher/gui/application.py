@@ -1,4 +1,4 @@
-"""From the command to the first paint, and to the end."""
+"""Entry point of the window: from the parsed command line to the first paint and the exit code."""
 
 import argparse
 import asyncio
@@ -13,26 +13,27 @@ from types import TracebackType
 from PySide6.QtCore import QEvent, QLibraryInfo, QLocale, QObject, QSocketNotifier, Qt, QTimer, QTranslator
 from PySide6.QtWidgets import QApplication
 
-from launcher import settings
-from launcher.base.age import process_age_s
+from launcher.app import settings
+from launcher.app.settings_declared import MOTION, SYSTEM
 from launcher.base.errors import LauncherError
-from launcher.base.files import private_folder
+from launcher.base.files import make_private_folder
 from launcher.base.paths import check_writable, state_dir
-from launcher.gui import theme, words
+from launcher.base.units import process_age_s
+from launcher.gui import theme
+from launcher.gui import translation as words
 from launcher.gui.single import SingleInstance
 from launcher.gui.tray import make_icon
-from launcher.gui.updates import tell_of_newer
+from launcher.gui.updates import announce_newer
 from launcher.gui.window import Window
-from launcher.settings_declared import MOTION, SYSTEM
 
 _AHEAD_MS = 1_000
-"""After the first paint, before pages that nobody has asked for are built."""
+"""Delay after the first paint until pages that were not opened yet are built."""
 _UPDATES_MS = 10_000
-"""After the first paint, before it is looked whether there is a newer version."""
+"""Delay after the first paint until the check for a newer release."""
 
 
 class FirstPaint(QObject):
-    """Waits for a window's first paint, and then calls."""
+    """Calls a function once, after a window's first paint."""
 
     def __init__(self, window: Window, then: Callable[[], None]) -> None:
         super().__init__(window)
@@ -40,15 +41,15 @@ class FirstPaint(QObject):
         window.installEventFilter(self)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
-        """Look for the paint."""
+        """Watch for the first paint event."""
         if event.type() == QEvent.Type.Paint:
-            watched.removeEventFilter(self)  # it costs something for each event
+            watched.removeEventFilter(self)  # an event filter costs time for every event
             QTimer.singleShot(0, self, self._then)
         return super().eventFilter(watched, event)
 
 
 def run_window(options: argparse.Namespace) -> int:
-    """Open the window and return the exit code when it has closed."""
+    """Open the window. Returns the exit code when it has closed."""
     QApplication.setHighDpiScaleFactorRoundingPolicy(Qt.HighDpiScaleFactorRoundingPolicy.PassThrough)
     application = QApplication(sys.argv[:1])
     application.setApplicationName("mtp-launcher")
@@ -56,17 +57,17 @@ def run_window(options: argparse.Namespace) -> int:
     application.setOrganizationName("mtp-launcher")
     application.setDesktopFileName("mtp-launcher")
     application.setStyle("Fusion")
-    words.choose(options.language)
+    words.choose_language(options.language)
     _translate_qt(application)
     theme.set_scale(options.scale or 100)
-    theme.set_motion(None if settings.value(MOTION) == SYSTEM else False)
+    theme.set_motion(None if settings.current_value(MOTION) == SYSTEM else False)
     theme.choose(options.theme)
     theme.apply(application, theme.current())
     application.setWindowIcon(make_icon())
-    application.setQuitOnLastWindowClosed(False)  # a window in the tray is no end
+    application.setQuitOnLastWindowClosed(False)  # the window may go on in the tray
     picture = Path(options.screenshot) if options.screenshot else None
     file = Path(options.file).absolute() if options.file else None
-    single = None if picture else one_window()
+    single = None if picture else acquire_instance_lock()
     if single is not None and not single.first:
         if single.raise_first(file, demo=options.demo):
             return 0
@@ -76,18 +77,18 @@ def run_window(options: argparse.Namespace) -> int:
     if single is not None:
         single.listen()
     window = Window(remember=picture is None, page=options.page)
-    _show_what_slots_raise(window)
-    _follow_scheme(application, window)
+    _report_slot_exceptions(window)
+    _follow_colour_scheme(application, window)
     window.gone.connect(application.quit)
     application.commitDataRequest.connect(lambda _: window.quit())  # the user logs out
     if options.size:
         width, _, height = options.size.partition("x")
         window.resize(int(width), int(height))
-    FirstPaint(window, lambda: _painted(window, options, file, picture))
+    FirstPaint(window, lambda: _on_first_paint(window, options, file, picture))
     if single is not None:
-        single.tell(lambda asked, demo: _asked_for(window, asked, demo=demo))
+        single.on_request(lambda asked, demo: _open_request(window, asked, demo=demo))
     window.show()
-    sockets = _let_signals_in(window)
+    sockets = _handle_signals(window)
     code = application.exec()
     signal.set_wakeup_fd(-1)
     for end in sockets:
@@ -98,75 +99,75 @@ def run_window(options: argparse.Namespace) -> int:
     return window.exit_code or code
 
 
-def one_window() -> SingleInstance | None:
-    """Return the right to be the one window; None where it cannot be kept: then there may be several."""
+def acquire_instance_lock() -> SingleInstance | None:
+    """Acquire the single-instance lock. Returns None if it cannot be created; several windows may then open."""
     try:
         return SingleInstance()
     except OSError:
         return None
 
 
-def tell_of_folders(window: Window) -> None:
-    """Say on whatever page that what the user does is not kept, where a folder for it cannot be written."""
+def warn_about_folders(window: Window) -> None:
+    """Show a notice on every page if a folder for the user's data cannot be written."""
 
     async def look(_tell: object) -> None:
         await asyncio.to_thread(check_writable)
 
     def tell(error: LauncherError) -> None:
         if not window.notice.isVisible():
-            window.notice.tell(str(error), "attention")
+            window.notice.show_message(str(error), "attention")
 
     window.controller.bridge.run(look, failed=tell)
 
 
 def _translate_qt(application: QApplication) -> None:
-    """Let Qt's own texts, such as those of its file dialog and menus, be in the chosen language where Qt has it."""
-    if words.chosen() != "en":
+    """Install Qt's own translations (file dialog, context menus) for the chosen language, if Qt has them."""
+    if words.chosen_language() != "en":
         translator = QTranslator(application)
         folder = QLibraryInfo.path(QLibraryInfo.LibraryPath.TranslationsPath)
-        if translator.load(QLocale(words.chosen()), "qtbase", "_", folder):
+        if translator.load(QLocale(words.chosen_language()), "qtbase", "_", folder):
             application.installTranslator(translator)
 
 
-def _painted(window: Window, options: argparse.Namespace, file: Path | None, picture: Path | None) -> None:
+def _on_first_paint(window: Window, options: argparse.Namespace, file: Path | None, picture: Path | None) -> None:
     painted_s = process_age_s()
-    if damage := settings.damage():
-        window.notice.tell("\n".join(damage), "attention")
+    if damage := settings.damage_notices():
+        window.notice.show_message("\n".join(damage), "attention")
     if options.demo:
         window.start_demo()
     elif file is not None:
         window.open_file(file)
     if picture is None:
         window.add_tray()
-        tell_of_folders(window)
+        warn_about_folders(window)
         QTimer.singleShot(_AHEAD_MS, window, window.build_ahead)
-        QTimer.singleShot(_UPDATES_MS, window, lambda: tell_of_newer(window))
+        QTimer.singleShot(_UPDATES_MS, window, lambda: announce_newer(window))
     else:
-        from launcher.gui.screenshot import Photographer
+        from launcher.gui.screenshot import ScreenshotTaker
 
-        Photographer(window, picture, painted_s, live=options.demo, waits=file is not None)
+        ScreenshotTaker(window, picture, painted_s, live=options.demo, waits=file is not None)
 
 
-def _asked_for(window: Window, file: Path | None, *, demo: bool) -> None:
-    window.raise_up()
+def _open_request(window: Window, file: Path | None, *, demo: bool) -> None:
+    window.bring_to_front()
     if demo and window.controller.view.resting:
         window.start_demo()
     if file is not None:
         window.open_file(file)
 
 
-def _follow_scheme(application: QApplication, window: Window) -> None:
+def _follow_colour_scheme(application: QApplication, window: Window) -> None:
     def changed(*_: object) -> None:
         theme.apply(application, theme.current())
-        window.retheme()
+        window.apply_theme()
 
     application.styleHints().colorSchemeChanged.connect(changed)
 
 
-def _let_signals_in(window: Window) -> tuple[socket.socket, socket.socket]:
-    """Make Ctrl-C and SIGTERM close the window; what is returned must be kept.
+def _handle_signals(window: Window) -> tuple[socket.socket, socket.socket]:
+    """Let Ctrl-C and SIGTERM close the window. The caller must keep the returned sockets alive.
 
-    Python's handlers run only when Python code does: a byte on a socket wakes it.
+    Python runs its signal handlers only when Python code runs; a byte on a socket wakes the event loop.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: window.quit())
@@ -178,8 +179,8 @@ def _let_signals_in(window: Window) -> tuple[socket.socket, socket.socket]:
     return read, write
 
 
-def _show_what_slots_raise(window: Window) -> None:
-    """PySide hands what a slot raises to sys.excepthook and goes on: show it and keep it."""
+def _report_slot_exceptions(window: Window) -> None:
+    """Report exceptions that slots raise. PySide passes them to sys.excepthook and goes on: log and show them."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         text = "".join(traceback.format_exception(kind, error, trace))
@@ -187,7 +188,7 @@ def _show_what_slots_raise(window: Window) -> None:
             sys.stderr.write(text)
         path = state_dir() / "logs" / "window.log"
         try:
-            with private_folder(path.parent).joinpath(path.name).open("a", encoding="utf-8") as log:
+            with make_private_folder(path.parent).joinpath(path.name).open("a", encoding="utf-8") as log:
                 log.write(text)
             hint = f"The details are in {path}."
         except OSError:

@@ -1,4 +1,4 @@
-"""The one place where the core's thread meets the GUI's: events in, work out."""
+"""Bridge between the core's thread and the GUI thread: events come in, work goes out."""
 
 import asyncio
 from collections import deque
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
 
 from launcher.base.errors import LauncherError
-from launcher.runtime import Handle, Runtime
+from launcher.runtime import Runtime, WorkHandle
 
 _PERIOD_MS = 33
 """30 Hz at most: one signal per log line or token would stall the window (5,000 lines/s: 112 to 292 ms)."""
@@ -18,7 +18,7 @@ _PERIOD_MS = 33
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Work that the window submitted has ended; `error` is None when it did what it should or was cancelled."""
+    """Submitted work has ended. `error` is None if it succeeded or was cancelled."""
 
     what: str
     error: BaseException | None
@@ -26,21 +26,23 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Something to be called on the GUI's thread."""
+    """A function to be called on the GUI thread."""
 
     what: Callable[[Any], object]
     value: object
 
 
 _T = TypeVar("_T")
-Tell = Callable[[object], None]
-Work = Callable[[Tell], Awaitable[_T]]
-"""An async function that is handed a way to tell how far it is."""
+ReportProgress = Callable[[object], None]
+Work = Callable[[ReportProgress], Awaitable[_T]]
+"""An async function that gets a callback for reporting its progress."""
 
 
 class Bridge(QObject):
-    """Frozen events from any thread go into a deque and come out in batches on the GUI's thread, 30 times a second
-    at most; nothing wakes up while nothing happens."""
+    """Transfers frozen events from any thread to the GUI thread, in batches.
+
+    Events wait in a deque and are emitted at most 30 times a second. The timer runs only while events wait.
+    """
 
     drained = Signal(object)
     """A list of events. As Signal(list) Qt would convert each of them (2.2 ms for 1,650)."""
@@ -60,20 +62,20 @@ class Bridge(QObject):
         self._filled.connect(self._timer.start, Qt.ConnectionType.QueuedConnection)
 
     def post(self, event: object) -> None:
-        """Hand an event over; from any thread."""
+        """Queue an event for the GUI thread. Thread-safe."""
         self._events.append(event)
         if not self._waiting:
             self._waiting = True
             self._filled.emit()
 
-    def submit(self, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> Handle[object]:
-        """Run work on the core's thread; its end comes back as an Ended event named `what`."""
+    def submit(self, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> WorkHandle[object]:
+        """Run work on the core's thread. Its end is reported as an Ended event named `what`."""
         if self._closed:
-            return _never()
+            return _cancelled_handle()
         if self._runtime is None:
             self._runtime = Runtime()
-        handle = self._runtime.submit(_begin(work))
-        handle.then(lambda error: self.post(Ended(what, error)))
+        handle = self._runtime.submit(_await_work(work))
+        handle.when_done(lambda error: self.post(Ended(what, error)))
         return handle
 
     def run(
@@ -84,15 +86,15 @@ class Bridge(QObject):
         failed: Callable[[LauncherError], object] | None = None,
         told: Callable[[Any], object] | None = None,
         cancelled: Callable[[], object] | None = None,
-    ) -> Handle[None]:
-        """Run `work(tell)` on the core's thread; what is given here is called on the GUI's thread, in order.
+    ) -> WorkHandle[None]:
+        """Run `work(tell)` on the core's thread; the callbacks given here run on the GUI thread, in order.
 
-        `told` gets each value that the work hands to `tell`, `done` what it returns. An error goes to `failed`, else
-        to the window's line for problems. After a cancel by the handle only `cancelled` is called, once the work has
-        cleaned up. Once the bridge is closed nothing is run any more, and nothing called.
+        `told` gets each value that the work passes to `tell`, `done` its return value. An error goes to `failed`, else
+        to the window's error banner. After a cancel by the handle only `cancelled` is called, once the work has cleaned
+        up. After `close` no work is run and no callback called.
         """
         if self._closed:
-            return _never()
+            return _cancelled_handle()
         if self._runtime is None:
             self._runtime = Runtime()
 
@@ -108,7 +110,7 @@ class Bridge(QObject):
                     self.post(_Call(lambda _: cancelled(), None))
                 raise
             except Exception as error:  # noqa: BLE001 -- shown to the user, whatever it is
-                known = error if isinstance(error, LauncherError) else unforeseen(error)
+                known = error if isinstance(error, LauncherError) else wrap_unexpected_error(error)
                 self.post(_Call(failed, known) if failed is not None else Ended("work", known))
             else:
                 if done is not None:
@@ -117,7 +119,7 @@ class Bridge(QObject):
         return self._runtime.submit(whole())
 
     def close(self) -> bool:
-        """End the core's thread with all that runs on it; return whether it ended in time."""
+        """End the core's thread and all work on it. Returns whether it ended in time."""
         self._closed = True
         return self._runtime is None or self._runtime.close()
 
@@ -138,24 +140,24 @@ class Bridge(QObject):
                 call = self._calls.popleft()
                 call.what(call.value)
         finally:
-            if self._calls:  # one has failed: the others are no part of that
+            if self._calls:  # one call has failed: the others still run
                 self._timer.start()
 
 
-def _never() -> Handle[Any]:
-    """Return the handle of work that is not begun."""
+def _cancelled_handle() -> WorkHandle[Any]:
+    """Return the cancelled handle of work that was never started."""
     future: Future[Any] = Future()
     future.cancel()
-    return Handle(future)
+    return WorkHandle(future)
 
 
-async def _begin(work: Callable[[], Coroutine[Any, Any, object]]) -> object:
-    """Make the coroutine on the core's thread, where its imports may take their time."""
+async def _await_work(work: Callable[[], Coroutine[Any, Any, object]]) -> object:
+    """Create the coroutine on the core's thread, where slow imports do not block the GUI."""
     return await work()
 
 
-def unforeseen(error: BaseException) -> LauncherError:
-    """Return an error that nobody foresaw as one that can be shown."""
+def wrap_unexpected_error(error: BaseException) -> LauncherError:
+    """Wrap an unexpected exception in an error that can be shown to the user."""
     return LauncherError(
         f"Something unforeseen went wrong: {type(error).__name__}: {error}.", "The log has more; please report it."
     )

@@ -1,4 +1,4 @@
-"""What the window asks of the core, and what comes back: runs on the GUI's thread, never waits."""
+"""Controller between window and core: runs on the GUI thread and never blocks."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -8,101 +8,102 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from PySide6.QtCore import QObject, Signal, Slot
 
-from launcher import settings, settings_file
+from launcher.app import settings, settings_file
 from launcher.base.errors import LauncherError, Superseded
-from launcher.engine.state import EngineStarted, LogAdded, Notice, State, Status
-from launcher.gui.bridge import Bridge, Ended, unforeseen
-from launcher.gui.chat.footer import footer_of
-from launcher.gui.sentences import say
-from launcher.gui.service import DEMO, Service
-from launcher.gui.told import Came, Health, Launched, Link, Replied, Wish
-from launcher.gui.viewmodel import Inputs, View, ViewModel, derive
-from launcher.gui.words import tr
+from launcher.engine.server.state import EngineStarted, LogAdded, Notice, ServerState, ServerStatus
+from launcher.gui.bridge import Bridge, Ended, wrap_unexpected_error
+from launcher.gui.chat.footer import format_footer
+from launcher.gui.core_events import DeltaReceived, HealthChanged, Launched, LinkRequested, ReplyFinished, StartRequest
+from launcher.gui.service import DEMO, ServerService
+from launcher.gui.translation import render, tr
+from launcher.gui.viewmodel import Inputs, View, ViewModel, derive_view
 
 if TYPE_CHECKING:
-    from launcher.app import Reply, Session
-    from launcher.engine.action import Action
-    from launcher.engine.client import Delta
-    from launcher.engine.launch import Launch, ServeOptions
-    from launcher.engine.settings import Value
+    from launcher.app.session import Session
+    from launcher.app.start_settings import Start
+    from launcher.engine.diagnosis.actions import Action
+    from launcher.engine.server.client import Delta
+    from launcher.engine.server.launch import Launch
+    from launcher.models.server_settings import Value
     from launcher.monitor.health_event import Finding
-    from launcher.runtime import Handle
+    from launcher.monitor.reply import Reply
+    from launcher.runtime import WorkHandle
 
 _T = TypeVar("_T")
 
 
 class Controller(QObject):
-    """The session behind the window. What is emitted comes on the GUI's thread, 30 times a second at most."""
+    """The session behind the window. Signals are emitted on the GUI thread, at most 30 times a second."""
 
     view_changed = Signal(object)
-    """View"""
+    """View."""
     sampled = Signal(object)
-    """list[Sampled]"""
+    """list[Sampled]."""
     logged = Signal(object)
-    """list[str], all lines of the engine's log as they come, and what the program has to say of it"""
+    """list[str]: the engine's log lines as they come, and the program's own remarks on them."""
     noticed = Signal(object)
-    """Notice"""
+    """Notice."""
     deltas = Signal(object)
-    """list[Delta]: parts of the reply that is under way"""
+    """list[Delta]: parts of the reply in progress."""
     replied = Signal(object, str)
-    """Reply | None, and the line under it: its figures, or why it ended"""
+    """Reply | None, and its footer: the figures or the end reason."""
     launched = Signal(object)
-    """Launch | None: what runs now"""
+    """Launch | None: the server that runs now."""
     health_changed = Signal(object)
-    """tuple[Finding, ...]: what stands"""
+    """tuple[Finding, ...]: the standing health findings."""
     refused = Signal(object)
-    """LauncherError: what was asked of the server last cannot be"""
+    """LauncherError: the last request to change the server failed."""
     applied = Signal(object)
-    """LauncherError | None: `apply` has ended; after an error the settings before run again, if they can"""
+    """LauncherError | None: `apply` has ended. After an error the earlier settings run again, if they can."""
     fixing = Signal(object)
-    """Action: what was proposed is being done"""
+    """Action: a suggested fix is being applied."""
     page_asked = Signal(str)
     chat_asked = Signal()
     link_asked = Signal(str)
     told_user = Signal(str, str)
-    """Title and text of something that is worth a notification of the system"""
+    """Title and text for a desktop notification."""
     file_asked = Signal()
     setting_changed = Signal(str, object)
-    """Name and value of a setting that was changed in this window"""
+    """Name and value of an app setting that was changed in this window."""
     closed = Signal()
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.bridge = Bridge(self)
-        self.bridge.drained.connect(self._take)
+        self.bridge.drained.connect(self._dispatch)
         self.launch: Launch | None = None
         self.note = ""
-        """What must be said beside the speed of what runs."""
+        """Remark to show beside the speed of the running server."""
         self.shared = False
-        """Whether what runs is shared with the network."""
-        self.sampling: Mapping[str, Any] = settings.sampling()
-        """What applies to the next question: fields of ChatRequest, and others by llama-server's names."""
+        """Whether the running server is shared with the network."""
+        self.sampling: Mapping[str, Any] = settings.chat_sampling()
+        """Sampling values of the next request: fields of ChatRequest, and others by llama-server's names."""
         self.health: tuple[Finding, ...] = ()
-        self._model = ViewModel[Inputs, View](Inputs(), derive, self)
+        self._model = ViewModel[Inputs, View](Inputs(), derive_view, self)
         self._model.changed.connect(self.view_changed)
-        self._service = Service(self.bridge.post)
-        self._wish: Wish | None = None
-        self._asking: Handle[object] | None = None
+        self._service = ServerService(self.bridge.post)
+        self._start_request: StartRequest | None = None
+        self._asking: WorkHandle[object] | None = None
         self._request = self._reply = 0
 
     @property
     def view(self) -> View:
-        """What the controls show now."""
+        """The view that the controls show."""
         return self._model.view
 
     @property
     def session(self) -> "Session | None":
-        """The core's session, None before the first start. To be used in work for the bridge, on the core's thread."""
+        """The core's session, or None before the first start. Use it only on the core's thread."""
         return self._service.session
 
     @property
-    def named(self) -> str:
-        """What is served, as the user named it; empty before the first start."""
-        return self._service.named
+    def served_name(self) -> str:
+        """The served model as the user named it; empty before the first start."""
+        return self._service.served_name
 
     @property
     def inputs(self) -> Inputs:
-        """What the view is derived from."""
+        """The inputs from which the view is derived."""
         return self._model.inputs
 
     def start(
@@ -110,40 +111,39 @@ class Controller(QObject):
         model: str | None = None,
         *,
         draft: int | None = None,
-        options: "ServeOptions | None" = None,
-        chosen: "Mapping[str, Value] | None" = None,
+        start: "Start | None" = None,
     ) -> None:
-        """Serve a model: "demo", a path, ID[:QUANT]; None is the last one again, as it was.
+        """Start a model: "demo", a path, or ID[:QUANT]. None starts the last one again.
 
-        What `options` and `draft` leave open is as the user chose it for this model the last time; of `options`,
-        `chosen` is kept as that.
+        `start` gives the exact settings. Without it, settings that `draft` leaves open are resolved by
+        app.resolve_start.
         """
         if model is not None:
-            self._wish = Wish(model, draft, options, chosen)
-        elif self._wish is not None and (draft is not None or options is not None):
-            self._wish = Wish(self._wish.model, draft, options, chosen)
-        wish = self._wish
+            self._start_request = StartRequest(model, draft, start)
+        elif self._start_request is not None and (draft is not None or start is not None):
+            self._start_request = StartRequest(self._start_request.model, draft, start)
+        wish = self._start_request
         if wish is None:
             return
         changes: dict[str, object] = {"problem": None}
         if self._model.view.resting:
             name = "Demo model" if wish.model == DEMO else Path(wish.model).stem
-            changes |= {"model": name, "settings": "", "address": "", "status": Status(State.PREPARING)}
+            changes |= {"model": name, "settings": "", "address": "", "status": ServerStatus(ServerState.PREPARING)}
         self._model.update(**changes)
-        self._ask_for(lambda: self._service.start(wish))
+        self._request_state(lambda: self._service.start(wish))
 
-    def seen(self, seen: bool) -> None:
-        """Take note of whether anybody sees the window."""
-        self.bridge.run(lambda _tell: self._service.seen(seen))
+    def set_visible(self, seen: bool) -> None:
+        """Note whether the window is visible to the user."""
+        self.bridge.run(lambda _tell: self._service.set_visible(seen))
 
     def stop(self) -> None:
         """Stop the server."""
-        self._ask_for(self._service.stop, self._rest)
+        self._request_state(self._service.stop, self._record_stop)
 
     def apply(self, changes: "Mapping[str, Value]", *, drain_s: float, extra: Sequence[str] | None = None) -> None:
-        """Restart with other settings (names of launcher.engine.settings, and arguments of one's own).
+        """Restart with other server settings (names of launcher.engine.settings) and extra arguments.
 
-        Replies may end for up to `drain_s` seconds. `applied` tells how it ended.
+        Running replies may finish for up to `drain_s` seconds. Ends with `applied`.
         """
         changed = dict(changes)
         self._request += 1
@@ -155,19 +155,19 @@ class Controller(QObject):
         )
 
     def share(self, shared: bool, ended: Callable[[LauncherError | None], object]) -> None:
-        """Share what runs with the network, or not any more, by a restart; off again whenever the server stops.
+        """Share the running server with the network, or stop sharing, by a restart. Sharing ends when the server stops.
 
-        `ended` gets the error that it failed with.
+        `ended` gets the error, or None.
         """
         self._request += 1
         self._model.update(problem=None)
         self.bridge.run(lambda _tell: self._service.share(shared), done=ended, failed=ended)
 
     def fix(self, action: "Action") -> None:
-        """Do what a diagnosis or a finding proposes."""
+        """Apply the fix that a diagnosis or a health finding suggests."""
         self.fixing.emit(action)
         self._model.update(problem=None)
-        self._ask_for(lambda: self._service.fix(action))
+        self._request_state(lambda: self._service.fix(action))
 
     def measure(
         self,
@@ -177,16 +177,16 @@ class Controller(QObject):
         done: Callable[[_T], object],
         failed: Callable[[LauncherError], object],
         cancelled: Callable[[], object],
-    ) -> "Handle[None]":
-        """Lend the session to a measurement, with the name of the model that it serves, empty if none was served.
+    ) -> "WorkHandle[None]":
+        """Lend the session to a measurement, with the name of the served model (empty if there is none).
 
-        It gives other settings to the server, and is told by Superseded when the user does so meanwhile. The other
+        The measurement changes the server's settings, and gets Superseded if the user changes them meanwhile. The other
         arguments are those of Bridge.run.
         """
         self._request += 1
         self._model.update(problem=None)
         return self.bridge.run(
-            lambda tell: work(self._service.opened(), self._service.named, tell),
+            lambda tell: work(self._service.open_session(), self._service.served_name, tell),
             told=told,
             done=done,
             failed=failed,
@@ -194,39 +194,39 @@ class Controller(QObject):
         )
 
     def ask(self, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any] | None = None) -> None:
-        """Ask for a reply to a conversation; it comes by `deltas` and ends with `replied`."""
+        """Request a reply to a conversation. It arrives by `deltas` and ends with `replied`."""
         self._reply += 1
         number, chosen = self._reply, dict(self.sampling if sampling is None else sampling)
         self._model.update(replying=True, problem=None)
         self._asking = self.bridge.submit(f"ask {number}", lambda: self._service.ask(number, messages, chosen))
 
     def stop_reply(self) -> None:
-        """Cancel the reply that is under way."""
+        """Cancel the reply in progress."""
         if self._asking is not None:
             self._asking.cancel()
 
     def close(self) -> None:
-        """Stop everything; `closed` comes when nothing runs any more."""
+        """Stop everything. `closed` is emitted when nothing runs any more."""
         self.bridge.submit("close", self._service.stop)
 
     def change_setting(self, name: str, value: "settings_file.Value") -> None:
-        """Keep another value for a setting."""
+        """Store another value for an app setting."""
         self.bridge.run(
-            lambda _tell: asyncio.to_thread(settings.change, name, value),
-            done=lambda standing: self.take_setting(standing.setting.name, standing.value),
+            lambda _tell: asyncio.to_thread(settings.change_setting, name, value),
+            done=lambda standing: self.apply_setting(standing.setting.name, standing.value),
             failed=self.show_problem,
         )
 
-    def take_setting(self, name: str, value: "settings_file.Value") -> None:
-        """Go by another value of a setting, which is kept, and tell the others."""
+    def apply_setting(self, name: str, value: "settings_file.Value") -> None:
+        """Apply a stored value of an app setting and emit `setting_changed`."""
         if name in settings.SAMPLING:
-            field, meant = settings.SAMPLING[name], settings.sampled(value)
+            field, meant = settings.SAMPLING[name], settings.request_value(value)
             others = {each: given for each, given in self.sampling.items() if each != field}
             self.sampling = others if meant is None else others | {field: meant}
         self.setting_changed.emit(name, value)
 
     def ask_api_key(self, done: Callable[[str], object]) -> None:
-        """Ask for the key of what runs."""
+        """Read the API key of the running server."""
         self.bridge.run(lambda _tell: self._service.api_key(), done=done)
 
     def show_page(self, name: str) -> None:
@@ -234,24 +234,24 @@ class Controller(QObject):
         self.page_asked.emit(name)
 
     def open_chat(self) -> None:
-        """Show the chat, ready for a question."""
+        """Show the chat with the prompt focused."""
         self.page_asked.emit("cockpit")
         self.chat_asked.emit()
 
     def notify(self, title: str, text: str) -> None:
-        """Tell the user by the system's own means, if they want that, while the window is not in front."""
+        """Send a desktop notification, if the user wants them and the window is not in front."""
         self.told_user.emit(title, text)
 
     def choose_file(self) -> None:
-        """Let the user choose a file to serve."""
+        """Let the user choose a model file to serve."""
         self.file_asked.emit()
 
     def show_problem(self, error: LauncherError) -> None:
         """Show an error that belongs to no server."""
         self._model.update(problem=error)
 
-    def _ask_for(self, work: Callable[[], Awaitable[_T]], done: Callable[[_T], object] | None = None) -> None:
-        """Ask for another state of the server; how it comes out is told as long as nothing newer was asked for."""
+    def _request_state(self, work: Callable[[], Awaitable[_T]], done: Callable[[_T], object] | None = None) -> None:
+        """Request another state of the server. The outcome is reported only if no newer request was made."""
         self._request += 1
         number = self._request
 
@@ -259,43 +259,43 @@ class Controller(QObject):
             return lambda result: tell(result) if number == self._request else None
 
         self.bridge.run(
-            lambda _tell: work(), done=None if done is None else if_newest(done), failed=if_newest(self._fail)
+            lambda _tell: work(), done=None if done is None else if_newest(done), failed=if_newest(self._show_failure)
         )
 
-    def _rest(self, rests: bool) -> None:
-        """Take note of a stop that the server does not tell itself, since it had not begun."""
+    def _record_stop(self, rests: bool) -> None:
+        """Record a stop that the server does not report, because it had not started."""
         if rests and not self.view.resting:
-            self._take_status(Status())
+            self._take_status(ServerStatus())
 
     @Slot(object)
-    def _take(self, batch: list[object]) -> None:
-        """Sort a batch of events: the newest status, all parts of the reply, all log lines, all samples."""
+    def _dispatch(self, batch: list[object]) -> None:
+        """Dispatch a batch of events: the newest status, and all reply parts, log lines and samples."""
         came: list[Delta] = []
         lines: list[str] = []
         samples: list[object] = []
-        ends: list[Ended | Replied] = []
+        ends: list[Ended | ReplyFinished] = []
         for event in batch:
             match event:
                 case LogAdded(line):
                     lines.append(line)
-                case Came(number, delta) if number == self._reply:
+                case DeltaReceived(number, delta) if number == self._reply:
                     came.append(delta)
                 case Notice(_, said):
                     lines.append(said)
                     self.noticed.emit(event)
-                case Status():
+                case ServerStatus():
                     self._take_status(event)
                     if event.error is not None:
                         lines.append(str(event.error))
                 case Launched():
                     self._take_launched(event)
-                case Health(standing):
+                case HealthChanged(standing):
                     self._show_health(standing)
-                case Link(url):
+                case LinkRequested(url):
                     self.link_asked.emit(url)
-                case Ended() | Replied():
+                case Ended() | ReplyFinished():
                     ends.append(event)
-                case EngineStarted() | Came():
+                case EngineStarted() | DeltaReceived():
                     pass
                 case _:
                     samples.append(event)
@@ -306,11 +306,11 @@ class Controller(QObject):
         if samples:
             self.sampled.emit(samples)
         for end in ends:
-            self._end(end)
+            self._handle_end(end)
 
-    def _take_status(self, status: Status) -> None:
+    def _take_status(self, status: ServerStatus) -> None:
         self._model.update(status=status)
-        if status.state in (State.STOPPED, State.FAILED):
+        if status.state in (ServerState.STOPPED, ServerState.FAILED):
             self._show_health(())
             self.shared = False
             if self.launch is not None:
@@ -320,39 +320,53 @@ class Controller(QObject):
     def _take_launched(self, event: Launched) -> None:
         self._model.update(model=event.model, settings=event.settings, address=event.address, served=True)
         self.launch, self.note, self.shared = event.launch, event.note, event.shared
-        if self._wish is not None:
-            self._wish = replace(self._wish, options=event.launch.options, chosen=None)
+        if self._start_request is not None:
+            from launcher.app.start_settings import Start
+
+            self._start_request = replace(
+                self._start_request, start=Start(self._start_request.model, event.launch.options)
+            )
         self.launched.emit(event.launch)
+        if event.note:  # a measurement on this machine may disagree
+            launch = event.launch
+            self.bridge.run(
+                lambda _tell: self._service.measured_note(launch), done=lambda note: self._take_note(launch, note)
+            )
+
+    def _take_note(self, launch: "Launch", note: str) -> None:
+        if note and self.launch is launch:
+            self.note = note
+            self.view_changed.emit(self.view)
 
     def _show_health(self, standing: "tuple[Finding, ...]") -> None:
         if standing != self.health:
             self.health = standing
             self.health_changed.emit(standing)
 
-    def _end(self, end: "Ended | Replied") -> None:
-        if isinstance(end, Replied):
-            self._finish_reply(end.number, end.reply, footer_of(end.reply))
+    def _handle_end(self, end: "Ended | ReplyFinished") -> None:
+        if isinstance(end, ReplyFinished):
+            self._finish_reply(end.number, end.reply, format_footer(end.reply))
         elif end.what == "close":
             self.bridge.close()
             self.closed.emit()
         elif end.what.startswith("ask "):
             number = int(end.what.removeprefix("ask "))
-            self._finish_reply(number, None, tr("Stopped by you.") if end.error is None else say(str(end.error)))
+            self._finish_reply(number, None, tr("Stopped by you.") if end.error is None else render(str(end.error)))
         elif end.error is not None and not isinstance(end.error, Superseded):
-            self.show_problem(end.error if isinstance(end.error, LauncherError) else unforeseen(end.error))
+            self.show_problem(end.error if isinstance(end.error, LauncherError) else wrap_unexpected_error(end.error))
 
-    def _fail(self, error: LauncherError) -> None:
-        """Show why something could not be; what runs goes on."""
+    def _show_failure(self, error: LauncherError) -> None:
+        """Show why a request failed. The running server is not affected."""
         if isinstance(error, Superseded):
             return
-        if self.inputs.status.state is State.PREPARING:
-            self._model.update(status=Status(State.FAILED, error=error))
+        if self.inputs.status.state is ServerState.PREPARING:
+            self._model.update(status=ServerStatus(ServerState.FAILED, error=error))
         elif self.inputs.status.error is not error:
             self._model.update(problem=error)
         self.refused.emit(error)
 
     def _finish_reply(self, number: int, reply: "Reply | None", footer: str) -> None:
-        """End reply `number`; its work ends once more after it was whole, and then this has been done."""
+        """Finish reply `number`. The Ended event that follows a complete reply is ignored."""
         if self.inputs.replying and number == self._reply:
             self._asking = None
             self.replied.emit(reply, footer)

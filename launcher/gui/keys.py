@@ -1,4 +1,4 @@
-"""The keys, in one list: what F1 shows."""
+"""The keyboard shortcuts in one list, and the page that F1 opens."""
 
 from dataclasses import dataclass
 
@@ -9,21 +9,21 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
+from launcher.gui.translation import mark, tr
 from launcher.gui.widgets.blocks import Card, PageHead
-from launcher.gui.widgets.flow import headed
-from launcher.gui.words import mark, tr
+from launcher.gui.widgets.flow import make_headed_column
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """Keys of one kind, and what they do; a key is written as Qt names it."""
+class ShortcutGroup:
+    """A group of shortcuts as (key, description). Keys have Qt's names."""
 
     title: str
     keys: tuple[tuple[str, str], ...]
 
 
-KEYS = (
-    Keys(
+SHORTCUTS = (
+    ShortcutGroup(
         mark("Everywhere"),
         (
             ("F1", mark("This list, and back")),
@@ -39,11 +39,11 @@ KEYS = (
             ("Space", mark("Press the button that has the focus, as Enter does")),
         ),
     ),
-    Keys(
+    ShortcutGroup(
         mark("Cockpit"),
         (("Ctrl+Return", mark("Apply the changed settings")),),
     ),
-    Keys(
+    ShortcutGroup(
         mark("Sliders and choices"),
         (
             ("Left", mark("One step less; Right is one step more")),
@@ -51,7 +51,7 @@ KEYS = (
             ("Home", mark("To the least; End goes to the most")),
         ),
     ),
-    Keys(
+    ShortcutGroup(
         mark("Chat"),
         (
             ("Return", mark("Send; Shift+Return begins a new line")),
@@ -62,14 +62,14 @@ KEYS = (
             ("Ctrl+Shift+C", mark("Copy the last reply")),
         ),
     ),
-    Keys(
+    ShortcutGroup(
         mark("Plots"),
         (
             ("Left", mark("Read earlier values; Right reads later ones")),
             ("Home", mark("Back to what is live")),
         ),
     ),
-    Keys(
+    ShortcutGroup(
         mark("Logs"),
         (
             ("Ctrl+F", mark("Only lines with a text")),
@@ -81,18 +81,18 @@ KEYS = (
 
 
 class KeysPage(QWidget):
-    """All keys by what they are for."""
+    """All shortcuts, grouped by page."""
 
     def __init__(self, _controller: Controller) -> None:
         super().__init__()
         head = PageHead(tr("Keyboard"), tr("Everything can be done without a mouse. Esc or F1 leads back."))
-        column = headed(self, tr("Keyboard"), head)
-        for group in KEYS:
+        column = make_headed_column(self, tr("Keyboard"), head)
+        for group in SHORTCUTS:
             column.addWidget(self._make_card(group))
         column.addStretch()
 
     @staticmethod
-    def _make_card(group: Keys) -> Card:
+    def _make_card(group: ShortcutGroup) -> Card:
         card = Card(tr(group.title))
         grid = QGridLayout()
         grid.setHorizontalSpacing(theme.px(theme.GAP_XL))

@@ -1,4 +1,4 @@
-"""Labels and tips that show text as it is: Qt would take what looks like HTML for it, and load the files it names."""
+"""Labels and tooltips in plain text: Qt would render text that looks like HTML and load the files it names."""
 
 import html
 import sys
@@ -8,11 +8,11 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
-from launcher.base.text import visible
+from launcher.base.text import make_visible
 
 
 class Label(QLabel):
-    """A label that never is rich text, and whose text does nothing."""
+    """Label that never interprets rich text."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__()
@@ -20,62 +20,62 @@ class Label(QLabel):
         self.setText(text)
 
     def setText(self, text: str) -> None:  # noqa: N802 -- Qt's name
-        """Show text."""
-        super().setText(visible(text))
+        """Set the text."""
+        super().setText(make_visible(text))
 
 
-class Elided(Label):
-    """A label of one line that shortens its text to the room there is; its tip has all of it."""
+class ElidedLabel(Label):
+    """One-line label that elides its text to the available width. The tooltip has all of it."""
 
     def __init__(self, text: str = "", *, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight) -> None:
-        self._mode, self._whole = mode, ""
+        self._mode, self._full_text = mode, ""
         super().__init__(text)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
 
     @property
-    def whole(self) -> str:
-        """The text, however little of it is seen."""
-        return self._whole
+    def full_text(self) -> str:
+        """The complete text."""
+        return self._full_text
 
     def setText(self, text: str) -> None:  # noqa: N802 -- Qt's name
-        """Show text."""
-        if text != self._whole:
-            self._whole = text
+        """Set the text."""
+        if text != self._full_text:
+            self._full_text = text
             self._fit()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
-        """Shorten it anew."""
+        """Elide the text for the new width."""
         super().resizeEvent(event)
         self._fit()
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Be as narrow as need be."""
+        """Allow any width."""
         return QSize(0, super().minimumSizeHint().height())
 
     def _fit(self) -> None:
         room = max(self.contentsRect().width(), 0)
-        said = visible(self._whole)
+        said = make_visible(self._full_text)
         short = self.fontMetrics().elidedText(said, self._mode, room) if room else said
         if QLabel.text(self) != short:
             super().setText(short)
-        set_tip(self, self._whole)
+        set_tooltip(self, self._full_text)
         self.setAccessibleName(said)
 
 
-def shown_path(path: Path | str) -> str:
-    """Return a path as it is shown: what lies in the user's home begins with ~, but for Windows, which has no such."""
+def display_path(path: Path | str) -> str:
+    """Return a path for display: ~ replaces the user's home, except on Windows."""
     home = Path.home()
     if sys.platform == "win32" or not Path(path).is_relative_to(home):
         return str(path)
     return str("~" / Path(path).relative_to(home))
 
 
-def as_tip(text: str) -> str:
-    """Return a tooltip that says `text` whatever it holds; none when it is empty."""
-    lines = html.escape(visible(text)).replace("\n", "<br>")
+def escape_tooltip(text: str) -> str:
+    """Return `text` as an escaped tooltip, or "" for no tooltip."""
+    lines = html.escape(make_visible(text)).replace("\n", "<br>")
     return f"<span>{lines}</span>" if text else ""
 
 
-def set_tip(widget: QWidget, text: str) -> None:
-    """Give a widget a tooltip that says `text` whatever it holds."""
-    widget.setToolTip(as_tip(text))
+def set_tooltip(widget: QWidget, text: str) -> None:
+    """Set a plain-text tooltip."""
+    widget.setToolTip(escape_tooltip(text))

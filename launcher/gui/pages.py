@@ -1,11 +1,11 @@
-"""The pages of the window: declared here; those of the rail are built before they are shown."""
+"""List of the window's pages. Pages of the rail are built before they are shown."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from launcher.gui.words import mark
+from launcher.gui.translation import mark
 
 if TYPE_CHECKING:
     from PySide6.QtWidgets import QWidget
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PageSpec:
-    """A page: its name, the title in the rail, the key that shows it, and the class as "module:Class".
+    """A page: name, title in the rail, keyboard shortcut, and class as "module:Class".
 
-    The class is a QWidget that takes the controller, with optional methods `shown()`, `hidden()` and, where it takes
-    long to build, `build_on() -> bool`, which does the next step of that, if one is left. `needs` are modules that its
-    `shown()` has imported on another thread, which would hold up the page's own painting: 0.1 s for Tune's.
+    The class is a QWidget that takes the controller. Optional methods: `shown()`, `hidden()` and, if building takes
+    long, `build_on() -> bool`, which runs the next build step and returns False when none is left. `needs` lists
+    modules that `shown()` imports on another thread; imported late they would delay the page's painting, by 0.1 s for
+    Tune.
     """
 
     name: str
@@ -30,13 +31,13 @@ class PageSpec:
     needs: tuple[str, ...] = ()
 
     def load(self) -> Iterator[str]:
-        """Import its code and what it needs; each item is a module that is there now."""
+        """Import the page's module and its `needs`. Yields each module's name once it is imported."""
         for name in (self.factory.partition(":")[0], *self.needs):
             import_module(name)
             yield name
 
     def build(self, controller: "Controller") -> "QWidget":
-        """Return the page."""
+        """Build the page."""
         module, _, name = self.factory.partition(":")
         page: QWidget = getattr(import_module(module), name)(controller)
         return page
@@ -51,12 +52,12 @@ PAGES = (
         "Ctrl+3",
         "launcher.gui.tune.page:TunePage",
         needs=(
-            "launcher.tuner_kept",
+            "launcher.app.tuner_kept",
             "launcher.tuning.history",
-            "launcher.app",
-            "launcher.use_counting",
-            "launcher.machine_presets",
-            "launcher.tuner_space",
+            "launcher.app.serving",
+            "launcher.app.use_counting",
+            "launcher.app.machine_presets",
+            "launcher.app.tuner_space",
         ),
     ),
     PageSpec("models", mark("Models"), "Ctrl+4", "launcher.gui.models.page:ModelsPage"),

@@ -1,4 +1,4 @@
-"""The rail: the state of the server, the pages, the engine in use."""
+"""The rail: server state, pages, engine build in use, GPUs."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,33 +19,32 @@ from PySide6.QtWidgets import (
 
 from launcher import __version__
 from launcher.gui import theme
-from launcher.gui.labels import Elided, Label, set_tip
+from launcher.gui.labels import ElidedLabel, Label, set_tooltip
 from launcher.gui.pages import PageSpec
-from launcher.gui.sentences import say
+from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.glyphs import Glyph
-from launcher.gui.words import tr
 
 if TYPE_CHECKING:
     from launcher.machine.gpu import Gpu
-    from launcher.machine.gpus import GpusFound
+    from launcher.machine.gpus import DetectedGpus
 
 WIDTH, _NARROW = 184, 132
-"""In pixels at 100 %; narrow, where large text leaves the pages little room, the keys are not written."""
-_ROOM = 700
-"""A window that is not as wide has a narrow rail, in pixels at 100 %."""
+"""Widths in pixels at 100 % text scale. The narrow rail, for large text, hides the shortcuts."""
+_NARROW_WINDOW = 700
+"""Window width, in pixels at 100 %, below which the rail is narrow."""
 _MAKERS = ("NVIDIA ", "GeForce ", "AMD ", "Intel(R) ", "Intel ")
 
 
 class StatusChip(QFrame):
-    """The server's state by word, glyph and colour, the model, and where it listens."""
+    """The server's state as text, glyph and colour, with its model and address."""
 
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("chip")
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self._glyph = Glyph("ring", "secondary", 14)
-        self._word, self._subject, self._address = Label(), Elided(), Elided(mode=Qt.TextElideMode.ElideLeft)
+        self._word, self._subject, self._address = Label(), ElidedLabel(), ElidedLabel(mode=Qt.TextElideMode.ElideLeft)
         self._word.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
         for label in (self._subject, self._address):
             label.setObjectName("secondary")
@@ -64,12 +63,12 @@ class StatusChip(QFrame):
         self.show_narrow(narrow=False)
 
     def show_narrow(self, *, narrow: bool) -> None:
-        """Leave less room around the words."""
+        """Use smaller margins."""
         side, end = theme.px(8 if narrow else 12), theme.px(10)
         self._layout.setContentsMargins(side, end, side, end)
 
     def show_view(self, view: View) -> None:
-        """Show the state of a view."""
+        """Show a view's server state."""
         self._glyph.show_glyph(view.glyph, view.meaning)
         self._word.setText(view.word)
         self._subject.setText(view.subject)
@@ -80,7 +79,7 @@ class StatusChip(QFrame):
 
 
 class PageButton(QPushButton):
-    """Shows a page; its key stands at the right."""
+    """Button that shows a page, with its shortcut at the right."""
 
     def __init__(self, spec: PageSpec) -> None:
         super().__init__(tr(spec.title))
@@ -100,22 +99,22 @@ class PageButton(QPushButton):
         row.addWidget(self._key)
 
     def show_narrow(self, *, narrow: bool) -> None:
-        """Be as narrow as the rail; the key is in the tip."""
+        """Use the narrow width. The shortcut is then in the tooltip."""
         self._width = _NARROW if narrow else WIDTH
         self._key.setVisible(not narrow)
         self.updateGeometry()
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Return the size of a control, for the title alone."""
+        """Return a control's size for the title alone."""
         return QSize(theme.px(self._width - 24), theme.px(32))
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Leave room for a scroll bar beside it."""
+        """Leave room for a scroll bar."""
         return QSize(theme.px(self._width - 36), theme.px(32))
 
 
 class Rail(QFrame):
-    """Chooses the page that is shown."""
+    """Sidebar for choosing the page."""
 
     chosen = Signal(str)
 
@@ -145,7 +144,7 @@ class Rail(QFrame):
         self._group = QButtonGroup(self)
         inner = QWidget()
         inner.setObjectName("panel")
-        area = QScrollArea()  # at large text on a low window
+        area = QScrollArea()  # for large text in a low window
         area.setWidgetResizable(True)
         area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -173,9 +172,9 @@ class Rail(QFrame):
         layout.addWidget(self._about)
         self.show_engine("")
 
-    def fit(self, window: int) -> None:
-        """Take the width that goes with a window's, in pixels."""
-        narrow = window < theme.px(_ROOM)
+    def fit_width(self, window: int) -> None:
+        """Choose the width for a window's width in pixels."""
+        narrow = window < theme.px(_NARROW_WINDOW)
         if narrow != self._narrow:
             self._narrow = narrow
             self.setFixedWidth(theme.px(_NARROW if narrow else WIDTH))
@@ -186,27 +185,27 @@ class Rail(QFrame):
                 button.show_narrow(narrow=narrow)
 
     def show_page(self, name: str) -> None:
-        """Mark the page that is shown; one that is not in the rail marks none."""
+        """Mark the shown page; none if it is not in the rail."""
         self._group.setExclusive(name in self._buttons)
         for each, button in self._buttons.items():
             button.setChecked(each == name)
 
     def show_engine(self, engine: str, version: str = "") -> None:
-        """Show which engine runs; its tip has the whole version."""
+        """Show the engine build in use. The tooltip has the full version."""
         self._engine.setText("\n".join(filter(None, (engine, version.rpartition(" ")[2]))))
-        set_tip(self._engine, version)
+        set_tooltip(self._engine, version)
         self._engine.setVisible(bool(engine))
 
-    def show_gpus(self, found: "GpusFound") -> None:
-        """Show the GPUs of this computer with their memory, or that there is none; the tip has all of it."""
-        counted = Counter(map(_gpu_words, found.gpus)) or {tr("no GPU"): 1}
+    def show_gpus(self, found: "DetectedGpus") -> None:
+        """Show this computer's GPUs with their memory, or that there is none. The tooltip has the full names."""
+        counted = Counter(map(_gpu_text, found.gpus)) or {tr("no GPU"): 1}
         self._gpus.setText("\n".join(f"{count} × {words}" if count > 1 else words for words, count in counted.items()))  # noqa: RUF001 -- the sign for times
-        set_tip(self._gpus, "\n".join([gpu.name for gpu in found.gpus] or [say(found.none_because or "")]))
+        set_tooltip(self._gpus, "\n".join([gpu.name for gpu in found.gpus] or [render(found.no_gpu_reason or "")]))
         self._gpus.show()
 
 
-def _gpu_words(gpu: "Gpu") -> str:
-    """Return a GPU's name without its maker's, and its memory as it is sold."""
+def _gpu_text(gpu: "Gpu") -> str:
+    """Return a GPU's name without the maker, and its nominal memory."""
     name = gpu.name
     for maker in _MAKERS:
         name = name.removeprefix(maker)
@@ -214,8 +213,8 @@ def _gpu_words(gpu: "Gpu") -> str:
     return f"{name} · {memory / 2**30:.0f} GB" if memory else name
 
 
-async def find_gpus(_tell: object) -> "GpusFound":
-    """Look for the GPUs of this computer; one that sleeps is not woken."""
+async def find_gpus(_tell: object) -> "DetectedGpus":
+    """List this computer's GPUs without waking a sleeping one."""
     import asyncio
 
     from launcher.machine import gpus

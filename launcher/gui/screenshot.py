@@ -1,4 +1,4 @@
-"""Opens the window, waits until there is something to see, saves the picture, and ends."""
+"""Screenshot mode: open the window, wait for content, save a picture, quit."""
 
 import json
 from pathlib import Path
@@ -7,16 +7,17 @@ from PySide6.QtCore import QObject, QTimer, Slot
 
 from launcher.gui.window import Window
 
-_LIVE_SAMPLES = 80
+_SAMPLES_FOR_LIVE = 80
 _SETTLE_MS = 150
-_LONGEST_MS = 30_000
+_LONGEST_MS = 150_000
 _QUESTIONS = ("What is MTP, and what does this demo show?", "When should MTP be switched off?")
 
 
-class Photographer(QObject):
+class ScreenshotTaker(QObject):
     """Takes one picture of a window.
 
-    With `live` it asks the demo first and waits for its figures; with `waits` until the file is served, or is not.
+    With `live` it first asks the demo and waits for figures; with `waits` it waits until the file is served or has
+    failed.
     """
 
     def __init__(self, window: Window, picture: Path, painted_s: float, *, live: bool, waits: bool) -> None:
@@ -29,42 +30,52 @@ class Photographer(QObject):
         self._problem = ""
         self._live = live
         if live or waits:
-            window.controller.view_changed.connect(self._go_on)
-            window.controller.sampled.connect(self._count)
+            window.controller.view_changed.connect(self._on_view_changed)
+            window.controller.sampled.connect(self._count_samples)
             QTimer.singleShot(_LONGEST_MS, self, self._give_up)
         else:
-            QTimer.singleShot(_SETTLE_MS, self, self._take)
+            QTimer.singleShot(_SETTLE_MS, self, self._take_picture)
 
     @Slot()
-    def _go_on(self) -> None:
+    def _on_view_changed(self) -> None:
         view = self._window.controller.view
         if view.problem or (view.can_ask and not self._live):
             self._problem = view.problem
-            QTimer.singleShot(_SETTLE_MS, self, self._take)
-        elif view.can_ask and self._samples < _LIVE_SAMPLES:
+            QTimer.singleShot(_SETTLE_MS, self, self._take_picture)
+        elif view.can_ask and self._samples < _SAMPLES_FOR_LIVE:
             self._window.page("cockpit").chat.ask(_QUESTIONS[self._asked % len(_QUESTIONS)])
             self._asked += 1
 
     @Slot(list)
-    def _count(self, samples: list[object]) -> None:
+    def _count_samples(self, samples: list[object]) -> None:
         before, self._samples = self._samples, self._samples + len(samples)
-        if before < _LIVE_SAMPLES <= self._samples:
-            QTimer.singleShot(_SETTLE_MS, self, self._take)
+        if before < _SAMPLES_FOR_LIVE <= self._samples:
+            QTimer.singleShot(_SETTLE_MS, self, self._take_picture)
 
     @Slot()
     def _give_up(self) -> None:
         self._problem = "no live data came"
-        self._take()
+        self._take_picture()
 
     @Slot()
-    def _take(self) -> None:
+    def _take_picture(self) -> None:
         if not self._window.isEnabled():
-            return  # it is closing already
+            return  # the window is already closing
         saved = self._window.grab().save(str(self._picture))
         told: dict[str, object] = {"painted_s": round(self._painted_s, 3), "picture": str(self._picture)}
+        if self._live:
+            told["plots"] = self._drawn_points()
         problem = self._problem or ("" if saved else f"{self._picture} could not be written")
         if problem:
             told["problem"] = problem
             self._window.exit_code = 1
         print(json.dumps(told), flush=True)
         self._window.quit()
+
+    def _drawn_points(self) -> dict[str, dict[str, int]]:
+        """Return the number of points drawn per curve and visible plot.
+
+        A picture's file size does not prove that anything was drawn.
+        """
+        charts = (card.chart for card in self._window.page("cockpit").plots.cards)
+        return {each.plot_name: each.points for each in charts if each is not None and each.isVisible()}

@@ -1,155 +1,175 @@
-"""The window's server, on the core's thread: what the controller asks for is done, and what comes of it is posted."""
+"""The window's server on the core's thread: carries out the controller's requests and posts the results."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from launcher import settings
-from launcher.base.errors import ServerNotFound
-from launcher.engine.state import State, Status
-from launcher.gui.told import Came, Health, Launched, Link, Replied, Wish
-from launcher.gui.words import tr
+from launcher.app import settings
+from launcher.base.errors import ServerNotFound, Superseded
+from launcher.base.messages import message
+from launcher.engine.server.state import ServerState, ServerStatus
+from launcher.gui.core_events import DeltaReceived, HealthChanged, Launched, LinkRequested, ReplyFinished, StartRequest
+from launcher.gui.translation import render, tr
 
 if TYPE_CHECKING:
-    from launcher.app import Session
-    from launcher.engine.action import Action
-    from launcher.engine.launch import Launch
-    from launcher.engine.settings import Value
-    from launcher.engine.state import Event
+    from launcher.app.session import Session
+    from launcher.app.use_counting import UseCounting
+    from launcher.engine.diagnosis.actions import Action
+    from launcher.engine.server.launch import Launch
+    from launcher.engine.server.state import ServerEvent
+    from launcher.models.server_settings import Value
     from launcher.monitor.health_event import HealthEvent
-    from launcher.use_counting import UseCounting
 
 DEMO = "demo"
-_REQUEST = ("max_tokens", "temperature", "seed", "thinking")
-"""The sampling values that ChatRequest has fields for."""
+_REQUEST_FIELDS = ("max_tokens", "temperature", "seed", "thinking")
+"""Sampling values for which ChatRequest has fields."""
 
 
-class Service:
-    """One session for as long as the window is open. `start` takes hold of it before it waits for anything, so that a
-    `stop` that is asked for right after it ends it."""
+class ServerService:
+    """The session for the lifetime of the window.
+
+    `start` creates it before its first await, so that a `stop` requested right afterwards ends it.
+    """
 
     def __init__(self, post: Callable[[object], None]) -> None:
         self.session: Session | None = None
         """None before the first start."""
-        self.named = ""
-        """The model as its user named it."""
+        self.served_name = ""
+        """The model as the user named it."""
         self._post = post
         self._seen = True
-        self._told: Launch | None = None
+        self._requests = 0
+        self._posted_launch: Launch | None = None
         self._counting: UseCounting | None = None
 
-    async def start(self, wish: Wish) -> None:
-        """Serve as the command line does: what was chosen for this model the last time holds again."""
-        from launcher import app
-        from launcher.engine.last import keep_last
-        from launcher.engine.launch import ServeOptions
-        from launcher.engine.settings import remembered, with_settings
+    async def start(self, wish: StartRequest) -> None:
+        """Start a model in the same way as the command line: see resolve_start."""
+        from launcher.app.start_settings import resolve_start
+        from launcher.engine.server.started import save_last_model
 
-        session = self.opened()
-        options, chosen = wish.options, wish.chosen
-        if options is None:
-            options = app.options_for(wish.model, lambda path: ServeOptions(model=path), draft=wish.draft)
-            asked = {} if wish.draft is None else {"draft": wish.draft}
-            chosen = remembered(options.model) | asked
-            options = with_settings(options, chosen)
-        before, self.named = self._told, wish.model
-        if session.rests:
-            await session.share(False)  # each time anew
-        await session.start(options, chosen=chosen, named=wish.model)
-        self._post(session.supervisor.status)  # it may have been so before
-        if self._told is before:  # it ran already
-            self._tell_launched(session)
-        await asyncio.to_thread(keep_last, wish.model)
+        session = self.open_session()
+        self._requests += 1
+        start, asked = wish.start, self._requests
+        if start is None:
+            ending = () if session.is_idle else (session.supervisor.engine_pid or 0,)
+            start = await resolve_start(wish.model, {"draft": wish.draft}, ending=ending)
+            if self._requests != asked:  # another request came while the settings were resolved
+                raise Superseded(message("A newer request to this server took the place of this one."))
+        before, self.served_name = self._posted_launch, wish.model
+        if session.is_idle:
+            await session.share(False)  # sharing never carries over to a new start
+        await session.start(
+            start.options,
+            chosen=start.chosen,
+            set_aside=start.set_aside,
+            named=wish.model,
+            notices=start.notices,
+        )
+        self._post(session.supervisor.status)  # the status may not have changed, so no event was sent
+        if self._posted_launch is before:  # the same server was already running
+            self._post_launched(session)
+        await asyncio.to_thread(save_last_model, wish.model)
 
-    def opened(self) -> "Session":
-        """Return the session, begun where there was none."""
-        from launcher import app
-        from launcher.use_counting import UseCounting
+    def open_session(self) -> "Session":
+        """Return the session, creating it if necessary."""
+        from launcher.app.session import Session
+        from launcher.app.use_counting import UseCounting
 
         if self.session is None:
-            self.session = app.Session(on_event=self._hear, on_sample=self._post, on_health=self._hear_health)
+            self.session = Session(on_event=self._forward_event, on_sample=self._post, on_health=self._forward_health)
             self._counting = UseCounting(self.session)
-            self.session.monitor.seen(self._seen)
+            self.session.monitor.set_visible(self._seen)
         return self.session
 
-    async def seen(self, seen: bool) -> None:
-        """Take note of whether anybody sees the window."""
+    async def set_visible(self, seen: bool) -> None:
+        """Record whether the window is visible."""
         self._seen = seen
         if self.session is not None:
-            self.session.monitor.seen(seen)
+            self.session.monitor.set_visible(seen)
 
     async def stop(self) -> bool:
-        """Stop, and return whether nothing runs and nothing is about to."""
+        """Stop. Returns whether nothing runs and nothing is about to start."""
+        self._requests += 1
         if self.session is None:
             return True
         await self.session.stop()
         await self.session.share(False)
         if self._counting is not None:
-            await self._counting.keep()
-        return self.session.rests
+            await self._counting.save_counts()
+        return self.session.is_idle
 
     async def apply(self, changes: "Mapping[str, Value]", drain_s: float, extra: Sequence[str] | None) -> None:
-        """Restart with other settings, and arguments of the user's own (None: as they are)."""
-        from launcher.engine.settings import with_settings
+        """Restart with other server settings and extra arguments (None: unchanged)."""
+        from launcher.engine.settings import change_settings
 
-        session = self._running()
+        session = self._running_session()
         launch = session.supervisor.launch
         if launch is None:
-            raise ServerNotFound("The server has never run, so there is nothing to change.", "Start it first.")
-        options = with_settings(session.supervisor.options or launch.options, changes)
+            raise ServerNotFound(
+                message("The server has never run, so there is nothing to change."), message("Start it first.")
+            )
+        options = change_settings(session.supervisor.options or launch.options, changes)
         if extra is not None:
             options = replace(options, extra=tuple(extra))
         await session.start(options, again=True, drain_s=drain_s, chosen=changes)
 
     async def share(self, shared: bool) -> None:
-        """Share what runs with the network, or not any more."""
-        drain_s = await asyncio.to_thread(settings.drain_s)
-        await self._running().share(shared, drain_s=drain_s)
+        """Share the running server with the network, or stop sharing."""
+        drain_s = await asyncio.to_thread(settings.restart_drain_s)
+        await self._running_session().share(shared, drain_s=drain_s)
 
     async def fix(self, action: "Action") -> None:
-        """Start again, changed as the action says, or open its address."""
-        session = self._running()
+        """Apply a suggested fix by a restart, or post its link."""
+        session = self._running_session()
         link = session.way(action).link
         if link is not None:
-            self._post(Link(link))
+            self._post(LinkRequested(link))
         else:
             await session.fix(action)
 
     async def ask(self, number: int, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]) -> None:
-        """Ask for reply `number`; sampling values that ChatRequest has no fields for go by llama-server's names."""
-        from launcher.engine.client import ChatRequest
+        """Request reply `number`. Sampling values without a ChatRequest field are sent under llama-server's names."""
+        from launcher.engine.server.client import ChatRequest
 
-        named = {name: value for name, value in sampling.items() if name in _REQUEST}
-        others = {name: value for name, value in sampling.items() if name not in _REQUEST}
+        named = {name: value for name, value in sampling.items() if name in _REQUEST_FIELDS}
+        others = {name: value for name, value in sampling.items() if name not in _REQUEST_FIELDS}
         request = ChatRequest(messages, **named, extra=others)
-        reply = await self._running().ask(request, lambda delta: self._post(Came(number, delta)))
-        self._post(Replied(number, reply))
+        reply = await self._running_session().ask(request, lambda delta: self._post(DeltaReceived(number, delta)))
+        self._post(ReplyFinished(number, reply))
 
     async def api_key(self) -> str:
-        """Return the key of what runs. Raises ServerNotFound."""
-        return self._running().supervisor.endpoint.api_key
+        """Return the API key of the running server. Raises ServerNotFound."""
+        return self._running_session().supervisor.endpoint.api_key
 
-    def _running(self) -> "Session":
+    def _running_session(self) -> "Session":
         if self.session is None:
-            raise ServerNotFound("The server is not running.", "Start it first.")
+            raise ServerNotFound(message("The server is not running."), message("Start it first."))
         return self.session
 
-    def _hear(self, event: "Event") -> None:
-        """Pass on what the core tells; a server may also be restarted with other settings from the command line."""
+    def _forward_event(self, event: "ServerEvent") -> None:
+        """Forward an event of the core. A server may also be restarted with other settings from the command line."""
         self._post(event)
-        session, ready = self.session, isinstance(event, Status) and event.state is State.READY
-        if ready and session is not None and session.supervisor.launch is not self._told:
-            self._tell_launched(session)
+        session, ready = self.session, isinstance(event, ServerStatus) and event.state is ServerState.READY
+        if ready and session is not None and session.supervisor.launch is not self._posted_launch:
+            self._post_launched(session)
 
-    def _hear_health(self, _event: "HealthEvent") -> None:
+    def _forward_health(self, _event: "HealthEvent") -> None:
         if self.session is not None:
-            self._post(Health(tuple(self.session.monitor.watch.standing)))
+            self._post(HealthChanged(tuple(self.session.monitor.watch.standing)))
 
-    def _tell_launched(self, session: "Session") -> None:
-        from launcher.engine.demo import demo_preset
+    @staticmethod
+    async def measured_note(launch: "Launch") -> str:
+        """Return this machine's tuning result for the running server as a remark on its speed; empty without one."""
+        from launcher.app.machine_presets import measured_sentence
 
-        launch = self._told = session.supervisor.launch
+        found = await asyncio.to_thread(measured_sentence, launch)
+        return tr("Tuned on this machine: {sentence}", sentence=render(found)) if found else ""
+
+    def _post_launched(self, session: "Session") -> None:
+        from launcher.engine.demo import read_demo_preset
+
+        launch = self._posted_launch = session.supervisor.launch
         if launch is None:
             return
         draft = launch.options.draft
@@ -160,6 +180,6 @@ class Service:
             else tr("{context} context · MTP off", context=context)
         )
         said += tr(" · shared with the network") if session.shared else ""
-        note = demo_preset().speed_note if self.named == DEMO else ""
+        note = read_demo_preset().speed_note if self.served_name == DEMO else ""
         address = session.supervisor.endpoint.url.removeprefix("http://")
         self._post(Launched(launch, launch.header.name, said, address, note, session.shared))

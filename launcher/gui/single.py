@@ -1,7 +1,7 @@
-"""One window per user: a second start hands over what it was asked and raises the first.
+"""Single-instance lock: one window per user. A second start passes its request to the first one and raises it.
 
-They talk over a socket in the state folder, or a pipe of Windows, that only this user may use; its name, where others
-can see such names, and what is said hold a secret that only files of this user have.
+They communicate over a socket in the state folder (a named pipe on Windows) that only this user may open. Its name,
+where others could see it, and the messages contain a secret that only this user's files have.
 """
 
 import hashlib
@@ -19,57 +19,58 @@ from pathlib import Path
 from PySide6.QtCore import QDeadlineTimer, QLockFile, QObject, QThread
 from PySide6.QtNetwork import QLocalServer, QLocalSocket
 
-from launcher.base.files import private_folder, read_private, write_atomically
+from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.paths import state_dir
+from launcher.base.store import KeptFile
 
 _ANSWER_MS = 5_000
 _STARTING_S = 30.0
-"""So long may a window take, on a busy computer, from its start until it answers."""
+"""Seconds that a starting window may take on a busy computer until it answers."""
 _MOST_BYTES = 65_536
 _LONGEST_PATH = 100
-"""Of the 108 bytes that the address of a socket takes (unix(7))."""
+"""Longest socket path used; the system allows 108 bytes (unix(7))."""
 _SECRET = re.compile(r"[\w-]{43}", re.ASCII)
 
 
 class SingleInstance(QObject):
-    """The right to be the one window. `first` says whether this process has it."""
+    """The lock for the one window. `first` is whether this process holds it."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        folder = private_folder(state_dir())
-        self._token = _token(folder / "window.token")
-        self._name = _name(folder, self._token)
+        folder = make_private_folder(state_dir())
+        self._token = _read_token(folder / "window.token")
+        self._name = _socket_name(folder, self._token)
         self._lock_file = folder / "window.lock"
         self._lock = QLockFile(str(self._lock_file))
         self._lock.setStaleLockTime(0)
         self._server: QLocalServer | None = None
-        self._tell: Callable[[Path | None, bool], None] = lambda _file, _demo: None
+        self._on_request: Callable[[Path | None, bool], None] = lambda _file, _demo: None
         self.first = self._lock.tryLock(0)
 
     def listen(self) -> None:
-        """Hear other starts from now on; they are answered once `tell` says how."""
+        """Accept connections of other starts. They are answered once `on_request` was called."""
         QLocalServer.removeServer(self._name)
         self._server = QLocalServer(self)
         self._server.setSocketOptions(QLocalServer.SocketOption.UserAccessOption)
         self._server.listen(self._name)
 
-    def tell(self, asked: Callable[[Path | None, bool], None]) -> None:
-        """Call `asked` when another start asks for the window, with its file, if any, and whether it is the demo."""
-        self._tell = asked
+    def on_request(self, asked: Callable[[Path | None, bool], None]) -> None:
+        """Call `asked` with (file or None, demo) when another start requests the window."""
+        self._on_request = asked
         if self._server is not None:
-            self._server.newConnection.connect(self._answer)
+            self._server.newConnection.connect(self._answer_start)
             while self._server.hasPendingConnections():
-                self._answer()
+                self._answer_start()
 
     def raise_first(self, file: Path | None, *, demo: bool) -> bool:
-        """Ask the first window to come to the front; return whether it did."""
+        """Ask the first window to come to the front. Returns whether it answered."""
         socket = QLocalSocket()
         deadline = QDeadlineTimer(_ANSWER_MS)
         socket.connectToServer(self._name)
         while not socket.waitForConnected(_ANSWER_MS):
             if deadline.hasExpired():
                 return False
-            QThread.msleep(20)  # it has the lock and is about to listen
+            QThread.msleep(20)  # it holds the lock and is about to listen
             socket.connectToServer(self._name)
         asked = {"file": str(file) if file else None, "demo": demo, "token": self._token}
         socket.write(json.dumps(asked).encode() + b"\n")
@@ -81,12 +82,12 @@ class SingleInstance(QObject):
         return bytes(socket.readLine().data()) == b"raised\n"
 
     def _first_is_starting(self) -> bool:
-        """Whether the window that has the right was started so lately that it need not answer yet."""
+        """Return whether the lock is so new that its window need not answer yet."""
         with suppress(OSError):
             return time.time() - self._lock_file.stat().st_mtime < _STARTING_S
         return False
 
-    def _answer(self) -> None:
+    def _answer_start(self) -> None:
         socket = self._server.nextPendingConnection() if self._server else None
         if socket is None:
             return
@@ -99,13 +100,13 @@ class SingleInstance(QObject):
             try:
                 asked = json.loads(bytes(socket.readLine().data()))
                 file, demo, token = asked["file"], bool(asked["demo"]), str(asked["token"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 socket.abort()
                 return
             if not hmac.compare_digest(token.encode(), self._token.encode()):
                 socket.abort()
                 return
-            self._tell(Path(file) if file else None, demo)
+            self._on_request(Path(file) if file else None, demo)
             socket.write(b"raised\n")
             socket.disconnectFromServer()
 
@@ -114,14 +115,13 @@ class SingleInstance(QObject):
         read()
 
 
-def _token(path: Path) -> str:
-    """Return the secret of this user's windows; the first start makes it."""
+def _read_token(path: Path) -> str:
+    """Return the shared secret of this user's windows. The first start creates it."""
     lock = QLockFile(f"{path}.lock")
     lock.lock()
     try:
-        with suppress(FileNotFoundError):
-            kept = read_private(path).decode("ascii", "replace")
-            if _SECRET.fullmatch(kept):
+        with suppress(OSError):
+            if kept := _TOKEN_FILE.load(path):
                 return kept
         token = secrets.token_urlsafe(32)
         write_atomically(path, token.encode())
@@ -130,7 +130,19 @@ def _token(path: Path) -> str:
         lock.unlock()
 
 
-def _name(folder: Path, token: str) -> str:
+def _parse_token(data: bytes) -> str:
+    kept = data.decode("ascii")
+    if not _SECRET.fullmatch(kept):
+        raise ValueError("it holds no secret")
+    return kept
+
+
+_TOKEN_FILE: KeptFile[str | None] = KeptFile(
+    "The secret of this user's windows", _parse_token, lambda: None, private=True
+)
+
+
+def _socket_name(folder: Path, token: str) -> str:
     path = folder / "window.socket"
     if sys.platform != "win32" and len(os.fsencode(path)) < _LONGEST_PATH:
         return str(path)

@@ -1,29 +1,30 @@
-"""The look's tokens in one place: colours by role, lengths, type. sheet.py makes a style sheet of them."""
+"""Design tokens: colours by role, lengths and fonts; and the palette and style sheet made from them."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
 GAP_S, GAP, GAP_M, GAP_L, GAP_XL, GAP_XXL = 4, 8, 12, 16, 24, 32
 CONTROL_HEIGHT, DENSE_HEIGHT, BADGE_HEIGHT, BAR_HEIGHT = 32, 28, 20, 24
 CARD_RADIUS, CONTROL_RADIUS = 8, 6
 CELL_PADDING = 6
-"""Left and right of a table's texts; their style adds some pixels of its own."""
+"""Left and right padding of table texts; the style adds some pixels."""
 SELECTABLE = Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
 CAPTION_PX, BODY_PX, SECTION_PX, TITLE_PX, SMALL_READOUT_PX, READOUT_PX = 12, 13, 15, 20, 24, 32
 LEAST_SCALE, MOST_SCALE = 80, 200
-"""Of text, in per cent."""
+"""Text scale, in per cent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Colours by role. Text roles are at least 4.5:1 on their surfaces, curves and glyphs at least 3:1.
+    """Colours by role. Text roles have at least 4.5:1 contrast on their surfaces, curves and glyphs at least 3:1.
 
-    The meanings are the Okabe-Ito set, a step darker or lighter where a theme needs it. The series are moved from it as
-    far as it takes to be told apart with each of the three common deficiencies. `memory` goes from what a model must
-    have to what it may.
+    The meanings are the Okabe-Ito set, a shade darker or lighter where a theme needs it. The series colours deviate
+    from it as far as needed to be distinguishable with each of the three common colour vision deficiencies. `memory`
+    goes from required to optional parts.
     """
 
     window: str
@@ -51,7 +52,7 @@ class Theme:
     driver: str
     on_memory: tuple[str, str, str, str, str]
     drafted: tuple[str, str]
-    """Behind the tokens of one draft step, and of the next."""
+    """Backgrounds of alternating draft steps."""
 
 
 LIGHT = Theme(
@@ -110,52 +111,50 @@ DARK = Theme(
 )
 
 
-_held: list[Theme] = []
+_chosen_theme: list[Theme] = []
 _scale: list[float] = [1.0]
-_still: list[bool] = [False]
+_reduced_motion: list[bool] = [False]
 _blink_ms: list[int] = []
-"""How long the system lets a text cursor be seen and unseen."""
-_unrolls: list[bool] = []
-"""Whether the system wants effects at all: menus and lists that unroll, tips that fade."""
-_STILL = "* { widget-animation-duration: 0; }"
+"""The system's cursor flash time, in milliseconds."""
+_system_effects: list[bool] = []
+"""Whether the system wants effects: unrolling menus and lists, fading tooltips."""
+_NO_ANIMATION_SHEET = "* { widget-animation-duration: 0; }"
 
 
 def current() -> Theme:
-    """Return the theme that is held to, else the one that fits the system's colour scheme."""
-    if _held:
-        return _held[0]
+    """Return the chosen theme, else the one for the system's colour scheme."""
+    if _chosen_theme:
+        return _chosen_theme[0]
     dark = QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark
     return DARK if dark else LIGHT
 
 
 def choose(name: str | None) -> None:
-    """Follow the system (None), or hold to "light" or "dark", also where the platform knows no colour schemes."""
+    """Choose "light", "dark", or the system's scheme (None); also on platforms without colour schemes."""
     schemes = {None: Qt.ColorScheme.Unknown, "light": Qt.ColorScheme.Light, "dark": Qt.ColorScheme.Dark}
     QGuiApplication.styleHints().setColorScheme(schemes[name])
-    _held[:] = [] if name is None else [DARK if name == "dark" else LIGHT]
+    _chosen_theme[:] = [] if name is None else [DARK if name == "dark" else LIGHT]
 
 
 def apply(application: QApplication, theme: Theme) -> None:
-    """Give palette and style sheet of `theme` to the whole application."""
-    from launcher.gui import sheet
-
+    """Apply a theme's palette and style sheet to the application."""
     application.setFont(font(BODY_PX))
-    application.setPalette(sheet.palette(theme))
+    application.setPalette(palette(theme))
     if not _blink_ms:
         _blink_ms.append(application.cursorFlashTime())
-        _unrolls.append(QApplication.isEffectEnabled(Qt.UIEffect.UI_General))
-    application.setCursorFlashTime(0 if _still[0] else _blink_ms[0])
-    QApplication.setEffectEnabled(Qt.UIEffect.UI_General, _unrolls[0] and not _still[0])
-    application.setStyleSheet(sheet.sheet(theme) + (_STILL if _still[0] else ""))
+        _system_effects.append(QApplication.isEffectEnabled(Qt.UIEffect.UI_General))
+    application.setCursorFlashTime(0 if _reduced_motion[0] else _blink_ms[0])
+    QApplication.setEffectEnabled(Qt.UIEffect.UI_General, _system_effects[0] and not _reduced_motion[0])
+    application.setStyleSheet(style_sheet(theme) + (_NO_ANIMATION_SHEET if _reduced_motion[0] else ""))
 
 
 def colour(role: str) -> QColor:
-    """Return the colour that a role such as "good" has in the current theme."""
+    """Return the current theme's colour for a role such as "good"."""
     return QColor(getattr(current(), role))
 
 
 def accent_of_icon() -> QColor:
-    """Return the ground of the program's icon, which is the same in every theme."""
+    """Return the background of the program's icon, the same in every theme."""
     return QColor(LIGHT.accent)
 
 
@@ -170,17 +169,17 @@ def scale() -> float:
 
 
 def set_scale(percent: float) -> None:
-    """Take a text scale of 80 to 200 %; what is built from then on has it."""
+    """Set the text scale, 80 to 200 %. It applies to widgets built afterwards."""
     _scale[0] = min(max(percent, LEAST_SCALE), MOST_SCALE) / 100
 
 
 def set_motion(wanted: bool | None) -> None:
-    """Move things (True), hold them still (False), or do as the system says (None)."""
-    _still[0] = not wanted if wanted is not None else _system_is_still()
+    """Turn animations on (True), off (False), or follow the system (None)."""
+    _reduced_motion[0] = not wanted if wanted is not None else _system_reduces_motion()
 
 
-def _system_is_still() -> bool:
-    """Whether the system asks for less motion: Qt tells so only through the style's own animations."""
+def _system_reduces_motion() -> bool:
+    """Return whether the system asks for reduced motion. Qt shows that only in the style's animation duration."""
     application = QApplication.instance()
     if not isinstance(application, QApplication):
         return False
@@ -189,7 +188,7 @@ def _system_is_still() -> bool:
 
 
 def font(pixels: int, *, bold: bool = False, tabular: bool = False) -> QFont:
-    """Return the system's font at a size in pixels; `tabular` gives every digit the same width."""
+    """Return the system font at a size in pixels. `tabular` gives all digits the same width."""
     result = QFont(QGuiApplication.font())
     result.setPixelSize(px(pixels))
     result.setWeight(QFont.Weight.DemiBold if bold else QFont.Weight.Normal)
@@ -203,3 +202,195 @@ def monospace(pixels: int = CAPTION_PX) -> QFont:
     result = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
     result.setPixelSize(px(pixels))
     return result
+
+
+# Palette and style sheet made from the theme.
+
+_ICONS = Path(__file__).with_name("icons")
+
+
+def palette(theme: Theme) -> QPalette:
+    """Return a theme's palette."""
+    made = QPalette()
+    roles = {
+        QPalette.ColorRole.Window: theme.window,
+        QPalette.ColorRole.Base: theme.card,
+        QPalette.ColorRole.AlternateBase: theme.raised,
+        QPalette.ColorRole.Button: theme.card,
+        QPalette.ColorRole.WindowText: theme.text,
+        QPalette.ColorRole.Text: theme.text,
+        QPalette.ColorRole.ButtonText: theme.text,
+        QPalette.ColorRole.PlaceholderText: theme.secondary,
+        QPalette.ColorRole.Highlight: theme.accent,
+        QPalette.ColorRole.HighlightedText: theme.on_accent,
+        QPalette.ColorRole.ToolTipBase: theme.raised,
+        QPalette.ColorRole.ToolTipText: theme.text,
+        QPalette.ColorRole.Link: theme.accent,
+        QPalette.ColorRole.Accent: theme.accent,
+        QPalette.ColorRole.Mid: theme.border,
+        QPalette.ColorRole.Light: theme.raised,
+        QPalette.ColorRole.Dark: theme.border,
+    }
+    for role, colour in roles.items():
+        made.setColor(role, QColor(colour))
+    for role in (QPalette.ColorRole.ButtonText, QPalette.ColorRole.Text, QPalette.ColorRole.WindowText):
+        made.setColor(QPalette.ColorGroup.Disabled, role, QColor(theme.secondary))
+    return made
+
+
+def style_sheet(theme: Theme) -> str:
+    """Return a theme's style sheet at the current text scale."""
+    return _surface_rules(theme) + _button_rules(theme) + _field_rules(theme) + _list_rules(theme) + _bar_rules(theme)
+
+
+def _surface_rules(t: Theme) -> str:
+    return f"""
+    QToolTip {{ background: {t.raised}; color: {t.text}; border: 1px solid {t.border}; padding: {px(4)}px; }}
+    #rail {{ background: {t.card}; border: none; border-right: 1px solid {t.border}; }}
+    #card, #chip {{ background: {t.card}; border: 1px solid {t.border}; border-radius: {px(CARD_RADIUS)}px; }}
+    #card QLabel, #chip QLabel, #rail QLabel, #banner QLabel {{ background: transparent; }}
+    #banner {{ background: {t.card}; border: 1px solid {t.border}; border-radius: {px(CARD_RADIUS)}px; }}
+    #banner[meaning="bad"] {{ border-color: {t.bad}; }}
+    #banner[meaning="attention"] {{ border-color: {t.attention}; }}
+    #banner[meaning="good"] {{ border-color: {t.good}; }}
+    #banner[meaning="information"] {{ border-color: {t.information}; }}
+    #panel {{ background: {t.card}; border: none; }}
+    #line {{ background: {t.border}; border: none; }}
+    QLabel#secondary {{ color: {t.secondary}; }}
+    QLabel#problem {{ background: {t.card}; border: 1px solid {t.bad}; border-radius: {px(CONTROL_RADIUS)}px;
+        padding: {px(8)}px {px(12)}px; }}
+    #card QLabel:disabled {{ color: {t.secondary}; }}
+    #card QLabel#bubble {{ background: {t.raised}; border: none; border-radius: {px(CARD_RADIUS)}px; }}
+    QLabel:focus {{ border: 2px solid {t.accent}; border-radius: {px(CONTROL_RADIUS)}px; }}
+    QScrollArea, #conversation, #plain {{ background: transparent; border: none; }}
+    QSplitter::handle {{ background: transparent; }}
+    QSplitter::handle:hover, QSplitter::handle:focus {{ background: {t.raised}; }}
+    QMenu {{ background: {t.card}; border: 1px solid {t.border}; padding: {px(4)}px; }}
+    QMenu::item {{ padding: {px(6)}px {px(16)}px; border-radius: {px(4)}px; }}
+    QMenu::item:selected {{ background: {t.raised}; color: {t.text}; }}
+    QMenu::item:disabled {{ color: {t.secondary}; }}
+    QMenu::separator {{ height: 1px; background: {t.border}; margin: {px(4)}px {px(8)}px; }}
+    """
+
+
+def _button_rules(t: Theme) -> str:
+    radius = f"border-radius: {px(CONTROL_RADIUS)}px"
+    return f"""
+    QPushButton {{ background: {t.card}; color: {t.text}; border: 1px solid {t.border}; {radius};
+        padding: 0 {px(14)}px; min-height: {px(CONTROL_HEIGHT) - 2}px; }}
+    QPushButton:hover, QPushButton:checked {{ background: {t.raised}; }}
+    QPushButton:pressed {{ background: {t.border}; }}
+    QPushButton:disabled {{ color: {t.secondary}; background: transparent; }}
+    QPushButton:focus {{ border: 2px solid {t.accent}; padding: 0 {px(14) - 1}px; }}
+    QPushButton#dense {{ min-height: {px(DENSE_HEIGHT) - 2}px; padding: 0 {px(10)}px; }}
+    QPushButton#dense:checked {{ border-color: {t.accent}; }}
+    QPushButton#dense:focus {{ padding: 0 {px(10) - 1}px; }}
+    QPushButton#primary {{ background: {t.accent}; border-color: {t.accent}; color: {t.on_accent}; font-weight: 600; }}
+    QPushButton#primary:disabled {{ background: {t.raised}; border-color: {t.border}; color: {t.secondary}; }}
+    QPushButton#primary:focus {{ border: 2px solid {t.text}; }}
+    QPushButton#page {{ background: transparent; border: none; text-align: left; padding: 0 {px(12)}px;
+        color: {t.secondary}; }}
+    QPushButton#page:hover {{ background: {t.raised}; }}
+    QPushButton#page:checked {{ background: {t.raised}; color: {t.text}; font-weight: 600; }}
+    QPushButton#page:focus {{ border: 2px solid {t.accent}; {radius}; padding: 0 {px(12) - 2}px; }}
+    QPushButton#fold, QPushButton#quiet {{ background: transparent; border: none; color: {t.secondary};
+        text-align: left; padding: 0; min-height: {px(20)}px; }}
+    QPushButton#quiet {{ padding: 0 {px(6)}px; min-height: {px(DENSE_HEIGHT) - 2}px; {radius}; }}
+    QPushButton#quiet:hover {{ background: {t.raised}; color: {t.text}; }}
+    QPushButton#foot {{ background: transparent; border: none; {radius}; color: {t.secondary}; text-align: left;
+        padding: 0 {px(12)}px; min-height: {px(DENSE_HEIGHT) - 2}px; }}
+    QPushButton#foot:hover {{ background: {t.raised}; color: {t.text}; }}
+    QPushButton#foot:focus {{ border: 2px solid {t.accent}; padding: 0 {px(12) - 2}px; }}
+    QPushButton#fold:focus, QPushButton#quiet:focus {{ border: 2px solid {t.accent}; {radius}; }}
+    QPushButton#fold:focus {{ padding: 0; }}
+    QPushButton#quiet:focus {{ padding: 0 {px(6) - 2}px; }}
+    QPushButton#segment {{ border-radius: 0; margin-left: -1px; padding: 0 {px(12)}px;
+        min-height: {px(DENSE_HEIGHT) - 2}px; }}
+    QPushButton#segment[end="first"] {{ margin-left: 0; border-top-left-radius: {px(CONTROL_RADIUS)}px;
+        border-bottom-left-radius: {px(CONTROL_RADIUS)}px; }}
+    QPushButton#segment[end="last"] {{ border-top-right-radius: {px(CONTROL_RADIUS)}px;
+        border-bottom-right-radius: {px(CONTROL_RADIUS)}px; }}
+    QPushButton#segment[end="only"] {{ margin-left: 0; {radius}; }}
+    QPushButton#segment:checked {{ background: {t.raised}; border: 1px solid {t.accent}; font-weight: 600; }}
+    QPushButton#segment:focus {{ border: 2px solid {t.accent}; padding: 0 {px(12) - 1}px; }}
+    QPushButton::menu-indicator {{ image: none; width: 0; }}
+    """
+
+
+def _field_rules(t: Theme) -> str:
+    radius = f"border-radius: {px(CONTROL_RADIUS)}px"
+    return f"""
+    QLineEdit, QSpinBox, QDoubleSpinBox {{ background: {t.card}; color: {t.text}; border: 1px solid {t.control};
+        {radius}; padding: 0 {px(8)}px; min-height: {px(CONTROL_HEIGHT) - 2}px; }}
+    QLineEdit, QPlainTextEdit, QTextEdit {{ placeholder-text-color: {t.secondary}; }}
+    QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus, QComboBox:focus {{ border: 2px solid {t.accent}; }}
+    QLineEdit:disabled, QSpinBox:disabled, QDoubleSpinBox:disabled {{ color: {t.secondary}; border-color: {t.border}; }}
+    QSpinBox::up-button, QSpinBox::down-button, QDoubleSpinBox::up-button, QDoubleSpinBox::down-button {{
+        width: 0; border: none; }}
+    QSpinBox QLineEdit, QDoubleSpinBox QLineEdit, QComboBox QLineEdit {{ border: none; min-height: 0; }}
+    QComboBox {{ background: {t.card}; color: {t.text}; border: 1px solid {t.control}; {radius};
+        padding: 0 {px(28)}px 0 {px(8)}px; min-height: {px(CONTROL_HEIGHT) - 2}px; }}
+    QComboBox:disabled {{ color: {t.secondary}; border-color: {t.border}; }}
+    QComboBox::drop-down {{ border: none; width: {px(28)}px; }}
+    QComboBox::down-arrow {{ image: url({_icon_path(t, "open")}); width: {px(14)}px; height: {px(14)}px; }}
+    QComboBox QAbstractItemView {{ background: {t.card}; border: 1px solid {t.border}; padding: {px(4)}px; }}
+    QComboBox QAbstractItemView::item {{ min-height: {px(DENSE_HEIGHT)}px; }}
+    QCheckBox, QRadioButton {{ spacing: {px(8)}px; min-height: {px(CONTROL_HEIGHT) - 4}px; {radius};
+        border: 2px solid transparent; background: transparent; }}
+    QCheckBox::indicator, QRadioButton::indicator {{ width: {px(14)}px; height: {px(14)}px; background: {t.card};
+        border: 1px solid {t.control}; border-radius: {px(4)}px; }}
+    QRadioButton::indicator {{ border-radius: {px(14) // 2 + 1}px; }}
+    QCheckBox::indicator:checked {{ background: {t.accent}; border-color: {t.accent};
+        image: url({_icon_path(t, "tick")}); }}
+    QRadioButton::indicator:checked {{ border-color: {t.accent}; background: qradialgradient(cx: 0.5, cy: 0.5,
+        radius: 0.5, fx: 0.5, fy: 0.5, stop: 0.55 {t.accent}, stop: 0.65 {t.card}); }}
+    QCheckBox::indicator:disabled, QRadioButton::indicator:disabled {{ border-color: {t.border};
+        background: {t.raised}; }}
+    QCheckBox:focus, QRadioButton:focus {{ border: 2px solid {t.accent}; {radius}; }}
+    QPlainTextEdit, QTextEdit {{ background: {t.card}; border: 1px solid {t.border}; border-radius: {px(CARD_RADIUS)}px;
+        padding: {px(4)}px {px(8)}px; }}
+    QPlainTextEdit:focus, QTextEdit:focus {{ border: 2px solid {t.accent}; }}
+    QPlainTextEdit#prompt {{ border: 1px solid {t.control}; padding: {px(6)}px; }}
+    QPlainTextEdit#prompt:focus {{ border: 2px solid {t.accent}; }}
+    QTextEdit#reply {{ background: transparent; border: none; padding: 0; }}
+    QTextEdit#reply:focus {{ border: 2px solid {t.accent}; {radius}; }}
+    """
+
+
+def _list_rules(t: Theme) -> str:
+    return f"""
+    QAbstractItemView {{ background: {t.card}; border: none; outline: none; selection-background-color: {t.raised};
+        selection-color: {t.text}; alternate-background-color: {t.card}; gridline-color: {t.border}; }}
+    QTableView, QTreeView, QListView {{ border: 1px solid transparent; }}
+    QTableView:focus, QTreeView:focus, QListView:focus {{ border: 2px solid {t.accent};
+        border-radius: {px(CONTROL_RADIUS)}px; }}
+    RowTable:focus {{ border: 1px solid transparent; }}
+    QTableView::item, QTreeView::item {{ border-bottom: 1px solid {t.border};
+        padding: 0 {px(CELL_PADDING)}px; }}
+    QTableView::item:selected, QTreeView::item:selected, QListView::item:selected {{ background: {t.raised};
+        color: {t.text}; }}
+    QHeaderView {{ background: {t.card}; border: none; }}
+    QHeaderView::section {{ background: {t.card}; color: {t.secondary}; border: none;
+        border-bottom: 1px solid {t.border}; padding: {px(4)}px {px(CELL_PADDING)}px;
+        font-weight: 400; text-align: left; }}
+    QTableCornerButton::section {{ background: {t.card}; border: none; }}
+    """
+
+
+def _bar_rules(t: Theme) -> str:
+    return f"""
+    QScrollBar:vertical {{ background: transparent; width: {px(10)}px; margin: 0; }}
+    QScrollBar::handle:vertical {{ background: {t.control}; border-radius: {px(3)}px; min-height: {px(32)}px;
+        margin: 2px {px(2)}px; }}
+    QScrollBar:horizontal {{ background: transparent; height: {px(10)}px; margin: 0; }}
+    QScrollBar::handle:horizontal {{ background: {t.control}; border-radius: {px(3)}px; min-width: {px(32)}px;
+        margin: {px(2)}px 2px; }}
+    QScrollBar::add-line, QScrollBar::sub-line {{ height: 0; width: 0; }}
+    QAbstractScrollArea::corner {{ background: transparent; border: none; }}
+    QScrollBar::add-page, QScrollBar::sub-page {{ background: transparent; }}
+    """
+
+
+def _icon_path(theme: Theme, name: str) -> str:
+    """Return an icon's path for a style sheet."""
+    return (_ICONS / f"{name}-{'light' if theme is LIGHT else 'dark'}.svg").as_posix()

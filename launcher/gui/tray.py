@@ -1,4 +1,4 @@
-"""The icon in the system's tray: what the server does, start and stop, the address; and notifications."""
+"""System tray icon: server state, start and stop, address; and desktop notifications."""
 
 from collections.abc import Callable
 
@@ -6,20 +6,20 @@ from PySide6.QtCore import QObject, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QAction, QGuiApplication, QIcon, QPainter, QPixmap
 from PySide6.QtWidgets import QMenu, QSystemTrayIcon
 
-from launcher import settings
-from launcher.engine.state import State
+from launcher.app import settings
+from launcher.app.settings_declared import NOTIFICATIONS
+from launcher.engine.server.state import ServerState
 from launcher.gui import theme
 from launcher.gui.controller import Controller
+from launcher.gui.translation import tr
 from launcher.gui.viewmodel import View
-from launcher.gui.words import tr
-from launcher.settings_declared import NOTIFICATIONS
 
 _SIZES = (16, 24, 32, 48, 64, 128, 256)
-_LONGEST_NOTE = 250
+_LONGEST_NOTIFICATION = 250
 
 
 def make_icon() -> QIcon:
-    """Return the program's icon: three bars, the last of which runs ahead, as a draft does."""
+    """Return the program's icon: three bars, the last one ahead like a draft."""
     icon = QIcon()
     for size in _SIZES:
         picture = QPixmap(QSize(size, size))
@@ -38,7 +38,7 @@ def make_icon() -> QIcon:
 
 
 class Tray(QObject):
-    """The icon with its menu. It asks for the window and for the end; the server it starts and stops itself."""
+    """Tray icon with a menu. Emits requests to show the window and to quit; starts and stops the server directly."""
 
     window_asked = Signal()
     quit_asked = Signal()
@@ -49,29 +49,29 @@ class Tray(QObject):
         self._in_front = in_front
         self._state = controller.inputs.status.state
         self.menu = QMenu()
-        self._head = self._add("", None)
-        self._address = self._add("", self._copy)
+        self._head = self._add_action("", None)
+        self._address = self._add_action("", self._copy)
         self.menu.addSeparator()
-        self._switch = self._add("", self._start_or_stop)
-        self._add(tr("Show the window"), self.window_asked.emit)
+        self._switch = self._add_action("", self._start_or_stop)
+        self._add_action(tr("Show the window"), self.window_asked.emit)
         self.menu.addSeparator()
-        self._add(tr("Quit"), self.quit_asked.emit)
+        self._add_action(tr("Quit"), self.quit_asked.emit)
         self.icon = QSystemTrayIcon(make_icon(), self)
         self.icon.setContextMenu(self.menu)
-        self.icon.activated.connect(self._pressed)
+        self.icon.activated.connect(self._on_activated)
         controller.view_changed.connect(self.show_view)
-        controller.launched.connect(self._tell_launch)
+        controller.launched.connect(self._notify_launch)
         controller.told_user.connect(self.notify)
         self.show_view(controller.view)
 
     @staticmethod
     def available() -> bool:
-        """Whether there is a tray to put an icon into."""
+        """Return whether the system has a tray."""
         return QSystemTrayIcon.isSystemTrayAvailable()
 
     @Slot(object)
     def show_view(self, view: View) -> None:
-        """Show what the server does; that it failed is worth a notification."""
+        """Show the server's state. A failure triggers a notification."""
         said = f"{view.word} · {view.subject}"
         self._head.setText(said)
         self._head.setEnabled(False)
@@ -81,22 +81,22 @@ class Tray(QObject):
         self._switch.setEnabled(view.can_start if view.resting else view.can_stop)
         self.icon.setToolTip(f"MTP Launcher\n{said}\n{view.address}".strip())
         before, self._state = self._state, self._controller.inputs.status.state
-        if self._state is State.FAILED and before is not State.FAILED:
+        if self._state is ServerState.FAILED and before is not ServerState.FAILED:
             self.notify(tr("{model} could not be served", model=view.subject), view.problem)
 
     @Slot(object)
-    def _tell_launch(self, launch: object) -> None:
+    def _notify_launch(self, launch: object) -> None:
         if launch is not None:
             view = self._controller.view
             self.notify(tr("{model} is ready", model=view.subject), view.address)
 
     @Slot(str, str)
     def notify(self, title: str, text: str) -> None:
-        """Tell the user, unless the window is in front of them or they want no notifications."""
-        if settings.value(NOTIFICATIONS) and not self._in_front():
-            self.icon.showMessage(title, text[:_LONGEST_NOTE], self.icon.icon())
+        """Show a desktop notification, unless the window is in front or the user turned them off."""
+        if settings.current_value(NOTIFICATIONS) and not self._in_front():
+            self.icon.showMessage(title, text[:_LONGEST_NOTIFICATION], self.icon.icon())
 
-    def _add(self, text: str, triggered: Callable[[], object] | None) -> QAction:
+    def _add_action(self, text: str, triggered: Callable[[], object] | None) -> QAction:
         action = QAction(text, self)
         if triggered is not None:
             action.triggered.connect(lambda _checked=False: triggered())
@@ -113,6 +113,6 @@ class Tray(QObject):
         QGuiApplication.clipboard().setText(f"http://{self._controller.view.address}/v1")
 
     @Slot(QSystemTrayIcon.ActivationReason)
-    def _pressed(self, reason: QSystemTrayIcon.ActivationReason) -> None:
+    def _on_activated(self, reason: QSystemTrayIcon.ActivationReason) -> None:
         if reason in (QSystemTrayIcon.ActivationReason.Trigger, QSystemTrayIcon.ActivationReason.DoubleClick):
             self.window_asked.emit()

@@ -1,4 +1,4 @@
-"""Newer versions in the window: the card of the About page, and the line that tells of one when the window opens."""
+"""Updates in the window: the card of the About page, and the banner that announces a newer version."""
 
 from __future__ import annotations
 
@@ -10,51 +10,49 @@ from PySide6.QtGui import QGuiApplication
 from launcher import __version__
 from launcher.base.errors import LauncherError
 from launcher.base.paths import state_dir
-from launcher.base.text import prose
+from launcher.base.text import visible_reply
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.models.words import size
-from launcher.gui.sentences import say_error
+from launcher.gui.models.words import format_size
+from launcher.gui.translation import render, tr
 from launcher.gui.widgets.blocks import Card, make_button
-from launcher.gui.widgets.flow import Flow
-from launcher.gui.words import tr
+from launcher.gui.widgets.flow import FlowLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.fetch.transfer import Progress
-    from launcher.gui.bridge import Tell
+    from launcher.fetch.transfer import TransferProgress
+    from launcher.gui.bridge import ReportProgress
     from launcher.gui.controller import Controller
     from launcher.gui.window import Window
-    from launcher.runtime import Handle
-    from launcher.updates.check import Newest
-    from launcher.updates.install import Received
-    from launcher.updates.manifest import Artefact
+    from launcher.runtime import WorkHandle
+    from launcher.updates.check import Artefact, NewestRelease
+    from launcher.updates.install import DownloadedUpdate
 
 
-_TOLD = "updates/told"
-"""In the window's own file: the version that was told of."""
+_ANNOUNCED_KEY = "updates/told"
+"""Key in the window's file: the version that was last announced."""
 
 
 class UpdatesCard(Card):
-    """Says whether there is a newer version and what is new in it, and gets it."""
+    """Shows whether there is a newer version and its changes, and installs it."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Updates"))
         self._bridge = controller.bridge
-        self._newest: Newest | None = None
-        self._getting: Handle[None] | None = None
-        self._asked = False
-        """Whether the user has asked, or got it: what is known by itself is not shown over that."""
-        self.said, self.notes, self.line = Label(), Label(), Label()
-        for label in (self.said, self.notes, self.line):
+        self._newest: NewestRelease | None = None
+        self._getting: WorkHandle[None] | None = None
+        self._user_acted = False
+        """Whether the user has checked or installed: automatic results must not replace that."""
+        self.status, self.notes, self.line = Label(), Label(), Label()
+        for label in (self.status, self.notes, self.line):
             label.setWordWrap(True)
             label.setTextInteractionFlags(theme.SELECTABLE)
-            label.setVisible(label is self.said)
+            label.setVisible(label is self.status)
             self.body.addWidget(label)
         self.line.setFont(theme.monospace())
-        ways = Flow(gap=theme.px(theme.GAP_M))
-        self.look = make_button(tr("Look for a newer version"), self.ask)
+        ways = FlowLayout(gap=theme.px(theme.GAP_M))
+        self.look = make_button(tr("Look for a newer version"), self.check)
         self.get = make_button("", self.install, primary=True)
         self.copy = make_button(tr("Copy the command"), lambda: QGuiApplication.clipboard().setText(self.line.text()))
         self.cancel = make_button(tr("Pause"), self._cancel)
@@ -62,105 +60,105 @@ class UpdatesCard(Card):
             ways.add(button)
             button.setVisible(button is self.look)
         self.body.addLayout(ways)
-        self._say(tr("This is version {version}.", version=__version__))
+        self._show_text(tr("This is version {version}.", version=__version__))
 
     def shown(self) -> None:
-        """Show what is known, asked for when a week has gone by."""
+        """Show the latest result, checked again after a week."""
         if self._getting is None:
-            self._bridge.run(_known, done=self._show_known)
+            self._bridge.run(_check_weekly, done=self._show_known)
 
-    def ask(self) -> None:
-        """Ask whether there is a newer version."""
+    def check(self) -> None:
+        """Check for a newer version."""
         self.look.setEnabled(False)
-        self._asked = True
-        self._bridge.run(_asked, done=self._show, failed=self._fail)
+        self._user_acted = True
+        self._bridge.run(_check_now, done=self._show_result, failed=self._show_error)
 
     def install(self) -> None:
-        """Get the newer version, and install it, or say how."""
+        """Download and install the newer version, or show how to."""
         newest = self._newest
         if newest is None:
             return
-        self._asked = True
+        self._user_acted = True
         for button in (self.look, self.get):
             button.hide()
         self.cancel.show()
         self._getting = self._bridge.run(
             lambda tell: _install(newest, tell),
             told=self._show_progress,
-            done=self._installed,
-            failed=self._fail,
-            cancelled=self._paused,
+            done=self._show_installed,
+            failed=self._show_error,
+            cancelled=self._show_paused,
         )
 
-    def _say(self, text: str) -> None:
-        self.said.setText(text)
+    def _show_text(self, text: str) -> None:
+        self.status.setText(text)
 
-    def _show_known(self, found: tuple[Newest, Artefact | LauncherError] | None) -> None:
-        if found is not None and not self._asked:
-            self._show(found)
+    def _show_known(self, found: tuple[NewestRelease, Artefact | LauncherError] | None) -> None:
+        if found is not None and not self._user_acted:
+            self._show_result(found)
 
-    def _show(self, found: tuple[Newest, Artefact | LauncherError]) -> None:
+    def _show_result(self, found: tuple[NewestRelease, Artefact | LauncherError]) -> None:
         if self._getting is not None:
             return
         self._newest, offer = found
         version = self._newest.manifest.version
-        self._rest()
+        self._show_idle()
         self.get.setText("")
         self.notes.hide()
         if not self._newest.is_newer:
-            self._say(tr("This is version {version}. There is no newer one.", version=__version__))
+            self._show_text(tr("This is version {version}. There is no newer one.", version=__version__))
             return
         said = tr("Version {newer} is out; this is {version}.", newer=version, version=__version__)
         if isinstance(offer, LauncherError):
-            said = f"{said} {say_error(offer)}"
+            said = f"{said} {render(offer.message)}"
         else:
-            self.get.setText(tr("Get version {version} ({size})", version=version, size=size(offer.size)))
+            self.get.setText(tr("Get version {version} ({size})", version=version, size=format_size(offer.size)))
             self.get.show()
-        self._say(said)
-        notes = prose(self._newest.manifest.notes).strip()
+        self._show_text(said)
+        notes = visible_reply(self._newest.manifest.notes).strip()
         self.notes.setText(notes)
         self.notes.setVisible(bool(notes))
 
-    def _show_progress(self, progress: Progress) -> None:
-        done, total = size(progress.done_bytes), size(progress.bytes)
-        self._say(progress.note or tr("{done} of {total} are here.", done=done, total=total))
+    def _show_progress(self, progress: TransferProgress) -> None:
+        done, total = format_size(progress.done_bytes), format_size(progress.bytes)
+        self._show_text(progress.note or tr("{done} of {total} are here.", done=done, total=total))
         if progress.bytes is not None and progress.done_bytes >= progress.bytes:
-            self._say(tr("All is here; it is being verified and installed."))
+            self._show_text(tr("All is here; it is being verified and installed."))
 
-    def _installed(self, got: tuple[Received, bool]) -> None:
-        from launcher.updates.way import Way
+    def _show_installed(self, got: tuple[DownloadedUpdate, bool]) -> None:
+        from launcher.updates.way import InstallMethod
 
         received, done = got
-        self._rest()
+        self._show_idle()
         if not done:
-            self._say(tr("It is here, and verified. Close this program, then run this in a terminal:"))
-            self.line.setText(received.line)
+            self._show_text(tr("It is here, and verified. Close this program, then run this in a terminal:"))
+            self.line.setText(received.shell_line)
             self.line.show()
             self.copy.show()
-        elif received.way is Way.SCRIPT:
+        elif received.method is InstallMethod.SCRIPT:
             said = tr(
                 "Version {version} is installed. It is the one that starts from now on.", version=received.version
             )
-            self._say(said)
+            self._show_text(said)
         else:
-            self._say(tr("Its installer is open. It asks this window to close."))
+            self._show_text(tr("Its installer is open. It asks this window to close."))
 
-    def _paused(self) -> None:
-        self._rest()
+    def _show_paused(self) -> None:
+        self._show_idle()
         self.get.show()
-        self._say(tr("Paused. What has arrived is kept, and the download goes on from there."))
+        self._show_text(tr("Paused. What has arrived is kept, and the download goes on from there."))
 
-    def _fail(self, error: LauncherError) -> None:
-        self._rest()
+    def _show_error(self, error: LauncherError) -> None:
+        self._show_idle()
         self.get.setVisible(bool(self.get.text()))
-        self._say(say_error(error))
+        self._show_text(render(error.message))
 
     def _cancel(self) -> None:
         if self._getting is not None:
             self._getting.cancel()
 
-    def _rest(self) -> None:
-        """Be as it is while nothing is on its way."""
+    def _show_idle(self) -> None:
+        """Show the idle state."""
         self._getting = None
         self.look.setEnabled(True)
         for widget in (self.get, self.cancel, self.copy, self.line):
@@ -168,58 +166,58 @@ class UpdatesCard(Card):
         self.look.show()
 
 
-def tell_of_newer(window: Window) -> Handle[None]:
-    """Look for a newer version when a week has gone by, and tell of it on whatever page, once for each version."""
+def announce_newer(window: Window) -> WorkHandle[None]:
+    """Check for a newer version weekly, and announce each once on whatever page is shown."""
 
-    def tell(found: tuple[Newest, Artefact | LauncherError] | None) -> None:
+    def tell(found: tuple[NewestRelease, Artefact | LauncherError] | None) -> None:
         kept = QSettings(str(state_dir() / "window.ini"), QSettings.Format.IniFormat)
         newest = found[0] if found is not None else None
         if newest is None or not newest.is_newer or window.notice.isVisible():
             return
         version = newest.manifest.version
-        if kept.value(_TOLD) == version:
+        if kept.value(_ANNOUNCED_KEY) == version:
             return
-        kept.setValue(_TOLD, version)
+        kept.setValue(_ANNOUNCED_KEY, version)
 
         def show() -> None:
             window.notice.clear()
             window.show_page("about")
 
-        window.notice.tell(
+        window.notice.show_message(
             tr("Version {newer} is out; this is {version}.", newer=version, version=__version__),
             "information",
             [(tr("What is new"), show)],
         )
 
-    return window.controller.bridge.run(_known, done=tell)
+    return window.controller.bridge.run(_check_weekly, done=tell)
 
 
-async def _known(_tell: Tell) -> tuple[Newest, Artefact | LauncherError] | None:
-    from launcher.updates.check import weekly
+async def _check_weekly(_tell: ReportProgress) -> tuple[NewestRelease, Artefact | LauncherError] | None:
+    from launcher.updates.check import check_weekly
 
-    newest = await weekly()
-    return None if newest is None else (newest, _offer(newest))
-
-
-async def _asked(_tell: Tell) -> tuple[Newest, Artefact | LauncherError]:
-    from launcher.updates.check import check
-
-    newest = await check()
-    return newest, _offer(newest)
+    newest = await check_weekly()
+    return None if newest is None else (newest, _find_offer(newest))
 
 
-def _offer(newest: Newest) -> Artefact | LauncherError:
-    from launcher.updates.errors import NotOffered
-    from launcher.updates.install import offered
+async def _check_now(_tell: ReportProgress) -> tuple[NewestRelease, Artefact | LauncherError]:
+    from launcher.updates.check import check_for_update
+
+    newest = await check_for_update()
+    return newest, _find_offer(newest)
+
+
+def _find_offer(newest: NewestRelease) -> Artefact | LauncherError:
+    from launcher.updates.check import NotOffered
+    from launcher.updates.install import find_artefact
 
     try:
-        return offered(newest)
+        return find_artefact(newest)
     except NotOffered as error:
         return error
 
 
-async def _install(newest: Newest, tell: Callable[[object], None]) -> tuple[Received, bool]:
-    from launcher.updates.install import install, receive
+async def _install(newest: NewestRelease, tell: Callable[[object], None]) -> tuple[DownloadedUpdate, bool]:
+    from launcher.updates.install import download_update, install_update
 
-    received = await receive(newest, tell)
-    return received, await install(received)
+    received = await download_update(newest, tell)
+    return received, await install_update(received)

@@ -1,4 +1,4 @@
-"""What the cockpit shows, derived from frozen inputs by pure functions."""
+"""View model of the Cockpit, derived from frozen inputs by pure functions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -9,35 +9,44 @@ from PySide6.QtCore import QObject, Signal
 from launcher.base.action import Action
 from launcher.base.errors import LauncherError, ModelHasNoHead
 from launcher.base.text import one_line
-from launcher.engine.state import State, Status
-from launcher.gui.sentences import say_error
-from launcher.gui.words import mark, tr
+from launcher.engine.server.state import ServerState, ServerStatus
+from launcher.gui.translation import mark, render, tr
 
-_WORDS = {
-    State.STOPPED: mark("Stopped"),
-    State.PREPARING: mark("Preparing"),
-    State.LOADING: mark("Loading"),
-    State.WARMING_UP: mark("Warming up"),
-    State.READY: mark("Ready"),
-    State.BUSY: mark("Busy"),
-    State.DRAINING: mark("Finishing"),
-    State.RESTARTING: mark("Restarting"),
-    State.STOPPING: mark("Stopping"),
-    State.FAILED: mark("Failed"),
+_STATE_NAMES = {
+    ServerState.STOPPED: mark("Stopped"),
+    ServerState.PREPARING: mark("Preparing"),
+    ServerState.LOADING: mark("Loading"),
+    ServerState.WARMING_UP: mark("Warming up"),
+    ServerState.READY: mark("Ready"),
+    ServerState.BUSY: mark("Busy"),
+    ServerState.DRAINING: mark("Finishing"),
+    ServerState.RESTARTING: mark("Restarting"),
+    ServerState.STOPPING: mark("Stopping"),
+    ServerState.FAILED: mark("Failed"),
 }
-_MEANING = {State.READY: "good", State.BUSY: "good", State.FAILED: "bad", State.STOPPED: "secondary"}
-_GLYPH = {State.READY: "dot", State.BUSY: "target", State.FAILED: "cross", State.STOPPED: "ring"}
-_MOST = 2_000
-"""Characters of an error, which may quote what a server or a file says."""
-_RUNNING = (State.READY, State.BUSY)
-_RESTING = (State.STOPPED, State.FAILED)
+_MEANING = {
+    ServerState.READY: "good",
+    ServerState.BUSY: "good",
+    ServerState.FAILED: "bad",
+    ServerState.STOPPED: "secondary",
+}
+_GLYPH = {
+    ServerState.READY: "dot",
+    ServerState.BUSY: "target",
+    ServerState.FAILED: "cross",
+    ServerState.STOPPED: "ring",
+}
+_LONGEST_ERROR = 2_000
+"""Characters of an error that are shown; it may quote a server or a file."""
+_RUNNING = (ServerState.READY, ServerState.BUSY)
+_RESTING = (ServerState.STOPPED, ServerState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Everything that the cockpit's controls depend on."""
+    """Everything that the Cockpit's controls depend on."""
 
-    status: Status = field(default_factory=Status)
+    status: ServerStatus = field(default_factory=ServerStatus)
     model: str | None = None
     settings: str = ""
     address: str = ""
@@ -48,9 +57,9 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the controls show. `glyph` is one of the painted ones, `meaning` a role of the theme.
+    """State of the controls. `glyph` is the name of a painted glyph, `meaning` a role of the theme.
 
-    `actions` are what can be done about the problem, best first, for Controller.fix.
+    `actions` are the suggested fixes for the problem, best first, for Controller.fix.
     """
 
     word: str
@@ -71,10 +80,10 @@ class View:
     prompt_hint: str
 
 
-def derive(inputs: Inputs) -> View:
-    """Return what is shown for `inputs`."""
+def derive_view(inputs: Inputs) -> View:
+    """Derive the view from inputs."""
     state = inputs.status.state
-    word = tr(_WORDS[state])
+    word = tr(_STATE_NAMES[state])
     if inputs.status.percent is not None:
         word = f"{word} {inputs.status.percent:.0f} %"
     error = inputs.problem or inputs.status.error
@@ -87,20 +96,20 @@ def derive(inputs: Inputs) -> View:
         subject=one_line(inputs.model or tr("No model yet")),
         address="" if resting else inputs.address,
         settings="" if resting else inputs.settings,
-        problem=one_line(say_error(error), _MOST) if error else "",
+        problem=one_line(render(error.message), _LONGEST_ERROR) if error else "",
         actions=error.actions if error else (),
         resting=resting,
         offers_without_mtp=isinstance(error, ModelHasNoHead),
         offers_demo=resting and not inputs.served,
         can_start=resting and inputs.model is not None,
-        can_stop=not resting and state is not State.STOPPING,
+        can_stop=not resting and state is not ServerState.STOPPING,
         can_ask=running and not inputs.replying,
         replying=inputs.replying,
         prompt_hint=_prompt_hint(state, running=running),
     )
 
 
-def _prompt_hint(state: State, *, running: bool) -> str:
+def _prompt_hint(state: ServerState, *, running: bool) -> str:
     if running:
         return tr("Ask something · Enter sends, Esc stops")
     if state in _RESTING:
@@ -113,7 +122,7 @@ _V = TypeVar("_V")
 
 
 class ViewModel(QObject, Generic[_I, _V]):
-    """Holds inputs, derives the view, and tells only when the view has changed."""
+    """Holds inputs, derives the view, and emits `changed` only if the view differs."""
 
     changed = Signal(object)
 
@@ -124,7 +133,7 @@ class ViewModel(QObject, Generic[_I, _V]):
         self.view = derive_view(inputs)
 
     def update(self, **changes: object) -> None:
-        """Change some inputs; `changed` is emitted with the new view if that differs."""
+        """Change some inputs. Emits `changed` with the new view if it differs."""
         self.inputs = replace(self.inputs, **changes)  # type: ignore[type-var]
         view = self._derive(self.inputs)
         if view != self.view:

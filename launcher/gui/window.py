@@ -1,11 +1,11 @@
-"""The main window: the rail, and the page that it shows."""
+"""The main window: the rail and the current page."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QEvent, QMimeData, QSettings, Qt, QTimer, QUrl, Signal, Slot
+from PySide6.QtCore import QEvent, QMimeData, QSettings, QSize, Qt, QTimer, QUrl, Signal, Slot
 from PySide6.QtGui import (
     QCloseEvent,
     QDesktopServices,
@@ -19,37 +19,81 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton, QScrollArea, QStackedWidget, QWidget
 
-from launcher import settings
+from launcher.app import settings
+from launcher.app.settings_declared import ASK, CLOSE, QUIT, TRAY
 from launcher.base.paths import state_dir
 from launcher.base.text import one_line
-from launcher.engine.state import ADDRESS_CHANGED, Notice
+from launcher.engine.server.state import ADDRESS_CHANGED, KEPT_REPLACED, NO_HEAD, Notice
 from launcher.gui.controller import Controller
-from launcher.gui.page_room import PageRoom
 from launcher.gui.pages import PAGES
 from launcher.gui.rail import Rail, find_gpus
 from launcher.gui.service import DEMO
+from launcher.gui.translation import render, tr
 from launcher.gui.tray import Tray
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.drop_target import DropTarget
-from launcher.gui.words import tr
-from launcher.settings_declared import ASK, CLOSE, QUIT, TRAY
 
 if TYPE_CHECKING:
-    from launcher.engine.launch import Launch
+    from launcher.engine.server.launch import Launch
+
+# Container of the pages.
+
+
+class PageContainer(QWidget):
+    """Container of the pages, as large as the current one needs.
+
+    It has no layout: a stack's would demand the height of the highest of all pages.
+    """
+
+    def __init__(self, stack: QStackedWidget) -> None:
+        super().__init__()
+        self._stack = stack
+        stack.setParent(self)
+        stack.currentChanged.connect(lambda _: self.updateGeometry())
+
+    def event(self, event: QEvent) -> bool:
+        """Update the geometry when the page needs another size."""
+        if event.type() == QEvent.Type.LayoutRequest:
+            self.updateGeometry()
+        return super().event(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Give all room to the page."""
+        super().resizeEvent(event)
+        self._stack.setGeometry(self.rect())
+        if event.size().width() != event.oldSize().width():
+            self.updateGeometry()
+
+    def sizeHint(self) -> QSize:  # noqa: N802
+        """Return the page's size."""
+        page = self._stack.currentWidget()
+        return page.sizeHint() if page is not None else super().sizeHint()
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Return the page's minimum size."""
+        page = self._stack.currentWidget()
+        if page is None:
+            return super().minimumSizeHint()
+        least, layout = page.minimumSizeHint(), page.layout()
+        if layout is not None and layout.hasHeightForWidth():  # wrapping text needs more height
+            width = max(least.width(), self.width())
+            least.setHeight(max(least.height(), layout.totalMinimumHeightForWidth(width)))
+        return least
+
 
 _SMALLEST = (940, 520)
-"""Fits a screen of 1920 x 1080 at a scale of 200 %."""
+"""Smallest window in pixels; fits a screen of 1920 x 1080 at a scale of 200 %."""
 _FIRST_PAGE = "start"
 _AHEAD_MS = 200
 
 
 class Window(QMainWindow):
-    """The window, its controller, and the way between them. Pages are built when they are first shown."""
+    """The window and its controller. Pages are built when they are first shown."""
 
     gone = Signal()
-    """It has closed for good, and nothing runs any more."""
+    """The window has closed for good and nothing runs any more."""
     page_shown = Signal(str)
-    """A page is painted and knows that it is seen."""
+    """A page is painted and has been notified."""
 
     def __init__(self, *, remember: bool = True, page: str | None = None) -> None:
         super().__init__()
@@ -57,24 +101,24 @@ class Window(QMainWindow):
         self.setMinimumSize(*_SMALLEST)
         self.resize(1280, 800)
         self._remember = remember
-        self._may_close = self._quitting = self._asks = self._unseen = False
-        self._way = ""
-        """What the user has just answered to how the window closes, while that is being kept."""
+        self._may_close = self._quitting = self._asking_to_close = self._awaits_paint = False
+        self._chosen_close = ""
+        """The user's answer on how to close, while it is being stored."""
         self.exit_code = 0
         self.controller = Controller(self)
         self.tray: Tray | None = None
         self._pages: dict[str, QWidget] = {}
-        self._specs = {spec.name: spec for spec in PAGES if _is_there(spec.factory)}
+        self._specs = {spec.name: spec for spec in PAGES if _module_exists(spec.factory)}
         self._page = self._page_before = ""
         self._ahead = self._steps_ahead()
         self.rail = Rail([spec for spec in self._specs.values() if spec.in_rail])
         self.chip = self.rail.chip
         self.notice = Banner()
         self._stack = QStackedWidget()
-        area = QScrollArea()  # for large text in a small window: what does not fit is scrolled, not cut
+        area = QScrollArea()  # for large text in a small window: scroll rather than cut
         area.setWidgetResizable(True)
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        area.setWidget(PageRoom(self._stack))
+        area.setWidget(PageContainer(self._stack))
         body = QWidget()
         layout = QGridLayout(body)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -85,34 +129,34 @@ class Window(QMainWindow):
         layout.setColumnStretch(1, 1)
         layout.setRowStretch(1, 1)
         self.setCentralWidget(body)
-        self.drop = DropTarget(self, _serving, lambda data: self.open_file(_gguf_of(data) or Path()))
+        self.drop = DropTarget(self, _drop_hint, lambda data: self.open_file(_dragged_gguf(data) or Path()))
         self._connect()
         self.chip.show_view(self.controller.view)
-        geometry = _settings().value("window/geometry") if remember else None
+        geometry = _window_settings().value("window/geometry") if remember else None
         if geometry is not None:
             self.restoreGeometry(geometry)
-        last = str(_settings().value("window/page", _FIRST_PAGE)) if remember else _FIRST_PAGE
+        last = str(_window_settings().value("window/page", _FIRST_PAGE)) if remember else _FIRST_PAGE
         self.show_page(page or last)
-        body.setFocus()  # no button has the focus before one is gone to by Tab
+        body.setFocus()  # no button has the focus before Tab moves it
 
     @property
     def page_name(self) -> str:
-        """The name of the page that is shown."""
+        """The name of the current page."""
         return self._page
 
     @property
     def page_names(self) -> tuple[str, ...]:
-        """The names of all pages, in the rail and beside it."""
+        """The names of all pages, in the rail or not."""
         return tuple(self._specs)
 
     def page(self, name: str) -> Any:  # noqa: ANN401 -- each has a class of its own
-        """Return a page, which is built when it is first asked for."""
+        """Return a page, building it if necessary."""
         while self._build_on(name):
             pass
         return self._pages[name]
 
     def _build_on(self, name: str) -> bool:
-        """Begin a page, or do the next step of one that is built in steps; return whether it did anything."""
+        """Start building a page, or run its next build step. Returns whether there was one."""
         page = self._pages.get(name)
         if page is None:
             page = self._pages[name] = self._specs[name].build(self.controller)
@@ -120,16 +164,16 @@ class Window(QMainWindow):
         elif not getattr(page, "build_on", bool)():
             return False
         for button in page.findChildren(QPushButton):
-            button.setAutoDefault(True)  # Enter presses the button that has the focus
+            button.setAutoDefault(True)  # Enter presses the focused button
         return True
 
     def build_ahead(self) -> None:
-        """Do the next step of what pages need before they are shown, while nothing else is to be done, and so on."""
+        """Run the next step of building pages in advance while idle, and schedule another."""
         if not self._may_close and self.isEnabled() and next(self._ahead, False):
             QTimer.singleShot(_AHEAD_MS, self, self.build_ahead)
 
     def _steps_ahead(self) -> Iterator[bool]:
-        """Name the GPUs, then load and build each page of the rail in steps; each stops the window for 30 ms."""
+        """List the GPUs, then import and build each page of the rail in steps of at most 30 ms."""
         self.controller.bridge.run(find_gpus, done=self.rail.show_gpus)
         yield True
         for name, spec in self._specs.items():
@@ -141,84 +185,84 @@ class Window(QMainWindow):
 
     @Slot(str)
     def show_page(self, name: str) -> None:
-        """Show a page; the first one there is in place of one that is not."""
+        """Show a page; the first one if the name is unknown."""
         name = name if name in self._specs else next(iter(self._specs))
         if name == self._page:
             return
         if self._pages.get(self._page) is not None:
-            self._tell_page("hidden")
+            self._notify_page("hidden")
         self._page_before, self._page = self._page, name
         page = self.page(name)
         if page.focusWidget() is None:
-            page.setFocus()  # Tab then goes to its first control, which does not look chosen before
+            page.setFocus()  # Tab then goes to the first control, which is not highlighted before
         self._stack.setCurrentWidget(page)
         self.rail.show_page(name)
-        if self.isVisible() and not self._unseen:
-            QTimer.singleShot(0, self, lambda: self._tell_page("shown"))
+        if self.isVisible() and not self._awaits_paint:
+            QTimer.singleShot(0, self, lambda: self._notify_page("shown"))
 
     @Slot()
     def show_keys(self) -> None:
-        """Show the list of keys, or go back to where it was asked for."""
+        """Show the keyboard page, or return to the previous one."""
         self.show_page(self._page_before if self._page == "keys" else "keys")
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
-        """Leave the list of keys, or another page beside the rail, by Esc."""
+        """Leave a page that is not in the rail with Esc."""
         if event.key() == Qt.Key.Key_Escape and not self._specs[self._page].in_rail:
             self.show_page(self._page_before)
         else:
             super().keyPressEvent(event)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
-        """Leave the pages room."""
+        """Adjust the rail to the width."""
         super().resizeEvent(event)
-        self.rail.fit(event.size().width())
+        self.rail.fit_width(event.size().width())
 
     def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802
-        """Tell the page that it is shown, once it is painted."""
+        """Notify the page, after its first paint, that it is shown."""
         super().paintEvent(event)
-        if self._unseen:
-            self._unseen = False
-            QTimer.singleShot(0, self, lambda: self._be_seen(True))
+        if self._awaits_paint:
+            self._awaits_paint = False
+            QTimer.singleShot(0, self, lambda: self._set_visibility(True))
 
     def showEvent(self, event: QShowEvent) -> None:  # noqa: N802
         """Wait for the paint."""
         super().showEvent(event)
-        self._unseen = True
+        self._awaits_paint = True
 
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
-        """Tell the page that nobody sees it."""
+        """Notify the page that it is hidden."""
         super().hideEvent(event)
-        self._be_seen(False)
+        self._set_visibility(False)
 
     def changeEvent(self, event: QEvent) -> None:  # noqa: N802
-        """Tell the page that the window was minimised, or is back."""
+        """Notify the page when the window is minimised or restored."""
         super().changeEvent(event)
         if isinstance(event, QWindowStateChangeEvent) and self.isVisible():
             was_minimised = bool(event.oldState() & Qt.WindowState.WindowMinimized)
             if was_minimised != self.isMinimized():
-                self._be_seen(was_minimised)
+                self._set_visibility(was_minimised)
 
-    def _be_seen(self, seen: bool) -> None:
-        self.controller.seen(seen)
-        self._tell_page("shown" if seen else "hidden")
+    def _set_visibility(self, seen: bool) -> None:
+        self.controller.set_visible(seen)
+        self._notify_page("shown" if seen else "hidden")
 
-    def _tell_page(self, what: str) -> None:
+    def _notify_page(self, what: str) -> None:
         if page := self._pages.get(self._page):
-            getattr(page, what, _nothing)()
+            getattr(page, what, _do_nothing)()
             if what == "shown":
                 self.page_shown.emit(self._page)
 
     def add_tray(self) -> None:
-        """Put an icon into the system's tray, where there is one."""
+        """Add a tray icon, if the system has a tray."""
         if self.tray is None and Tray.available():
             self.use_tray(Tray(self.controller, self.isActiveWindow, self))
             if self.tray is not None:
                 self.tray.icon.show()
 
     def use_tray(self, tray: Tray) -> None:
-        """Let the window go into the tray from now on."""
+        """Connect a tray; the window may then close into it."""
         self.tray = tray
-        tray.window_asked.connect(self.raise_up)
+        tray.window_asked.connect(self.bring_to_front)
         tray.quit_asked.connect(self.quit)
 
     def open_file(self, path: Path) -> None:
@@ -233,38 +277,38 @@ class Window(QMainWindow):
         self.show_page("cockpit")
 
     @Slot()
-    def raise_up(self) -> None:
-        """Come to the front, as a second start of the program asks."""
+    def bring_to_front(self) -> None:
+        """Bring the window to the front, as a second start of the program requests."""
         self.setWindowState((self.windowState() & ~Qt.WindowState.WindowMinimized) | Qt.WindowState.WindowActive)
         self.show()
         self.raise_()
         self.activateWindow()
 
-    def retheme(self) -> None:
-        """Take over a change of the colour scheme; pages hear of it by their palette."""
+    def apply_theme(self) -> None:
+        """Apply a change of the colour scheme. Pages get it by a palette change."""
         self.chip.show_view(self.controller.view)
 
     @Slot()
     def quit(self) -> None:
-        """Close for good: the server stops, and no process is left."""
+        """Close for good: stop the server and leave no process."""
         self._quitting = True
         self.close()
 
     def closeEvent(self, event: QCloseEvent) -> None:  # noqa: N802
-        """Go into the tray, if the user wants that; else stop the server first, then close.
+        """Close into the tray, if the user wants that; otherwise stop the server, then close.
 
-        While a model is served, a line asks before; closing once more means to quit. A second close does not wait for
-        the server.
+        While a model is served, a banner asks first; closing again means to quit. A further close does not wait for the
+        server.
         """
         if self._may_close or not self.isEnabled():
             event.accept()
             return
         event.ignore()
-        self._keep_place()
+        self._save_geometry()
         if not self._quitting:
-            way = self._way or settings.value(CLOSE)
+            way = self._chosen_close or settings.current_value(CLOSE)
             asks = way == ASK or (way == TRAY and self.tray is None)
-            if asks and not self._asks and not self.controller.view.resting:
+            if asks and not self._asking_to_close and not self.controller.view.resting:
                 self._ask_how_to_close()
                 return
             if way == TRAY and self.tray is not None:
@@ -274,36 +318,38 @@ class Window(QMainWindow):
         self.controller.close()
 
     def _ask_how_to_close(self) -> None:
-        self._asks = True
+        self._asking_to_close = True
         if self.tray is None:
             text = tr("A model is being served. It is stopped when this window closes: this system has no tray.")
-            self.notice.tell(text, "information", [(tr("Stop and quit"), self.quit)])
+            self.notice.show_message(text, "information", [(tr("Stop and quit"), self.quit)])
         else:
             text = tr(
                 "A model is being served. Keep serving it from the tray when this window closes?"
                 " Your answer is not asked for again; Settings has it under Closing the window."
             )
-            self.notice.tell(
+            self.notice.show_message(
                 text,
                 "information",
                 [
-                    (tr("Keep serving"), lambda: self._answer(keeps=True)),
-                    (tr("Stop and quit"), lambda: self._answer(keeps=False)),
+                    (tr("Keep serving"), lambda: self._close_as_chosen(keeps=True)),
+                    (tr("Stop and quit"), lambda: self._close_as_chosen(keeps=False)),
                 ],
             )
         self.notice.buttons[0].setFocus()
 
-    def _answer(self, *, keeps: bool) -> None:
-        self._asks = False
+    def _close_as_chosen(self, *, keeps: bool) -> None:
+        self._asking_to_close = False
         self.notice.clear()
-        self._way = TRAY if keeps else QUIT
-        self.controller.change_setting(CLOSE, self._way)
+        self._chosen_close = TRAY if keeps else QUIT
+        self.controller.change_setting(CLOSE, self._chosen_close)
         self.close()
 
-    def _keep_place(self) -> None:
+    def _save_geometry(self) -> None:
         if self._remember:
-            _settings().setValue("window/geometry", self.saveGeometry())
-            _settings().setValue("window/page", self._page if self._specs[self._page].in_rail else self._page_before)
+            _window_settings().setValue("window/geometry", self.saveGeometry())
+            _window_settings().setValue(
+                "window/page", self._page if self._specs[self._page].in_rail else self._page_before
+            )
 
     def _connect(self) -> None:
         controller = self.controller
@@ -326,12 +372,12 @@ class Window(QMainWindow):
 
     @Slot()
     def _stop_asking(self) -> None:
-        self._asks = False
+        self._asking_to_close = False
 
     @Slot(str, object)
     def _take_setting(self, name: str, _value: object) -> None:
         if name == CLOSE:
-            self._way = ""
+            self._chosen_close = ""
 
     @Slot(object)
     def _show_launch(self, launch: "Launch | None") -> None:
@@ -342,9 +388,9 @@ class Window(QMainWindow):
 
     @Slot(object)
     def _show_notice(self, notice: Notice) -> None:
-        """Say on whatever page what concerns other programs, too."""
-        if notice.code == ADDRESS_CHANGED:
-            self.notice.tell(notice.text, "attention")
+        """Show notices on every page if they concern other programs, too, or a model served differently than chosen."""
+        if notice.code in (ADDRESS_CHANGED, NO_HEAD, KEPT_REPLACED):
+            self.notice.show_message(render(notice.text), "information" if notice.code == NO_HEAD else "attention")
 
     @Slot()
     def _choose_file(self) -> None:
@@ -362,35 +408,35 @@ class Window(QMainWindow):
         self.gone.emit()
 
 
-def _nothing() -> None:
-    """Do nothing, as a page that has no wish to know whether it is seen."""
+def _do_nothing() -> None:
+    """Do nothing: the default for a page without `shown` or `hidden`."""
 
 
 def _open_link(url: str) -> None:
-    """Open an address that a diagnosis gives; it was checked to be https."""
+    """Open a diagnosis's link; it was checked to be https."""
     QDesktopServices.openUrl(QUrl(url))
 
 
-def _is_there(factory: str) -> bool:
+def _module_exists(factory: str) -> bool:
     try:
         return find_spec(factory.partition(":")[0]) is not None
     except ModuleNotFoundError:
         return False
 
 
-def _settings() -> QSettings:
-    """Return where the window keeps its size."""
+def _window_settings() -> QSettings:
+    """Return the settings file for the window's geometry."""
     return QSettings(str(state_dir() / "window.ini"), QSettings.Format.IniFormat)
 
 
-def _serving(data: QMimeData) -> str:
-    """Say what becomes of what is dragged here; nothing unless it is one .gguf file."""
-    path = _gguf_of(data)
+def _drop_hint(data: QMimeData) -> str:
+    """Return the hint for dragged data, or "" unless it is a single .gguf file."""
+    path = _dragged_gguf(data)
     return tr("Drop {name} to serve it", name=one_line(path.name)) if path is not None else ""
 
 
-def _gguf_of(data: QMimeData) -> Path | None:
-    """Return the one .gguf file that is dragged, if it is that."""
+def _dragged_gguf(data: QMimeData) -> Path | None:
+    """Return the single dragged .gguf file, or None."""
     urls = data.urls()
     if len(urls) == 1 and urls[0].isLocalFile() and urls[0].toLocalFile().lower().endswith(".gguf"):
         return Path(urls[0].toLocalFile())

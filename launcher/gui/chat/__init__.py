@@ -1,1 +1,1 @@
-"""The conversation with the model."""
+"""The chat with the model."""

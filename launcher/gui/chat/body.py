@@ -1,4 +1,4 @@
-"""The blocks that a reply is made of, one below the other: widgets near what is seen, of the others what they say."""
+"""Body of a reply: blocks in a column. Only blocks near the viewport are widgets, the others are kept as plain data."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -11,124 +11,124 @@ from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QWidget
 
 from launcher.gui import theme
 
-_NEAR, _FAR = 1, 2
-"""How far from what is seen a block is built, and let go of, in heights of what is seen."""
+_BUILD_WITHIN, _RELEASE_BEYOND = 1, 2
+"""Distance from the viewport, in viewport heights, within which a block is built, and beyond which it is released."""
 
 
-class Source(Protocol):
-    """What a block says, without its widget."""
+class BlockSource(Protocol):
+    """Content of a block without its widget."""
 
     @property
     def bends(self) -> bool:
-        """Whether its height depends on the width."""
+        """Whether the block's height depends on its width."""
 
     def build(self, *, coloured: bool) -> "Block":
-        """Return the block."""
+        """Build the block's widget."""
 
 
 class Block(QFrame):
-    """One piece of a body."""
+    """One widget of a body: prose, code or a table."""
 
     grew = Signal()
-    """Its height is another one."""
+    """The block's height has changed."""
 
-    def fit(self, width: int) -> int:
-        """Take a width and return the height that it needs."""
+    def set_width(self, width: int) -> int:
+        """Set the width. Returns the height needed, both in pixels."""
         raise NotImplementedError
 
-    def source(self) -> Source | None:
-        """Return what it can be built from again; None while it is used, so that it must stay."""
+    def source(self) -> BlockSource | None:
+        """Return the content to rebuild the block from, or None while the block is in use and must stay."""
         raise NotImplementedError
 
     def recolour(self, *, coloured: bool) -> None:
-        """Take over another theme, or whether steps are coloured."""
+        """Apply the current theme and the colouring by draft step."""
 
 
 @dataclass(slots=True)
-class _Place:
-    """A block's, whether it is built or not."""
+class _BlockSlot:
+    """Slot for one block, either built or kept as its source."""
 
     block: Block | None
-    source: Source | None = None
+    source: BlockSource | None = None
     height: int = 0
 
 
 class Body(QWidget):
-    """Blocks one below the other. When the last one grows, no other is touched; it is never let go of."""
+    """Blocks in a column. When the last one grows, no other is touched; the last one is never released."""
 
     shifted = Signal(int)
-    """What is seen stands so many pixels lower, because a block above it turned out to be higher"""
+    """The visible content moved down by so many pixels, because a block above it turned out to be higher."""
 
     def __init__(self) -> None:
         super().__init__()
         self.coloured = False
-        self._places: list[_Place] = []
+        self._slots: list[_BlockSlot] = []
         self._above: list[int] = []
         self._built: set[int] = set()
         self._sized = False
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._slots)
 
     @property
     def blocks(self) -> list[Block]:
-        """Those that are built, first one first."""
-        return [block for number in sorted(self._built) if (block := self._places[number].block) is not None]
+        """The blocks that are built, first one first."""
+        return [block for number in sorted(self._built) if (block := self._slots[number].block) is not None]
 
     def append(self, block: Block) -> None:
-        """Put a block at the end."""
+        """Append a block."""
         block.setParent(self)
-        number = len(self._places)
-        self._places.append(_Place(block))
+        number = len(self._slots)
+        self._slots.append(_BlockSlot(block))
         self._above.append(0)
         self._built.add(number)
-        block.grew.connect(lambda: self._place(number))
-        self._place(number)
+        block.grew.connect(lambda: self._lay_out_from(number))
+        self._lay_out_from(number)
         block.show()
-        self.look()
+        self.update_visible()
 
     def pop(self) -> None:
-        """Take the last block away."""
-        self._built.discard(len(self._places) - 1)
+        """Remove the last block."""
+        self._built.discard(len(self._slots) - 1)
         self._above.pop()
-        _drop(self._places.pop().block)
-        if self._places and self._places[-1].block is None:
-            self._build(len(self._places) - 1)
+        _delete_block(self._slots.pop().block)
+        if self._slots and self._slots[-1].block is None:
+            self._build(len(self._slots) - 1)
 
-    def look(self) -> None:
-        """Build the blocks near what is seen, and let go of those that are far from it."""
-        seen = self._seen()
+    def update_visible(self) -> None:
+        """Build the blocks near the viewport and release those far from it."""
+        seen = self._viewport()
         if seen is None:
             return
         top, height = seen
-        last = len(self._places) - 1
+        last = len(self._slots) - 1
         for number in [each for each in self._built if each != last]:
-            if not self._is_within(number, top - _FAR * height, top + (1 + _FAR) * height):
-                self._let_go(number)
+            if not self._is_within(number, top - _RELEASE_BEYOND * height, top + (1 + _RELEASE_BEYOND) * height):
+                self._release(number)
         shift = 0
-        for number in self._numbers(top - _NEAR * height, top + (1 + _NEAR) * height):
-            if self._places[number].block is None:
-                was, end = self._places[number].height, self._above[number] + self._places[number].height
+        for number in self._indices_between(top - _BUILD_WITHIN * height, top + (1 + _BUILD_WITHIN) * height):
+            if self._slots[number].block is None:
+                was, end = self._slots[number].height, self._above[number] + self._slots[number].height
                 self._build(number)
-                shift += self._places[number].height - was if end <= top + shift else 0
+                shift += self._slots[number].height - was if end <= top + shift else 0
         if shift:
             self.shifted.emit(shift)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Set the blocks in another width. Of those that are not built the height is guessed until they are."""
+        """Lay the blocks out for another width. The height of unbuilt blocks is an estimate."""
         super().resizeEvent(event)
         before, width = event.oldSize().width(), event.size().width()
         if width == before:
             return
-        for place in self._places:
+        for place in self._slots:
             if place.source is not None and place.source.bends and before > 0 and width > 0:
                 place.height = place.height * before // width
         self._sized = True
-        self._place(0)
-        self.look()
+        self._lay_out_from(0)
+        self.update_visible()
 
-    def _seen(self) -> tuple[int, int] | None:
-        """Return the upper edge and the height of what is seen, as this widget counts; None before it has a size."""
+    def _viewport(self) -> tuple[int, int] | None:
+        """Return the viewport's top and height in this widget's coordinates, or None before the first layout."""
         area = self.parentWidget()
         while area is not None and not isinstance(area, QAbstractScrollArea):
             area = area.parentWidget()
@@ -136,44 +136,44 @@ class Body(QWidget):
             return None
         return -self.mapTo(area.viewport(), QPoint()).y(), area.viewport().height()
 
-    def _numbers(self, top: int, bottom: int) -> Iterator[int]:
-        """Yield the blocks between two edges."""
+    def _indices_between(self, top: int, bottom: int) -> Iterator[int]:
+        """Yield the indices of the blocks between two y coordinates."""
         yield from range(max(bisect_right(self._above, top) - 1, 0), bisect_left(self._above, bottom))
 
     def _is_within(self, number: int, top: int, bottom: int) -> bool:
-        return self._above[number] < bottom and self._above[number] + self._places[number].height > top
+        return self._above[number] < bottom and self._above[number] + self._slots[number].height > top
 
     def _build(self, number: int) -> None:
-        place = self._places[number]
+        place = self._slots[number]
         if place.source is None:
             return
         block, place.source = place.source.build(coloured=self.coloured), None
         block.setParent(self)
         place.block = block
         self._built.add(number)
-        height = block.fit(self.width())
-        block.grew.connect(lambda: self._place(number))
+        height = block.set_width(self.width())
+        block.grew.connect(lambda: self._lay_out_from(number))
         block.move(0, self._above[number])
         if height != place.height:
-            self._place(number)
+            self._lay_out_from(number)
         block.show()
 
-    def _let_go(self, number: int) -> None:
-        place = self._places[number]
+    def _release(self, number: int) -> None:
+        place = self._slots[number]
         if place.block is not None and (source := place.block.source()) is not None:
-            _drop(place.block)
+            _delete_block(place.block)
             place.block, place.source = None, source
             self._built.discard(number)
 
-    def _place(self, first: int) -> None:
+    def _lay_out_from(self, first: int) -> None:
         width = self.width()
         gap = theme.px(theme.GAP)
-        y = self._above[first - 1] + self._places[first - 1].height + gap if first else 0
-        for number in range(first, len(self._places)):
-            place = self._places[number]
+        y = self._above[first - 1] + self._slots[first - 1].height + gap if first else 0
+        for number in range(first, len(self._slots)):
+            place = self._slots[number]
             self._above[number] = y
             if place.block is not None:
-                place.height = place.block.fit(width)
+                place.height = place.block.set_width(width)
                 place.block.move(0, y)
             y += place.height + gap
         total = max(y - gap, 0)
@@ -181,7 +181,7 @@ class Body(QWidget):
             self.setFixedHeight(total)
 
 
-def _drop(block: Block | None) -> None:
+def _delete_block(block: Block | None) -> None:
     if block is not None:
         block.hide()
         block.setParent(None)

@@ -1,4 +1,4 @@
-"""A block of code or a table, and the button that copies it."""
+"""Blocks for code and tables, with a copy button."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QPushButton, 
 
 from launcher.gui import theme
 from launcher.gui.chat.body import Block
-from launcher.gui.chat.markdown import aligned
+from launcher.gui.chat.markdown import align_table
 from launcher.gui.labels import Label
-from launcher.gui.words import tr
+from launcher.gui.translation import tr
 
 _COPIED_MS = 2_000
-_LONGEST = 500
-"""Characters of a line that are measured."""
+_MEASURED_CHARACTERS = 500
+"""Characters of a line that are measured for its width."""
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
-    """A block of code or a table that has come to its end, without a widget."""
+class CodeSource:
+    """A finished code block or table, without a widget."""
 
     text: str
     language: str
@@ -28,7 +28,7 @@ class Code:
     bends = False
 
     def build(self, *, coloured: bool) -> "CodeBlock":  # noqa: ARG002 -- code has no colours
-        """Return it as a block."""
+        """Build the block's widget."""
         block = CodeBlock(self.language, table=self.table)
         block.add(self.text)
         block.end()
@@ -36,7 +36,7 @@ class Code:
 
 
 class CodeBlock(Block):
-    """Code or a table: as it was written, in lines that are not broken, with a button that copies it."""
+    """Code or a table, verbatim and without line wrapping, with a copy button."""
 
     def __init__(self, language: str, *, table: bool = False) -> None:
         super().__init__()
@@ -75,11 +75,11 @@ class CodeBlock(Block):
 
     @property
     def code(self) -> str:
-        """What stands in it."""
+        """The text of the block."""
         return "\n".join(self._rows)
 
     def add(self, text: str) -> None:
-        """Append text, with ends of lines."""
+        """Append text, which may contain line ends."""
         first, *others = text.split("\n")
         self._rows[-1] += first
         self._rows += others
@@ -91,7 +91,7 @@ class CodeBlock(Block):
             self.grew.emit()
 
     def drop_line(self) -> None:
-        """Take the last line away: it closed the block."""
+        """Remove the last line, which was the closing fence."""
         self._rows.pop()
         cursor = QTextCursor(self.edit.document())
         cursor.movePosition(QTextCursor.MoveOperation.End)
@@ -101,27 +101,27 @@ class CodeBlock(Block):
         self.grew.emit()
 
     def end(self) -> None:
-        """Take note that nothing more comes: a table can be set in columns."""
+        """Mark the block as finished; a table is then aligned in columns."""
         self._ended = True
         shown = self._rows
         if self._table:
-            text = aligned(self._rows)
+            text = align_table(self._rows)
             self.edit.setPlainText(text)
             shown = text.split("\n")
         self._longest = max(shown, key=len)
         self.grew.emit()
 
-    def source(self) -> Code | None:
-        """Return what it says, once it has ended, unless something of it is selected."""
+    def source(self) -> CodeSource | None:
+        """Return the block's content once it is finished, unless part of it is selected."""
         if not self._ended or self.edit.hasFocus() or self.edit.textCursor().hasSelection():
             return None
-        return Code(self.code, self._language, self._table)
+        return CodeSource(self.code, self._language, self._table)
 
-    def fit(self, width: int) -> int:
-        """Take a width and return the height that it needs."""
+    def set_width(self, width: int) -> int:
+        """Set the width. Returns the height needed, both in pixels."""
         lines = max(len(self._rows), 1)
         height = lines * self.edit.fontMetrics().lineSpacing() + self._outside + theme.px(4)
-        widest = self.edit.fontMetrics().horizontalAdvance(self._longest[:_LONGEST])
+        widest = self.edit.fontMetrics().horizontalAdvance(self._longest[:_MEASURED_CHARACTERS])
         if widest > width - 2 * theme.px(theme.GAP_M):
             height += self.edit.horizontalScrollBar().sizeHint().height()
         if (width, height) != (self.width(), self._height):
@@ -131,7 +131,7 @@ class CodeBlock(Block):
 
 
 class CopyButton(QPushButton):
-    """Copies what it is given, and says so for a moment."""
+    """Button that copies a text and confirms it for a moment."""
 
     def __init__(self, text: Callable[[], str], tip: str, *, name: str = "quiet") -> None:
         super().__init__(tr("Copy"))
@@ -147,7 +147,7 @@ class CopyButton(QPushButton):
         self.clicked.connect(self.copy)
 
     def copy(self) -> None:
-        """Copy it."""
+        """Copy the text to the clipboard."""
         QGuiApplication.clipboard().setText(self._text())
         self.setText(tr("Copied"))
         self._back.start()

@@ -1,4 +1,4 @@
-"""The turns of a conversation, one below the other, in an area that follows what grows."""
+"""The conversation's turns in a column, in a scroll area that follows new text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,34 +7,34 @@ from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QPushButton, QScrollArea, QVBoxLayout, QWidget
 
-from launcher.conversations.records import Message, Role
+from launcher.conversations.records import ChatMessage, Role
 from launcher.gui import theme
-from launcher.gui.chat.look import dense
-from launcher.gui.chat.prompt import Question
-from launcher.gui.chat.reply import Answer
-from launcher.gui.words import ntr, tr
+from launcher.gui.chat.prompt import QuestionBubble
+from launcher.gui.chat.reply import ReplyView
+from launcher.gui.chat.style import make_dense_button
+from launcher.gui.translation import ntr, tr
 
 _NEAR_END, _LOWEST = 24, 90
-_AT_ONCE = 10
-"""Turns that are built at once of a conversation that is opened."""
+_TURNS_AT_ONCE = 10
+"""Turns that are built at once when a conversation is opened."""
 
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """A question and what replies to it. `at` is the question's place among the messages."""
+    """A question and its reply. `at` is the question's index among the messages."""
 
     at: int
-    question: Question
+    question: QuestionBubble
     reply: QWidget
 
 
-class Column(QScrollArea):
-    """What is added last is kept in sight, unless the user has scrolled away from the end."""
+class TurnColumn(QScrollArea):
+    """Scroll area that keeps the newest text visible unless the user has scrolled up."""
 
     again_asked = Signal(object)
     edit_asked = Signal(object)
     version_asked = Signal(object, int)
-    """A turn, and by how many versions back or forth"""
+    """The turn and the number of versions to go forward (negative: back)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Column(QScrollArea):
         self._layout.setSpacing(theme.px(theme.GAP_L))
         self._layout.addStretch()
         self.turns: list[Turn] = []
-        self._earlier: Sequence[Message] = ()
+        self._earlier: Sequence[ChatMessage] = ()
         self._more: QPushButton | None = None
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -56,76 +56,76 @@ class Column(QScrollArea):
         self._coloured = False
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
-        self._soon.timeout.connect(self._to_end)
+        self._soon.timeout.connect(self._scroll_to_end)
         self.verticalScrollBar().rangeChanged.connect(self._follow)
-        self.verticalScrollBar().valueChanged.connect(self._see_whether_to_follow)
+        self.verticalScrollBar().valueChanged.connect(self._update_following)
 
     @property
-    def answers(self) -> list[Answer]:
-        """The replies that are shown, first one first; a compared one counts by its two."""
-        return [answer for turn in self.turns for answer in _answers(turn)]
+    def answers(self) -> list[ReplyView]:
+        """The replies shown, first one first. A comparison counts as two."""
+        return [answer for turn in self.turns for answer in _replies_of(turn)]
 
     def add(self, turn: Turn) -> None:
-        """Put a turn at the end, in sight."""
+        """Append a turn and scroll to it."""
         self.turns.append(turn)
         for widget in (turn.question, turn.reply):
             self._layout.insertWidget(self._layout.count() - 1, widget)
         self._connect(turn)
         self.following = True
 
-    def exchange(self, turn: Turn, answer: Answer) -> None:
-        """Put another reply into the place of a turn's."""
+    def replace_reply(self, turn: Turn, answer: ReplyView) -> None:
+        """Replace a turn's reply."""
         self._remove(turn.reply)
         turn.reply = answer
         self._layout.insertWidget(self._layout.indexOf(turn.question) + 1, answer)
         self._connect(turn)
         self.following = True
 
-    def cut(self, at: int) -> None:
-        """Take the turns away whose questions are message `at` or a later one."""
+    def remove_from(self, at: int) -> None:
+        """Remove the turns whose question is message `at` or a later one."""
         for turn in [turn for turn in self.turns if turn.at >= at]:
             self.turns.remove(turn)
             self._remove(turn.question)
             self._remove(turn.reply)
 
     def clear(self) -> None:
-        """Take all turns away."""
-        self.cut(0)
+        """Remove all turns."""
+        self.remove_from(0)
         self._earlier = ()
         self._show_more_button()
 
-    def colour(self, *, coloured: bool) -> None:
-        """Colour the tokens by draft step, or not, also of what is shown later."""
+    def set_coloured(self, *, coloured: bool) -> None:
+        """Turn the colouring of tokens by draft step on or off, also for later replies."""
         self._coloured = coloured
         for answer in self.answers:
-            answer.colour(coloured=coloured)
+            answer.set_coloured(coloured=coloured)
 
-    def show_messages(self, messages: Sequence[Message]) -> None:
-        """Show messages in place of all that is shown: their end; what comes before is offered."""
+    def show_messages(self, messages: Sequence[ChatMessage]) -> None:
+        """Replace the contents by the end of `messages`. A button offers the earlier ones."""
         self.clear()
         self._earlier = messages
         self._build_earlier()
         self.following = True
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """See what is near now."""
+        """Update the blocks near the viewport."""
         super().resizeEvent(event)
-        self._look()
+        self._update_visible()
 
     @Slot()
     def _build_earlier(self) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_TURNS_AT_ONCE):
             at = max((at for at, message in enumerate(self._earlier) if message.role is Role.USER), default=None)
             if at is None:
                 self._earlier = ()
                 break
             question, *replies = self._earlier[at:]
             self._earlier = self._earlier[:at]
-            answer = Answer(coloured=self._coloured)
+            answer = ReplyView(coloured=self._coloured)
             for reply in replies:
-                answer.recall(reply)
+                answer.show_stored(reply)
             answer.end(replies[0].footer if replies else tr("There is no reply."))
-            turn = Turn(at, Question(question.text), answer)
+            turn = Turn(at, QuestionBubble(question.text), answer)
             self.turns.insert(0, turn)
             self._layout.insertWidget(0, answer)
             self._layout.insertWidget(0, turn.question)
@@ -139,15 +139,15 @@ class Column(QScrollArea):
         count = sum(message.role is Role.USER for message in self._earlier)
         if count:
             words = ntr("Show 1 earlier question", "Show {n} earlier questions", count)
-            self._more = dense(words, tr("Show what comes before, too"))
+            self._more = make_dense_button(words, tr("Show what comes before, too"))
             self._more.clicked.connect(self._build_earlier)
             self._layout.insertWidget(0, self._more)
 
     def _connect(self, turn: Turn) -> None:
-        for answer in _answers(turn):
+        for answer in _replies_of(turn):
             for body in answer.bodies:
-                body.shifted.connect(self._shift)
-        if isinstance(turn.reply, Answer):
+                body.shifted.connect(self._keep_position)
+        if isinstance(turn.reply, ReplyView):
             turn.reply.again_asked.connect(lambda: self.again_asked.emit(turn))
             turn.reply.edit_asked.connect(lambda: self.edit_asked.emit(turn))
             turn.reply.version_asked.connect(lambda by: self.version_asked.emit(turn, by))
@@ -159,36 +159,37 @@ class Column(QScrollArea):
 
     @Slot()
     def _follow(self) -> None:
-        """The room that the turns take has changed."""
+        """Follow a change in the height of the turns."""
         if self.following and not self._soon.isActive():
             self._soon.start(0)
-        self._look()
+        self._update_visible()
 
     @Slot(int)
-    def _shift(self, pixels: int) -> None:
-        """Go along with what is seen, before it is painted."""
+    def _keep_position(self, pixels: int) -> None:
+        """Keep the visible text in place before it is painted."""
         bar, following = self.verticalScrollBar(), self.following
         value = bar.value()
-        QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)  # until then its range is the old one
+        # updates the scroll bar's range, which is stale until then
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)
         if not following:
             bar.setValue(value + pixels)
 
-    def _look(self) -> None:
+    def _update_visible(self) -> None:
         for answer in self.answers:
             for body in answer.bodies:
-                body.look()
+                body.update_visible()
 
     @Slot()
-    def _to_end(self) -> None:
+    def _scroll_to_end(self) -> None:
         bar = self.verticalScrollBar()
-        if self.following:  # the user may have scrolled since
+        if self.following:  # the user may have scrolled meanwhile
             bar.setValue(bar.maximum())
 
     @Slot(int)
-    def _see_whether_to_follow(self, value: int) -> None:
+    def _update_following(self, value: int) -> None:
         self.following = value >= self.verticalScrollBar().maximum() - theme.px(_NEAR_END)
-        self._look()
+        self._update_visible()
 
 
-def _answers(turn: Turn) -> list[Answer]:
-    return [turn.reply] if isinstance(turn.reply, Answer) else turn.reply.findChildren(Answer)
+def _replies_of(turn: Turn) -> list[ReplyView]:
+    return [turn.reply] if isinstance(turn.reply, ReplyView) else turn.reply.findChildren(ReplyView)

@@ -1,4 +1,4 @@
-"""The same prompt to two settings, side by side: A as it runs, B with other values, in turn on the one server."""
+"""Comparison of one prompt under two settings: A as the server runs, B with other values, one after the other."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,23 +9,22 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QGridLayout, QHBoxLayout, QLin
 
 from launcher.base.errors import BadOption, LauncherError
 from launcher.gui import theme
-from launcher.gui.chat.look import dense
-from launcher.gui.chat.reply import Answer
+from launcher.gui.chat.reply import ReplyView
+from launcher.gui.chat.style import make_dense_button
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
-from launcher.gui.sentences import say_error
+from launcher.gui.translation import mark, render, tr
 from launcher.gui.widgets import Segmented
-from launcher.gui.words import mark, tr
 
 if TYPE_CHECKING:
-    from launcher.engine.launch import Launch
-    from launcher.engine.settings import Value
+    from launcher.engine.server.launch import Launch
+    from launcher.models.server_settings import Value
 
 _DRAIN_S = 60.0
-_FIELD = 70
-"""Least width of a field, in which "as A" can be read."""
-_BESIDE = 560
-"""Pixels from which two replies stand beside each other."""
+_FIELD_WIDTH = 70
+"""Least width of a field, wide enough for "as A"."""
+_SIDE_BY_SIDE_WIDTH = 560
+"""Least width, in pixels, at which two replies stand side by side."""
 _SAMPLING = (
     ("temperature", mark("Temperature"), mark("Sampling temperature (--temp); applies at once")),
     ("top_p", mark("Top-p"), mark("Share of the likeliest tokens (--top-p); applies at once")),
@@ -39,12 +38,12 @@ _RESTART = (
     ("kv", mark("KV cache"), mark("Such as q8_0 (--cache-type-k, --cache-type-v); needs a restart")),
     ("ubatch", mark("Batch"), mark("Tokens of a prompt at once (--ubatch-size); needs a restart")),
 )
-_WHOLE = ("top_k", "max_tokens")
+_INTEGER_VALUES = ("top_k", "max_tokens")
 _THINKING = ("thinking", mark("Thinking"), "")
 
 
 class CompareBar(QFrame):
-    """What B has that A has not. An empty field is as A."""
+    """Form for the settings in which B differs from A. An empty field means: as A."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,8 +56,8 @@ class CompareBar(QFrame):
                 " Request field: chat_template_kwargs.enable_thinking"
             )
         )
-        self.change_button = dense(tr("Change"), tr("Show what B has that A has not"))
-        self.change_button.clicked.connect(self.unfold)
+        self.change_button = make_dense_button(tr("Change"), tr("Show what B has that A has not"))
+        self.change_button.clicked.connect(self.expand)
         self._note = Label()
         self._note.setObjectName("secondary")
         self._note.setFont(theme.font(theme.CAPTION_PX))
@@ -68,35 +67,35 @@ class CompareBar(QFrame):
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setHorizontalSpacing(theme.px(theme.GAP))
         self._grid.setVerticalSpacing(theme.px(theme.GAP_S))
-        self._cells = [self._cell(*each) for each in (*_SAMPLING, *_RESTART)]
+        self._cells = [self._make_field(*each) for each in (*_SAMPLING, *_RESTART)]
         self._columns = 0
         title = Label(tr("Thinking"))
         title.setFont(theme.font(theme.CAPTION_PX))
-        self._thinks = _beside(title, self.thinking)
+        self._thinks = _make_row(title, self.thinking)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(*(theme.px(theme.GAP_M),) * 4)
         layout.setSpacing(theme.px(theme.GAP))
         layout.addWidget(self._form)
         layout.addWidget(self._thinks)
-        layout.addWidget(_beside(self._note, self.change_button))
+        layout.addWidget(_make_row(self._note, self.change_button))
         for field in self.fields.values():
-            field.textChanged.connect(self._say)
-        self.thinking.changed.connect(self._say)
-        self.unfold()
+            field.textChanged.connect(self._show_note)
+        self.thinking.changed.connect(self._show_note)
+        self.expand()
 
-    def fold(self) -> None:
-        """Leave one line of it, so that there is room for the replies."""
+    def collapse(self) -> None:
+        """Collapse the form to one line to make room for the replies."""
         self._show_form(shown=False)
 
     @Slot()
-    def unfold(self) -> None:
-        """Show what B has, to be changed."""
+    def expand(self) -> None:
+        """Expand the form."""
         self._show_form(shown=True)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Put as many fields beside each other as there is room for."""
+        """Put as many fields in a row as fit."""
         super().resizeEvent(event)
-        least = max(theme.px(_FIELD), *(cell.findChildren(Label)[0].sizeHint().width() for cell in self._cells))
+        least = max(theme.px(_FIELD_WIDTH), *(cell.findChildren(Label)[0].sizeHint().width() for cell in self._cells))
         room = event.size().width() - 2 * theme.px(theme.GAP_M) + theme.px(theme.GAP)
         columns = min(max(room // (least + theme.px(theme.GAP)), 2), len(_SAMPLING))
         if columns != self._columns:
@@ -106,13 +105,13 @@ class CompareBar(QFrame):
             for number, cell in enumerate(self._cells):
                 self._grid.addWidget(cell, number // columns, number % columns)
 
-    def _cell(self, name: str, label: str, tip: str) -> QWidget:
-        """Return a field below its name."""
+    def _make_field(self, name: str, label: str, tip: str) -> QWidget:
+        """Return a field with its label above it."""
         field = self.fields[name] = QLineEdit()
         field.setPlaceholderText(tr("as A"))
         field.setAccessibleName(tr(label))
         field.setToolTip(tr(tip))
-        field.setMinimumWidth(theme.px(_FIELD))
+        field.setMinimumWidth(theme.px(_FIELD_WIDTH))
         title = Label(tr(label))
         title.setFont(theme.font(theme.CAPTION_PX))
         title.setBuddy(field)
@@ -129,10 +128,13 @@ class CompareBar(QFrame):
         for widget in (self._form, self._thinks):
             widget.setVisible(shown)
         self.change_button.setVisible(not shown)
-        self._say()
+        self._show_note()
 
-    def chosen(self) -> "tuple[dict[str, Any], dict[str, Value]]":
-        """Return B's sampling values and B's settings. Raises BadOption for a value that cannot be one, or for none."""
+    def read_values(self) -> "tuple[dict[str, Any], dict[str, Value]]":
+        """Return B's sampling values and server settings.
+
+        Raises BadOption for an invalid value, or if no value is set.
+        """
         from launcher.engine.settings import parse_settings
 
         sampling: dict[str, Any] = {}
@@ -140,7 +142,7 @@ class CompareBar(QFrame):
             text = self.fields[name].text().strip().replace(",", ".")
             if text:
                 try:
-                    sampling[name] = int(text) if name in _WHOLE else float(text)
+                    sampling[name] = int(text) if name in _INTEGER_VALUES else float(text)
                 except ValueError:
                     raise BadOption(tr("{text} is no value for {name}.", text=text, name=tr(label))) from None
         if self.thinking.value is not None:
@@ -151,7 +153,7 @@ class CompareBar(QFrame):
         return sampling, restart
 
     @Slot()
-    def _say(self) -> None:
+    def _show_note(self) -> None:
         restarts = any(self.fields[name].text().strip() for name, *_ in _RESTART)
         course = (
             tr("Runs A, restarts the server with B, runs B, and restarts it as it was.")
@@ -163,15 +165,15 @@ class CompareBar(QFrame):
             self._note.setText(f"{said} {course}")
             return
         try:
-            sampling, restart = self.chosen()
+            sampling, restart = self.read_values()
         except LauncherError as error:
-            self._note.setText(say_error(error))
+            self._note.setText(render(error.message))
         else:
-            self._note.setText(tr("B: {settings}. {course}", settings=in_words(sampling | restart), course=course))
+            self._note.setText(tr("B: {settings}. {course}", settings=format_values(sampling | restart), course=course))
 
 
-def _beside(*widgets: QWidget) -> QWidget:
-    """Return widgets beside each other, the first of which takes the room that is left."""
+def _make_row(*widgets: QWidget) -> QWidget:
+    """Return widgets in a row. The first takes the spare width."""
     holder = QWidget()
     row = QHBoxLayout(holder)
     row.setContentsMargins(0, 0, 0, 0)
@@ -181,20 +183,20 @@ def _beside(*widgets: QWidget) -> QWidget:
     return holder
 
 
-class Pair(QWidget):
-    """Two replies to one question; beside each other where there is room."""
+class ReplyPair(QWidget):
+    """Two replies to one question, side by side where there is room."""
 
     chosen = Signal(int)
-    """0 or 1: the reply that the conversation goes on with"""
+    """0 or 1: the reply with which the conversation continues."""
 
     def __init__(self, names: tuple[str, str], *, coloured: bool) -> None:
         super().__init__()
-        self.answers = Answer(coloured=coloured), Answer(coloured=coloured)
+        self.answers = ReplyView(coloured=coloured), ReplyView(coloured=coloured)
         self._box = QBoxLayout(QBoxLayout.Direction.TopToBottom, self)
         self._box.setContentsMargins(0, 0, 0, 0)
         self._box.setSpacing(theme.px(theme.GAP_L))
         self.note = Label()
-        """What happens before B replies, or why it does not."""
+        """Status before B replies, or why B cannot."""
         self.note.setObjectName("secondary")
         self.note.setWordWrap(True)
         self.note.hide()
@@ -204,7 +206,9 @@ class Pair(QWidget):
             title = Label(f"{letter} · {name}")
             title.setFont(theme.font(theme.BODY_PX, bold=True))
             title.setWordWrap(True)
-            button = dense(tr("Go on with {letter}", letter=letter), tr("Questions to come follow this reply"))
+            button = make_dense_button(
+                tr("Go on with {letter}", letter=letter), tr("Questions to come follow this reply")
+            )
             button.setCheckable(True)
             button.hide()
             button.clicked.connect(lambda _=False, number=number: self.choose(number))
@@ -221,68 +225,68 @@ class Pair(QWidget):
             self._box.addLayout(column, 1)
 
     @Slot(str)
-    def say_of_b(self, text: str) -> None:
-        """Say what happens before B replies."""
+    def show_b_status(self, text: str) -> None:
+        """Show a status line for B."""
         self.note.setText(text)
         self.note.setVisible(bool(text))
 
-    def offer(self) -> None:
-        """Let the user choose which reply the conversation goes on with; it is A until then."""
+    def offer_choice(self) -> None:
+        """Let the user choose the reply with which the conversation continues. Until then it is A."""
         for button, answer in zip(self.buttons, self.answers, strict=True):
-            button.setVisible(bool(answer.said))
+            button.setVisible(bool(answer.text))
         self.buttons[0].setChecked(True)
 
     def choose(self, number: int) -> None:
-        """Go on with one."""
+        """Continue with one of the replies."""
         for each, button in enumerate(self.buttons):
             button.setChecked(each == number)
         self.chosen.emit(number)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Stand beside each other where there is room."""
+        """Put the replies side by side where there is room."""
         super().resizeEvent(event)
-        beside = event.size().width() >= theme.px(_BESIDE)
+        beside = event.size().width() >= theme.px(_SIDE_BY_SIDE_WIDTH)
         direction = QBoxLayout.Direction.LeftToRight if beside else QBoxLayout.Direction.TopToBottom
         if self._box.direction() != direction:
             self._box.setDirection(direction)
 
 
-class Course(QObject):
-    """What happens between A and B, and after B: restarts, if B needs one."""
+class ComparisonRestarts(QObject):
+    """The server restarts of a comparison: to B's settings and back, if B needs a restart."""
 
     said = Signal(str)
-    """What happens now; nothing when it is over"""
+    """Current status; empty when it is over."""
     ready = Signal()
-    """B can be asked"""
+    """B can be asked."""
     failed = Signal(object)
-    """LauncherError: B cannot be; the server runs as before"""
+    """LauncherError: B cannot be asked; the server runs as before."""
     ended = Signal()
 
     def __init__(self, controller: Controller, restart: "Mapping[str, Value]", parent: QObject) -> None:
         super().__init__(parent)
         self._controller = controller
         self._restart = dict(restart)
-        self._before = _as_it_runs(controller.launch, restart)
+        self._before = _running_values(controller.launch, restart)
         self._going = ""
         self._leaves = False
         controller.applied.connect(self._applied)
-        controller.view_changed.connect(self._look)
+        controller.view_changed.connect(self._check_ready)
 
-    def go_to_b(self) -> None:
-        """Restart with B's settings, if there are any; `ready` or `failed` tells."""
+    def switch_to_b(self) -> None:
+        """Restart with B's settings, if it has any. Ends with `ready` or `failed`."""
         if not self._restart:
             self._going = "waits for B"
-            QTimer.singleShot(0, self, self._look)  # A's end is still being told
+            QTimer.singleShot(0, self, self._check_ready)  # the signals of A's end are still being delivered
             return
         if not self._controller.view.can_stop:
             self._fail_as_stopped()
             return
         self._going = "B"
-        self.said.emit(tr("Restarting with {settings} …", settings=in_words(self._restart)))
+        self.said.emit(tr("Restarting with {settings} …", settings=format_values(self._restart)))
         self._controller.apply(self._restart, drain_s=_DRAIN_S)
 
-    def come_back(self) -> None:
-        """Restart as it was before, unless the server was stopped meanwhile; `ended` tells."""
+    def restore_a(self) -> None:
+        """Restart with the earlier settings, unless the server was stopped meanwhile. Ends with `ended`."""
         if not self._restart or not self._going or not self._controller.view.can_stop:
             self._going = ""
             self.ended.emit()
@@ -291,21 +295,21 @@ class Course(QObject):
         self.said.emit(tr("Restarting as it was …"))
         self._controller.apply(self._before, drain_s=_DRAIN_S)
 
-    def leave(self) -> None:
-        """Come back from wherever it is; B is not asked any more."""
+    def cancel(self) -> None:
+        """Restore the earlier settings from any state; B is not asked any more."""
         if self._going == "B":
             self._leaves = True
         elif self._going != "A":
-            self.come_back()
+            self.restore_a()
 
     @Slot(object)
     def _applied(self, error: LauncherError | None) -> None:
         if self._going == "B" and self._leaves:
             self._going = "at B" if error is None else ""
-            self.come_back()
+            self.restore_a()
         elif self._going == "B" and error is None:
             self._going = "waits for B"
-            self._look()
+            self._check_ready()
         elif self._going == "B":
             self._going = ""
             self.said.emit("")
@@ -316,8 +320,8 @@ class Course(QObject):
             self.ended.emit()
 
     @Slot()
-    def _look(self) -> None:
-        """A server may be told as ready a moment after its restart has ended."""
+    def _check_ready(self) -> None:
+        """Wait for READY: the server may report it a moment after its restart has ended."""
         view = self._controller.view
         if self._going == "waits for B" and view.can_ask:
             self._going = "at B"
@@ -332,15 +336,15 @@ class Course(QObject):
         self.failed.emit(LauncherError(tr("The server was stopped before B was asked.")))
 
 
-def in_words(values: Mapping[str, Any]) -> str:
-    """Return values as "draft length 0, temperature 0.2"."""
+def format_values(values: Mapping[str, Any]) -> str:
+    """Return values as text, such as "draft length 0, temperature 0.2"."""
     names = {name: tr(label).lower() for name, label, _ in (*_SAMPLING, *_RESTART, _THINKING)}
     said: dict[Any, str] = {True: tr("on"), False: tr("off")}
     shown = {name: said[value] if isinstance(value, bool) else value for name, value in values.items()}
     return ", ".join(f"{names[name]} {value}" for name, value in shown.items())
 
 
-def _as_it_runs(launch: "Launch | None", names: "Mapping[str, Value]") -> "dict[str, Value]":
+def _running_values(launch: "Launch | None", names: "Mapping[str, Value]") -> "dict[str, Value]":
     if launch is None or not names:
         return {}
     from launcher.engine.settings import settings_of

@@ -1,48 +1,496 @@
-"""The chat's frame: its head, its two sides (the conversation, and those that are kept), and what stands where."""
+"""Layout of the chat pane: head, conversation, list of conversations, and the bars above the prompt."""
 
-from PySide6.QtCore import Qt, Slot
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from collections import deque
+from pathlib import Path
 
+from PySide6.QtCore import (
+    QDate,
+    QDateTime,
+    QLocale,
+    QModelIndex,
+    QPersistentModelIndex,
+    QRect,
+    QSize,
+    Qt,
+    QTimer,
+    Signal,
+    Slot,
+)
+from PySide6.QtGui import QKeyEvent, QPainter, QResizeEvent
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QFileDialog,
+    QFrame,
+    QHBoxLayout,
+    QLineEdit,
+    QListWidget,
+    QListWidgetItem,
+    QMenu,
+    QPlainTextEdit,
+    QPushButton,
+    QSizePolicy,
+    QStackedWidget,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
+from launcher.conversations.export import file_name, find_writer
+from launcher.conversations.records import ConversationSummary, SearchHit
+from launcher.conversations.store import Conversations
 from launcher.gui import theme
-from launcher.gui.chat.bars import EditingBar, PromptsBar, SystemPrompt
-from launcher.gui.chat.column import Column
+from launcher.gui.chat.chat_store import ChatStore
+from launcher.gui.chat.column import TurnColumn
 from launcher.gui.chat.compare import CompareBar
-from launcher.gui.chat.drawer import Drawer
-from launcher.gui.chat.kept import Kept
-from launcher.gui.chat.look import dense, sheet
 from launcher.gui.chat.prompt import Prompt
-from launcher.gui.labels import Elided
+from launcher.gui.chat.style import chat_style_sheet, glyph_icon, make_dense_button
+from launcher.gui.labels import ElidedLabel, Label
+from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets import Banner
-from launcher.gui.widgets.flow import Flow
-from launcher.gui.words import tr
+from launcher.gui.widgets.flow import FlowLayout
 
-_NARROWEST = 280
+# Bars above the prompt (a question being edited, prompts from a file) and the system prompt.
+
+_SYSTEM_HEIGHT = 84
+
+
+class EditingBar(QFrame):
+    """Bar shown while a question is being edited, with a cancel button."""
+
+    cancelled = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("editing")
+        text = Label(tr("Editing a question. What follows it is kept as an earlier version."))
+        text.setFont(theme.font(theme.CAPTION_PX))
+        text.setWordWrap(True)
+        cancel = make_dense_button(tr("Cancel"), tr("Leave the question as it was (Esc)"))
+        cancel.clicked.connect(self.cancelled)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(
+            theme.px(theme.GAP_M), theme.px(theme.GAP_S), theme.px(theme.GAP_S), theme.px(theme.GAP_S)
+        )
+        row.addWidget(text, 1)
+        row.addWidget(cancel)
+        self.hide()
+
+
+class PromptsBar(QFrame):
+    """Queue of prompts from a file, asked one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("editing")
+        self._left: deque[str] = deque()
+        self._count = 0
+        self._name = ""
+        self._text = Label()
+        self._text.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self._text.setWordWrap(True)
+        self.alone = QCheckBox(tr("Each on its own"))
+        self.alone.setChecked(True)
+        self.alone.setToolTip(tr("Send each prompt without those before it, so that replies can be compared"))
+        stop = make_dense_button(
+            tr("Stop"), tr("Ask no more of them; the reply that is under way goes on (Esc stops it)")
+        )
+        stop.clicked.connect(self.clear)
+        row = QHBoxLayout()
+        row.addWidget(self.alone)
+        row.addStretch()
+        row.addWidget(stop)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(
+            theme.px(theme.GAP_M), theme.px(theme.GAP_S), theme.px(theme.GAP_S), theme.px(theme.GAP_S)
+        )
+        layout.setSpacing(theme.px(theme.GAP_S))
+        layout.addWidget(self._text)
+        layout.addLayout(row)
+        self.hide()
+
+    @property
+    def active(self) -> bool:
+        """Whether prompts from a file are being asked."""
+        return bool(self._count)
+
+    def begin(self, file: Path, prompts: tuple[str, ...]) -> None:
+        """Start with the prompts of a file."""
+        self._left, self._count, self._name = deque(prompts), len(prompts), one_line(file.name, 60)
+        self.show()
+
+    def next(self) -> str | None:
+        """Return the next prompt, or None when all have been asked."""
+        if not self._left:
+            self.clear()
+            return None
+        prompt = self._left.popleft()
+        number = self._count - len(self._left)
+        self._text.setText(
+            tr("Prompt {number} of {count} from {file}", number=number, count=self._count, file=self._name)
+        )
+        return prompt
+
+    @Slot()
+    def clear(self) -> None:
+        """Drop the remaining prompts."""
+        self._left.clear()
+        self._count = 0
+        self.hide()
+
+
+class SystemPrompt(QWidget):
+    """Field for the system prompt, folded to one line. `beside` is placed at the end of that line."""
+
+    changed = Signal(str)
+
+    def __init__(self, beside: QWidget) -> None:
+        super().__init__()
+        self._beside = beside
+        self._button = QPushButton()
+        self._button.setObjectName("fold")
+        self._button.setCheckable(True)
+        self._button.setAutoDefault(True)
+        self._button.setToolTip(tr("What the model is told before the conversation"))
+        self._button.toggled.connect(self._unfold)
+        self._button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.edit = QPlainTextEdit()
+        self.edit.setAccessibleName(tr("System prompt"))
+        self.edit.setPlaceholderText(tr("Such as: Answer in one sentence."))
+        self.edit.setTabChangesFocus(True)
+        self.edit.setFixedHeight(theme.px(_SYSTEM_HEIGHT))
+        self.edit.hide()
+        self._last_text = ""
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(theme.px(theme.GAP_S))
+        line = QHBoxLayout()
+        line.setSpacing(theme.px(theme.GAP))
+        line.addWidget(self._button, 1)
+        line.addWidget(beside)
+        layout.addLayout(line)
+        layout.addWidget(self.edit)
+        self.edit.textChanged.connect(self._show_title)
+        self._show_title()
+
+    @property
+    def text(self) -> str:
+        """The system prompt."""
+        return self.edit.toPlainText().strip()
+
+    def show_text(self, text: str) -> None:
+        """Set the text without emitting `changed`."""
+        self._last_text = text
+        self.edit.setPlainText(text)
+
+    def commit_edit(self) -> None:
+        """Emit `changed` if the prompt was edited."""
+        if self.text != self._last_text:
+            self._last_text = self.text
+            self.changed.emit(self.text)
+
+    def recolour(self) -> None:
+        """Apply the current theme."""
+        self._show_title()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Show as much of the prompt as fits on the line."""
+        super().resizeEvent(event)
+        self._show_title()
+
+    def _show_title(self) -> None:
+        text = one_line(self.text, 200)
+        whole = tr("System prompt: {text}", text=text) if text and not self.edit.isVisible() else tr("System prompt")
+        room = self.width() - self._beside.sizeHint().width() - theme.px(32 + theme.GAP)
+        self._button.setText(
+            self._button.fontMetrics().elidedText(whole, Qt.TextElideMode.ElideRight, room).replace("&", "&&")
+        )
+        self._button.setAccessibleName(whole)
+        self._button.setIcon(glyph_icon("open" if self._button.isChecked() else "right"))
+
+    @Slot(bool)
+    def _unfold(self, unfolded: bool) -> None:
+        self.edit.setVisible(unfolded)
+        if unfolded:
+            self.edit.setFocus()
+        else:
+            self.commit_edit()
+        self._show_title()
+
+
+# List of stored conversations: search, open, rename, export, delete.
+
+_SEARCH_MS = 150
+_ID_ROLE, _LINE_ROLE = Qt.ItemDataRole.UserRole, Qt.ItemDataRole.UserRole + 1
+
+
+class _TwoLineDelegate(QStyledItemDelegate):
+    """Paints a title with a second line under it."""
+
+    def sizeHint(  # noqa: N802 -- Qt's name
+        self,
+        option: QStyleOptionViewItem,  # noqa: ARG002
+        index: QModelIndex | QPersistentModelIndex,  # noqa: ARG002
+    ) -> QSize:
+        return QSize(theme.px(120), theme.px(52))
+
+    def paint(
+        self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
+    ) -> None:
+        rect: QRect = option.rect
+        state, state_selected = option.state, option.state.State_Selected
+        if state & state_selected:
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(theme.colour("raised"))
+            painter.drawRoundedRect(rect.adjusted(1, 1, -1, -1), theme.px(6), theme.px(6))
+        inside = rect.adjusted(theme.px(10), theme.px(7), -theme.px(10), -theme.px(7))
+        for role, text, font, align in (
+            ("text", index.data(Qt.ItemDataRole.DisplayRole), theme.font(theme.BODY_PX), Qt.AlignmentFlag.AlignTop),
+            (
+                "secondary",
+                index.data(_LINE_ROLE),
+                theme.font(theme.CAPTION_PX, tabular=True),
+                Qt.AlignmentFlag.AlignBottom,
+            ),
+        ):
+            painter.setFont(font)
+            painter.setPen(theme.colour(role))
+            elided = painter.fontMetrics().elidedText(text or "", Qt.TextElideMode.ElideRight, inside.width())
+            painter.drawText(inside, int(align | Qt.AlignmentFlag.AlignLeft), elided)
+
+
+class _ConversationListWidget(QListWidget):
+    delete_asked = Signal()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
+        """Delete with Del, open with Enter."""
+        if event.key() == Qt.Key.Key_Delete:
+            self.delete_asked.emit()
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.currentItem() is not None:
+            self.itemActivated.emit(self.currentItem())
+        else:
+            super().keyPressEvent(event)
+
+
+class ConversationList(QWidget):
+    """List of stored conversations. A deletion can be undone until its banner closes."""
+
+    opened = Signal(str)
+    """The ID of a conversation."""
+    gone = Signal(str)
+    """The ID of a deleted conversation."""
+
+    def __init__(self, kept: ChatStore) -> None:
+        super().__init__()
+        self._kept = kept
+        self._deleted: str | None = None
+        self._filling = False
+        self.search = QLineEdit()
+        self.search.setPlaceholderText(tr("Search in all conversations"))
+        self.search.setAccessibleName(tr("Search in all conversations"))
+        self.search.setToolTip(tr("Words that a conversation must hold (Ctrl+F)"))
+        self.search.setClearButtonEnabled(True)
+        self._soon = QTimer(self)
+        self._soon.setSingleShot(True)
+        self._soon.setInterval(_SEARCH_MS)
+        self._soon.timeout.connect(self.refresh)
+        self.search.textChanged.connect(lambda _: self._soon.start())
+        self.list = _ConversationListWidget()
+        self.search.returnPressed.connect(self.list.setFocus)
+        self.list.setAccessibleName(tr("Conversations"))
+        self.list.setToolTip(tr("Enter opens, F2 renames, Del deletes"))
+        self.list.setItemDelegate(_TwoLineDelegate(self.list))
+        self.list.setUniformItemSizes(True)
+        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.list.setEditTriggers(QListWidget.EditTrigger.EditKeyPressed)
+        self.list.itemActivated.connect(lambda item: self.opened.emit(item.data(_ID_ROLE)))
+        self.list.itemChanged.connect(self._store_title)
+        self.list.currentItemChanged.connect(lambda *_: self._update_buttons())
+        self.list.delete_asked.connect(self.delete)
+        self._empty = Label()
+        self._empty.setObjectName("secondary")
+        self._empty.setWordWrap(True)
+        self.banner = Banner()
+        self.banner.closed.connect(self._delete_now)
+        self._open = make_dense_button(tr("Open"), tr("Go on with the chosen conversation (Enter)"))
+        self._open.clicked.connect(lambda: self.opened.emit(self.list.currentItem().data(_ID_ROLE)))
+        self._rename = make_dense_button(tr("Rename"), tr("Give the chosen conversation another name (F2)"))
+        self._rename.clicked.connect(lambda: self.list.editItem(self.list.currentItem()))
+        self._export = make_dense_button(
+            tr("Export …"), tr("Write the chosen conversation into a file: Markdown, JSON or text")
+        )
+        self._export.clicked.connect(self._choose_export_file)
+        self._delete = make_dense_button(
+            tr("Delete"), tr("Delete the chosen conversation (Del); this can be undone for a while")
+        )
+        self._delete.clicked.connect(self.delete)
+        row = QHBoxLayout()
+        row.setSpacing(theme.px(theme.GAP))
+        for button in (self._open, self._rename, self._export, self._delete):
+            row.addWidget(button)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(theme.px(theme.GAP))
+        layout.addWidget(self.search)
+        layout.addWidget(self.banner)
+        layout.addWidget(self._empty)
+        layout.addWidget(self.list, 1)
+        layout.addLayout(row)
+        self._empty.hide()
+        self._update_buttons()
+
+    def refresh(self) -> None:
+        """Reload the list."""
+        text = self.search.text()
+
+        def find(kept: Conversations) -> tuple[str, tuple[SearchHit, ...]]:
+            return text, kept.search(text) if text.strip() else tuple(SearchHit(each, "") for each in kept.list_all())
+
+        self._kept.enqueue(find, self._show_hits)
+
+    def delete(self) -> None:
+        """Hide the chosen conversation and offer to undo that."""
+        item = self.list.currentItem()
+        if item is None:
+            return
+        self._delete_now()
+        id_, title = str(item.data(_ID_ROLE)), item.text()
+        self._deleted = id_
+        self._kept.change(lambda kept: kept.hide(id_))
+        self.gone.emit(id_)
+        self.banner.show_message(tr("Deleted “{title}”.", title=title), "information", [(tr("Undo"), self._undo)])
+        self.refresh()
+
+    def confirm_deletion(self) -> None:
+        """Delete for good the conversation that could still be restored."""
+        self._delete_now()
+        self.banner.clear()
+
+    def export(self, id_: str, file: Path) -> None:
+        """Write a conversation to a file."""
+
+        def write(kept: Conversations) -> str:
+            from launcher.base.files import write_atomically
+
+            try:
+                writer = find_writer(file)
+                write_atomically(file, writer(kept.read_conversation(id_)).encode())
+            except OSError as error:
+                return tr("{file} cannot be written: {why}.", file=file.name, why=error.strerror or error)
+            except LauncherError as error:
+                return render(error.message)
+            return ""
+
+        def told(problem: str) -> None:
+            if problem:
+                self.banner.show_message(problem, "bad")
+            else:
+                self.banner.show_message(tr("Wrote {file}.", file=one_line(str(file))), "good")
+
+        self._kept.enqueue(write, told)
+
+    def _undo(self) -> None:
+        id_, self._deleted = self._deleted, None
+        self.banner.clear()
+        if id_ is not None:
+            self._kept.change(lambda kept: kept.hide(id_, hidden=False))
+            self.refresh()
+
+    def _delete_now(self) -> None:
+        id_, self._deleted = self._deleted, None
+        if id_ is not None:
+            self._kept.change(lambda kept: kept.delete([id_]))
+
+    def _show_hits(self, found: tuple[str, tuple[SearchHit, ...]]) -> None:
+        text, hits = found
+        if text != self.search.text():
+            return
+        current = self.list.currentItem().data(_ID_ROLE) if self.list.currentItem() else None
+        self._filling = True
+        self.list.clear()
+        for hit in hits:
+            item = QListWidgetItem(one_line(hit.conversation.title))
+            item.setFlags(item.flags() | Qt.ItemFlag.ItemIsEditable)
+            item.setData(_ID_ROLE, hit.conversation.id)
+            item.setData(_LINE_ROLE, one_line(hit.excerpt) or _summary_line(hit.conversation))
+            item.setData(Qt.ItemDataRole.AccessibleDescriptionRole, item.data(_LINE_ROLE))
+            self.list.addItem(item)
+            if hit.conversation.id == current:
+                self.list.setCurrentItem(item)
+        self._filling = False
+        self._empty.setVisible(not hits)
+        self._empty.setText(
+            tr("No conversation holds all of that.")
+            if text.strip()
+            else tr("Conversations that you begin are kept here.")
+        )
+        self._update_buttons()
+
+    def _store_title(self, item: QListWidgetItem) -> None:
+        if not self._filling:
+            id_, title = str(item.data(_ID_ROLE)), item.text()
+            self._kept.change(lambda kept: kept.rename(id_, title))
+            self.refresh()
+
+    def _choose_export_file(self) -> None:
+        item = self.list.currentItem()
+        if item is None:
+            return
+        id_ = str(item.data(_ID_ROLE))
+        self._kept.enqueue(
+            lambda kept: file_name(kept.read_conversation(id_), "md"), lambda name: self._show_dialog(id_, name)
+        )
+
+    def _show_dialog(self, id_: str, name: str) -> None:
+        dialog = QFileDialog(self, tr("Export the conversation"), name)
+        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+        dialog.setNameFilters([tr("Markdown (*.md)"), tr("JSON (*.json)"), tr("Text (*.txt)")])
+        dialog.setDefaultSuffix("md")
+        dialog.filterSelected.connect(lambda chosen: dialog.setDefaultSuffix(chosen.rpartition(".")[2].rstrip(")")))
+        dialog.fileSelected.connect(lambda file: self.export(id_, Path(file)))
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.open()
+
+    def _update_buttons(self) -> None:
+        for button in (self._open, self._rename, self._export, self._delete):
+            button.setEnabled(self.list.currentItem() is not None)
+
+
+def _summary_line(each: ConversationSummary) -> str:
+    changed = QDateTime.fromSecsSinceEpoch(int(each.changed_s))
+    today = changed.date() == QDate.currentDate()
+    when = changed.toString("HH:mm") if today else QLocale().toString(changed.date(), QLocale.FormatType.ShortFormat)
+    return " · ".join(filter(None, (when, ntr("1 message", "{n} messages", each.messages), each.model)))
+
+
+_LEAST_WIDTH = 280
 
 
 class ChatFrame(QFrame):
-    """The widgets of the chat. What they do together is ChatPane's business."""
+    """Widgets of the chat pane. ChatPane connects them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("card")
-        self.setMinimumWidth(theme.px(_NARROWEST))
-        self.kept = Kept(self)
+        self.setMinimumWidth(theme.px(_LEAST_WIDTH))
+        self.kept = ChatStore(self)
         self.name = ""
-        self.column, self.prompt, self.banner = Column(), Prompt(), Banner()
-        self.drawer = Drawer(self.kept)
+        self.column, self.prompt, self.banner = TurnColumn(), Prompt(), Banner()
+        self.drawer = ConversationList(self.kept)
         self.compare_bar, self.editing_bar, self.prompts = CompareBar(), EditingBar(), PromptsBar()
         self.compare_bar.hide()
         self._build()
 
     def show_title(self, name: str) -> None:
-        """Show the conversation's name, as much as there is room for."""
+        """Show the conversation's title, shortened to fit."""
         self.name = name
         self._title.setText(one_line(name) or tr("Chat"))
 
     @Slot()
     def search(self) -> None:
-        """Search in the conversations."""
+        """Focus the search field for conversations."""
         self.chats.setChecked(True)
         self.drawer.search.setFocus()
         self.drawer.search.selectAll()
@@ -54,23 +502,25 @@ class ChatFrame(QFrame):
             self.drawer.refresh()
             self.drawer.search.setFocus()
         else:
-            self.drawer.hide_for_good()
+            self.drawer.confirm_deletion()
             self.prompt.setFocus()
 
     def _build(self) -> None:
-        self.setStyleSheet(sheet())
-        self._title = Elided()
+        self.setStyleSheet(chat_style_sheet())
+        self._title = ElidedLabel()
         self._title.setFont(theme.font(theme.SECTION_PX, bold=True))
-        self.new_button = dense(tr("New"), tr("Begin another conversation (Ctrl+N); this one is kept"))
-        self.more_button = dense(tr("More"), tr("Prompts from a file"))
+        self.new_button = make_dense_button(tr("New"), tr("Begin another conversation (Ctrl+N); this one is kept"))
+        self.more_button = make_dense_button(tr("More"), tr("Prompts from a file"))
         menu = QMenu(self.more_button)
         self.from_file = menu.addAction(tr("Prompts from a file …"))
         self.more_button.setMenu(menu)
-        self.chats = dense(tr("Chats"), tr("Conversations that are kept (Ctrl+F searches in them)"), checkable=True)
-        self.compare_button = dense(
+        self.chats = make_dense_button(
+            tr("Chats"), tr("Conversations that are kept (Ctrl+F searches in them)"), checkable=True
+        )
+        self.compare_button = make_dense_button(
             tr("Compare"), tr("Ask each question twice: as the server runs, and with other values"), checkable=True
         )
-        self.colour_button = dense(
+        self.colour_button = make_dense_button(
             tr("Colour drafts"),
             tr("Give the tokens that came in one verification step one colour; single ones have none"),
             checkable=True,
@@ -100,7 +550,7 @@ class ChatFrame(QFrame):
         layout.setContentsMargins(gap, theme.px(theme.GAP_M), gap, gap)
         layout.setSpacing(theme.px(theme.GAP))
         layout.addWidget(self._title)
-        ways = Flow(gap=theme.px(theme.GAP))
+        ways = FlowLayout(gap=theme.px(theme.GAP))
         for button in (self.chats, self.new_button, self.compare_button, self.more_button):
             ways.add(button)
         layout.addLayout(ways)
@@ -108,5 +558,5 @@ class ChatFrame(QFrame):
         layout.addWidget(self._stack, 1)
         self.chats.toggled.connect(self._show_drawer)
         self.compare_button.toggled.connect(self.compare_bar.setVisible)
-        self.compare_button.toggled.connect(self.compare_bar.unfold)
+        self.compare_button.toggled.connect(self.compare_bar.expand)
         self.show_title("")

@@ -1,7 +1,7 @@
-"""Markdown a line at a time, as replies stream: what a line is, and its emphasis.
+"""Line-by-line Markdown parser for streamed replies: the kind of a line and its emphasis.
 
-Nothing becomes a link, a picture or HTML: an address is seen as it was written. Every line costs time that grows with
-its length alone, whatever it holds.
+Nothing becomes a link, a picture or HTML: an address is shown as it was written. The time for a line is linear in its
+length, whatever its content.
 """
 
 import re
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum, Flag, auto
 
 
-class Kind(Enum):
-    """What a line is."""
+class LineKind(Enum):
+    """Kind of a line."""
 
     PLAIN = auto()
     BLANK = auto()
@@ -22,8 +22,8 @@ class Kind(Enum):
     RULE = auto()
 
 
-class Style(Flag):
-    """How a stretch of text is set."""
+class SpanStyle(Flag):
+    """Style of a span."""
 
     NONE = 0
     BOLD = auto()
@@ -34,18 +34,18 @@ class Style(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of one style. `start` is where it stands in the line as it was written; -1 for what we put there."""
+    """Text in one style. `start` is its offset in the source line, or -1 for inserted text such as bullets."""
 
     text: str
     start: int
-    style: Style = Style.NONE
+    style: SpanStyle = SpanStyle.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line as it is to be shown. `level` is a heading's, or how far a list is indented."""
+    """A parsed line. `level` is a heading's level or a list's indentation."""
 
-    kind: Kind
+    kind: LineKind
     level: int
     spans: tuple[Span, ...]
 
@@ -58,36 +58,36 @@ _ITEM = re.compile(r"([ \t]*)(?:([-*+])|(\d{1,9}[.)]))[ \t]+")
 _QUOTE = re.compile(r" {0,3}((?:>[ \t]?)+)")
 _RULE = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$")
 _MARKS = {
-    "**": Style.BOLD,
-    "__": Style.BOLD,
-    "~~": Style.STRUCK,
-    "*": Style.ITALIC,
-    "_": Style.ITALIC,
+    "**": SpanStyle.BOLD,
+    "__": SpanStyle.BOLD,
+    "~~": SpanStyle.STRUCK,
+    "*": SpanStyle.ITALIC,
+    "_": SpanStyle.ITALIC,
 }
 _MARKED = re.compile(r"[\\`*_~]")
 _ESCAPED = frozenset("\\`*_~#>|-+.!()[]{}")
-_DEEPEST = 4
+_MOST_NESTED = 4
 
 
-def fence(line: str) -> tuple[str, str] | None:
-    """Return the marks that open a block of code and the name of its language, if the line does."""
+def parse_fence(line: str) -> tuple[str, str] | None:
+    """Return the fence and the language if the line opens a code block."""
     found = _FENCE.match(line)
     return (found[1], found[2].strip().split(" ")[0]) if found else None
 
 
-def closes(line: str, opened: str) -> bool:
-    """Whether a line closes the block of code that `opened` has opened."""
+def closes_fence(line: str, opened: str) -> bool:
+    """Return whether a line closes the code block that `opened` has opened."""
     marks = line.strip()
     return len(marks) >= len(opened) and marks == opened[0] * len(marks)
 
 
 def is_table_row(line: str) -> bool:
-    """Whether a line is a row of a table."""
+    """Return whether a line is a table row."""
     return _TABLE.match(line) is not None
 
 
-def aligned(rows: list[str]) -> str:
-    """Return a table's rows as text in columns of equal width; a row of dashes becomes a line."""
+def align_table(rows: list[str]) -> str:
+    """Return a table's rows as text in aligned columns. A row of dashes becomes a rule."""
     cells = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in rows]
     widths = [0] * max(map(len, cells), default=0)
     for row, texts in zip(rows, cells, strict=True):
@@ -102,27 +102,29 @@ def aligned(rows: list[str]) -> str:
     )
 
 
-def parse(line: str) -> Line:
-    """Return a line that is neither code nor a table."""
+def parse_line(line: str) -> Line:
+    """Parse a line that is neither code nor a table."""
     if not line.strip():
-        return Line(Kind.BLANK, 0, (Span(line, 0),) if line else ())
+        return Line(LineKind.BLANK, 0, (Span(line, 0),) if line else ())
     if _RULE.match(line):
-        return Line(Kind.RULE, 0, ())
+        return Line(LineKind.RULE, 0, ())
     if found := _HEADING.match(line):
-        return Line(Kind.HEADING, len(found[1]), tuple(_inline(line, found.end(), len(line), Style.NONE, 0)))
+        return Line(
+            LineKind.HEADING, len(found[1]), tuple(_parse_spans(line, found.end(), len(line), SpanStyle.NONE, 0))
+        )
     if found := _ITEM.match(line):
         level = len(found[1].expandtabs(4)) // 2
         mark = Span("•\t" if found[2] else f"{found[3]}\t", -1)
-        kind = Kind.BULLET if found[2] else Kind.NUMBERED
-        return Line(kind, level, (mark, *_inline(line, found.end(), len(line), Style.NONE, 0)))
+        kind = LineKind.BULLET if found[2] else LineKind.NUMBERED
+        return Line(kind, level, (mark, *_parse_spans(line, found.end(), len(line), SpanStyle.NONE, 0)))
     if found := _QUOTE.match(line):
         level = found[1].count(">")
-        return Line(Kind.QUOTE, level, tuple(_inline(line, found.end(), len(line), Style.NONE, 0)))
-    return Line(Kind.PLAIN, 0, tuple(_inline(line, 0, len(line), Style.NONE, 0)))
+        return Line(LineKind.QUOTE, level, tuple(_parse_spans(line, found.end(), len(line), SpanStyle.NONE, 0)))
+    return Line(LineKind.PLAIN, 0, tuple(_parse_spans(line, 0, len(line), SpanStyle.NONE, 0)))
 
 
-def _inline(line: str, at: int, end: int, style: Style, depth: int) -> Iterator[Span]:
-    """Yield the stretches of a line between two places. A mark that nothing closes is searched for once."""
+def _parse_spans(line: str, at: int, end: int, style: SpanStyle, depth: int) -> Iterator[Span]:
+    """Yield the spans between two offsets. An unclosed mark is searched for once only, so time stays linear."""
     begin = at
     missing: set[str] = set()
     while at < end:
@@ -132,35 +134,35 @@ def _inline(line: str, at: int, end: int, style: Style, depth: int) -> Iterator[
         at = found.start()
         letter = line[at]
         if letter == "\\" and at + 1 < end and line[at + 1] in _ESCAPED:
-            yield from _span(line, begin, at, style)
+            yield from _make_span(line, begin, at, style)
             begin, at = at + 1, at + 2
             continue
-        mark = _mark(line, at, end)
+        mark = _opening_mark(line, at, end)
         close = -1
-        if mark and mark not in missing and depth < _DEEPEST:
-            close = _closing(line, at, end, mark)
+        if mark and mark not in missing and depth < _MOST_NESTED:
+            close = _find_closing_mark(line, at, end, mark)
             if close < 0:
                 missing.add(mark)
         if close < 0:
             at += max(len(mark), 1)
             continue
-        yield from _span(line, begin, at, style)
+        yield from _make_span(line, begin, at, style)
         inside = at + len(mark)
         if letter == "`":
-            yield from _span(line, inside, close, style | Style.CODE)
+            yield from _make_span(line, inside, close, style | SpanStyle.CODE)
         else:
-            yield from _inline(line, inside, close, style | _MARKS[mark], depth + 1)
+            yield from _parse_spans(line, inside, close, style | _MARKS[mark], depth + 1)
         begin = at = close + len(mark)
-    yield from _span(line, begin, end, style)
+    yield from _make_span(line, begin, end, style)
 
 
-def _span(line: str, begin: int, end: int, style: Style) -> Iterator[Span]:
+def _make_span(line: str, begin: int, end: int, style: SpanStyle) -> Iterator[Span]:
     if begin < end:
         yield Span(line[begin:end], begin, style)
 
 
-def _mark(line: str, at: int, end: int) -> str:
-    """Return the mark that may open at a place, or nothing."""
+def _opening_mark(line: str, at: int, end: int) -> str:
+    """Return the mark that may open at an offset, or ""."""
     letter = line[at]
     run = at
     while run < end and line[run] == letter:
@@ -174,8 +176,8 @@ def _mark(line: str, at: int, end: int) -> str:
     return "" if inside_a_word else mark
 
 
-def _closing(line: str, at: int, end: int, mark: str) -> int:
-    """Return where a mark that opens at a place is closed; -1 where it is not."""
+def _find_closing_mark(line: str, at: int, end: int, mark: str) -> int:
+    """Return the offset that closes a mark opened at `at`, or -1."""
     begin = at + len(mark)
     close = line.find(mark, begin + 1, end)
     while close >= 0:

@@ -1,4 +1,4 @@
-"""Where the user writes, and what was written."""
+"""The prompt field, and the bubble of a sent question."""
 
 from PySide6.QtCore import QMimeData, Qt, Signal
 from PySide6.QtGui import QImageReader, QKeyEvent
@@ -6,16 +6,16 @@ from PySide6.QtWidgets import QHBoxLayout, QPlainTextEdit, QWidget
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.words import tr
+from launcher.gui.translation import tr
 
 _LOWEST, _HIGHEST = 36, 76
 _SHORT_BUBBLE = 240
-_MOST_ASKED = 20_000
-"""Characters of a question that are shown. All of it is asked."""
+_SHOWN_CHARACTERS = 20_000
+"""Characters of a question that are shown. All of it is sent."""
 
 
 class Prompt(QPlainTextEdit):
-    """Where the user writes: Enter sends, Shift+Enter breaks the line, Up in an empty field edits the last question."""
+    """Input field: Enter sends, Shift+Enter breaks the line, Up in an empty field edits the last question."""
 
     sent = Signal()
     edit_asked = Signal()
@@ -30,8 +30,16 @@ class Prompt(QPlainTextEdit):
         self.setMinimumHeight(theme.px(_LOWEST))
         self.setMaximumHeight(theme.px(_HIGHEST))
 
+    def show_hint(self, text: str) -> None:
+        """Show a placeholder text."""
+        if text != self.placeholderText():
+            self.setPlaceholderText(text)
+            # Qt 6.11 repaints a QPlainTextEdit when its placeholder appears or disappears, but not when it changes:
+            # the old one stayed until something else repainted the field, such as the focus.
+            self.viewport().update()
+
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
-        """Send, edit the last question, or write."""
+        """Send, edit the last question, or type."""
         enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
         if enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
             self.sent.emit()
@@ -41,12 +49,12 @@ class Prompt(QPlainTextEdit):
             super().keyPressEvent(event)
 
     def canInsertFromMimeData(self, source: QMimeData) -> bool:  # noqa: N802
-        """Whether something may be dropped: pictures may, to be told about; a model is left to the window."""
+        """Return whether data may be dropped: pictures yes, to explain the refusal; a model is left to the window."""
         is_model = any(url.fileName().lower().endswith(".gguf") for url in source.urls())
         return not is_model and (has_image(source) or super().canInsertFromMimeData(source))
 
     def insertFromMimeData(self, source: QMimeData) -> None:  # noqa: N802
-        """Take text; say that pictures are not supported yet."""
+        """Insert text. Pictures are refused with a message."""
         if has_image(source):
             self.image_refused.emit()
         else:
@@ -54,20 +62,20 @@ class Prompt(QPlainTextEdit):
 
 
 def has_image(data: QMimeData) -> bool:
-    """Whether something that is pasted or dropped is a picture, or the file of one."""
+    """Return whether pasted or dropped data is a picture or a picture file."""
     if data.hasImage() and not data.hasText():
         return True
     endings = {bytes(each.data()).decode() for each in QImageReader.supportedImageFormats()}
     return any(url.isLocalFile() and url.fileName().rpartition(".")[2].lower() in endings for url in data.urls())
 
 
-class Question(QWidget):
-    """What the user asked, in a bubble at the right."""
+class QuestionBubble(QWidget):
+    """The user's question in a bubble at the right."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.text = text
-        shown = text if len(text) <= _MOST_ASKED else f"{text[:_MOST_ASKED]} …"
+        shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} …"
         bubble = Label(shown)
         bubble.setObjectName("bubble")
         bubble.setTextInteractionFlags(theme.SELECTABLE)

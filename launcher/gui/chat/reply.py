@@ -1,4 +1,4 @@
-"""A reply as it comes: its thoughts folded, its blocks, its figures, and what can be done with it."""
+"""A reply while it streams: folded thinking, blocks of text, figures and actions."""
 
 from collections.abc import Sequence
 from time import perf_counter
@@ -7,37 +7,173 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QTimer, Signal, Slot
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
-from launcher.base.text import prose
-from launcher.conversations.records import Message
+from launcher.base.text import visible_reply
+from launcher.conversations.records import ChatMessage
 from launcher.gui import theme
 from launcher.gui.chat.body import Body
-from launcher.gui.chat.code import CopyButton
-from launcher.gui.chat.look import icon
-from launcher.gui.chat.steps import Steps
-from launcher.gui.chat.stream import Stream
+from launcher.gui.chat.code import CodeBlock, CopyButton
+from launcher.gui.chat.markdown import closes_fence, is_table_row, parse_fence
+from launcher.gui.chat.steps import VerificationSteps
+from launcher.gui.chat.style import glyph_icon
+from launcher.gui.chat.text import ProseBlock
 from launcher.gui.labels import Label
-from launcher.gui.words import ntr, tr
+from launcher.gui.translation import ntr, tr
 
 if TYPE_CHECKING:
-    from launcher.engine.client import Delta
+    from launcher.engine.server.client import Delta
 
-_AT_ONCE, _BUSY_S, _PAUSE_MS = 400, 0.008, 8
-"""Characters that are taken in at once, for how long, and how long others then have their turn."""
+# Streamed text, split into blocks.
+
+_LONGEST_LINE = 2_000
+"""Longer lines are broken: Qt's layout time grows with the square of a line's length."""
+_SEGMENT, _LONGEST_SEGMENT = 3_000, 6_000
+"""Characters after which a new prose block begins: at the next blank line, or at any line."""
+
+
+class BlockStream:
+    """Splits streamed text into the blocks of a body."""
+
+    def __init__(self, body: Body, steps: VerificationSteps | None, *, quiet: bool = False) -> None:
+        self._body, self._steps, self._quiet = body, steps, quiet
+        self._prose: ProseBlock | None = None
+        self._code: CodeBlock | None = None
+        self._fence = ""
+        self._line = ""
+        self._offset = 0
+        self._broken = False
+
+    def add(self, text: str) -> None:
+        """Append text."""
+        first, *others = text.split("\n")
+        self._add_to_line(first)
+        for line in others:
+            self._end_line()
+            self._add_to_line(line)
+
+    def end(self) -> None:
+        """Mark the text as finished: the last line is complete although no line end came."""
+        line = self._line
+        if self._code is None:
+            return
+        if self._fence and closes_fence(line, self._fence):
+            self._code.drop_line()
+        elif not self._fence and not is_table_row(line):
+            self._code.drop_line()
+            if line:
+                self._begin_prose(self._offset).add(line)
+        self._close_code()
+
+    def _add_to_line(self, text: str) -> None:
+        while len(self._line) + len(text) > _LONGEST_LINE:
+            room = _LONGEST_LINE - len(self._line)
+            self._append(text[:room])
+            text = text[room:]
+            self._break_line()
+        if text:
+            self._append(text)
+
+    def _append(self, text: str) -> None:
+        self._line += text
+        if self._code is not None:
+            self._code.add(text)
+        else:
+            (self._prose or self._begin_prose()).add(text)
+
+    def _break_line(self) -> None:
+        """Start a new display line in the middle of a source line."""
+        self._offset += len(self._line)
+        self._line, self._broken = "", True
+        if self._code is not None:
+            self._code.add("\n")
+        else:
+            self._next_line()
+
+    def _end_line(self) -> None:
+        line, whole = self._line, not self._broken
+        begun = self._offset
+        self._offset += len(line) + 1
+        self._line, self._broken = "", False
+        if self._fence and self._code is not None:
+            if whole and closes_fence(line, self._fence):
+                self._code.drop_line()
+                self._close_code()
+            else:
+                self._code.add("\n")
+        elif self._code is not None:
+            if is_table_row(line):
+                self._code.add("\n")
+            else:
+                self._code.drop_line()
+                self._close_code()
+                if line.strip():
+                    self._begin_prose(begun).add(line)
+                    self._next_line()
+        elif whole and not self._quiet and (opened := parse_fence(line)):
+            self._fence = opened[0]
+            self._begin_code(CodeBlock(opened[1]))
+        elif whole and not self._quiet and is_table_row(line):
+            self._begin_code(CodeBlock("", table=True)).add(f"{line}\n")
+        else:
+            self._next_line()
+
+    def _next_line(self) -> None:
+        """Start a line in the current prose block.
+
+        Without one, a block begins with the first line that is not blank: blank lines at its edges would add to the gap
+        between blocks.
+        """
+        if self._prose is None:
+            return
+        most = _SEGMENT if self._prose.ends_blank else _LONGEST_SEGMENT
+        if self._prose.characters > most:
+            if self._prose.ends_blank and self._prose.lines > 1:
+                self._prose.drop_line()
+            self._prose = None
+        else:
+            self._prose.begin_line(self._offset)
+
+    def _begin_prose(self, offset: int | None = None) -> ProseBlock:
+        self._prose = ProseBlock(self._steps, quiet=self._quiet, coloured=self._body.coloured)
+        self._prose.begin_line(self._offset if offset is None else offset)
+        self._body.append(self._prose)
+        return self._prose
+
+    def _begin_code(self, block: CodeBlock) -> CodeBlock:
+        """Start a code block. Its opening line is still in the prose block: remove it, with the blank lines above."""
+        if self._prose is not None:
+            while self._prose.lines > 1:
+                self._prose.drop_line()
+                if not self._prose.ends_blank:
+                    break
+            else:
+                self._body.pop()
+        self._prose, self._code = None, block
+        self._body.append(block)
+        return block
+
+    def _close_code(self) -> None:
+        if self._code is not None:
+            self._code.end()
+        self._code, self._fence = None, ""
+
+
+_CHARACTERS_AT_ONCE, _BUSY_S, _PAUSE_MS = 400, 0.008, 8
+"""Characters per append, time budget per turn of the event loop, and pause between turns."""
 _MOST_PARTS = 500
-_DOT, _GLUE = " · ", "\N{NO-BREAK SPACE}"
-MOST_SHOWN = 1_000_000
-"""Characters that are shown. All of them are kept for the conversation."""
+_DOT, _NO_BREAK_SPACE = " · ", "\N{NO-BREAK SPACE}"
+SHOWN_CHARACTERS = 1_000_000
+"""Characters that are shown. All of them are stored with the conversation."""
 
 
-class Thoughts(QWidget):
-    """What the model thought before it replied: its length, and the text when it is unfolded."""
+class ReasoningView(QWidget):
+    """The model's thinking before its reply: its length, and the text when expanded."""
 
     def __init__(self) -> None:
         super().__init__()
         self._parts: list[str] = []
         self._shown = 0
         self._words, self._in_word = 0, False
-        self._stream: Stream | None = None
+        self._stream: BlockStream | None = None
         self._next = QTimer(self)
         self._next.setSingleShot(True)
         self._next.timeout.connect(self._show_more)
@@ -45,7 +181,7 @@ class Thoughts(QWidget):
         self.button.setObjectName("fold")
         self.button.setCheckable(True)
         self.button.setToolTip(tr("Show what the model thought before it replied (reasoning)"))
-        self.button.setIcon(icon("right"))
+        self.button.setIcon(glyph_icon("right"))
         self.button.toggled.connect(self._unfold)
         self.body = Body()
         self.body.hide()
@@ -57,8 +193,8 @@ class Thoughts(QWidget):
         self.hide()
 
     @property
-    def said(self) -> str:
-        """All of it, as it came."""
+    def text(self) -> str:
+        """The complete text as received."""
         return "".join(self._parts)
 
     def add(self, text: str) -> None:
@@ -73,62 +209,62 @@ class Thoughts(QWidget):
             self._show_more()
 
     def recolour(self) -> None:
-        """Take over another theme."""
-        self._point()
+        """Apply the current theme."""
+        self._update_arrow()
         for block in self.body.blocks:
             block.recolour(coloured=False)
 
-    def _point(self) -> None:
-        self.button.setIcon(icon("open" if self.button.isChecked() else "right"))
+    def _update_arrow(self) -> None:
+        self.button.setIcon(glyph_icon("open" if self.button.isChecked() else "right"))
 
     @Slot(bool)
     def _unfold(self, unfolded: bool) -> None:
         if unfolded and self._stream is None:
-            self._stream = Stream(self.body, None, quiet=True)
+            self._stream = BlockStream(self.body, None, quiet=True)
         self.body.setVisible(unfolded)
-        self._point()
+        self._update_arrow()
         self._show_more()
 
     @Slot()
     def _show_more(self) -> None:
-        """Show what came since; a little at a time."""
-        if self._stream is None or not self.button.isChecked() or self._shown >= MOST_SHOWN:
+        """Show newly received text, a little per turn of the event loop."""
+        if self._stream is None or not self.button.isChecked() or self._shown >= SHOWN_CHARACTERS:
             return
-        text, until_s = self.said, perf_counter() + _BUSY_S
+        text, until_s = self.text, perf_counter() + _BUSY_S
         while self._shown < len(text) and perf_counter() < until_s:
-            now = text[self._shown : self._shown + _AT_ONCE]
+            now = text[self._shown : self._shown + _CHARACTERS_AT_ONCE]
             self._shown += len(now)
-            self._stream.add(prose(now))
+            self._stream.add(visible_reply(now))
         if self._shown < len(text) and not self._next.isActive():
             self._next.start(_PAUSE_MS)
 
 
-def _unbroken(footer: str) -> str:
-    """Return a line of figures such that it is broken only between two of them, after the dot."""
+def _keep_figures_whole(footer: str) -> str:
+    """Return a line of figures that wraps only between two figures, after the dot."""
     figures = footer.split(_DOT)
     if len(figures) == 1:
         return footer
-    return f"{_GLUE}· ".join(each.replace(" ", _GLUE) for each in figures)
+    return f"{_NO_BREAK_SPACE}· ".join(each.replace(" ", _NO_BREAK_SPACE) for each in figures)
 
 
-class Answer(QWidget):
-    """A reply: its thoughts folded, its text, its figures, its buttons."""
+class ReplyView(QWidget):
+    """A reply: folded thinking, text, figures and buttons."""
 
     again_asked = Signal()
     edit_asked = Signal()
     version_asked = Signal(int)
-    """By so many versions back or forth."""
+    """Number of versions to go forward (negative: back)."""
 
     def __init__(self, *, coloured: bool = False) -> None:
         super().__init__()
         self.setAccessibleName(tr("Reply"))
-        self.steps = Steps()
+        self.steps = VerificationSteps()
         self._parts: list[str] = []
         self._waiting: list[str] = []
         self._waits = self._taken = 0
-        self.thoughts = Thoughts()
+        self.thoughts = ReasoningView()
         self.body = Body()
-        self._stream = Stream(self.body, self.steps)
+        self._stream = BlockStream(self.body, self.steps)
         self.body.coloured = coloured
         self._footer = Label()
         self._footer.setObjectName("secondary")
@@ -141,7 +277,9 @@ class Answer(QWidget):
         self._next.timeout.connect(self._show_more)
         self._ended = self._full = False
         self._actions = QWidget()
-        self.copy_button = CopyButton(lambda: prose(self.said), tr("Copy this reply (Ctrl+Shift+C the last one)"))
+        self.copy_button = CopyButton(
+            lambda: visible_reply(self.text), tr("Copy this reply (Ctrl+Shift+C the last one)")
+        )
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP_S))
@@ -149,49 +287,49 @@ class Answer(QWidget):
             layout.addWidget(widget)
 
     @property
-    def said(self) -> str:
-        """The reply so far, as it came."""
+    def text(self) -> str:
+        """The reply so far, as received."""
         if len(self._parts) > 1:
             self._parts = ["".join(self._parts)]
         return self._parts[0] if self._parts else ""
 
     @property
     def bodies(self) -> tuple[Body, Body]:
-        """Its thoughts and its text."""
+        """The bodies of the thinking and of the text."""
         return self.thoughts.body, self.body
 
     @property
     def waiting(self) -> int:
-        """Characters that came and are not shown yet."""
+        """Characters received but not shown yet."""
         return self._waits
 
-    def take(self, deltas: "Sequence[Delta]") -> None:
-        """Append what came, and note its steps."""
+    def add_deltas(self, deltas: "Sequence[Delta]") -> None:
+        """Append deltas and record their verification steps."""
         text, reasoning = [], []
         for delta in deltas:
             text.append(delta.content)
             reasoning.append(delta.reasoning)
             if delta.content or (delta.timings is not None and delta.timings.predicted_n and not delta.reasoning):
-                self.steps.add(len(prose(delta.content)), delta.timings)
-        self._say("".join(text), "".join(reasoning))
+                self.steps.add(len(visible_reply(delta.content)), delta.timings)
+        self._queue_text("".join(text), "".join(reasoning))
 
     def add(self, text: str, reasoning: str) -> None:
-        """Append what came, of which nobody knows the steps."""
-        self.steps.add(len(prose(text)), None)
-        self._say(text, reasoning)
+        """Append text whose steps are not known."""
+        self.steps.add(len(visible_reply(text)), None)
+        self._queue_text(text, reasoning)
 
-    def recall(self, message: Message) -> None:
-        """Show a reply that was kept, with its steps as far as they are known."""
-        self.steps.recall(len(prose(message.text)), message.figures)
-        self._say(message.text, message.thinking)
+    def show_stored(self, message: ChatMessage) -> None:
+        """Show a stored reply, with its steps if they were stored."""
+        self.steps.restore(len(visible_reply(message.text)), message.figures)
+        self._queue_text(message.text, message.thinking)
 
-    def colour(self, *, coloured: bool) -> None:
-        """Colour the tokens by draft step, or not."""
+    def set_coloured(self, *, coloured: bool) -> None:
+        """Turn the colouring of tokens by draft step on or off."""
         self.body.coloured = coloured
         self.recolour()
 
     def recolour(self) -> None:
-        """Set all blocks anew, one a turn of the loop."""
+        """Recolour all blocks, one per turn of the event loop."""
         self.thoughts.recolour()
         blocks = iter(self.body.blocks)
 
@@ -204,17 +342,17 @@ class Answer(QWidget):
         next_one()
 
     def end(self, footer: str) -> None:
-        """Show the figures, or why it ended."""
-        self._footer.setText(_unbroken(footer))
+        """Show the figures or the end reason."""
+        self._footer.setText(_keep_figures_whole(footer))
         self._footer.setVisible(bool(footer))
         self._actions.show()
-        self.copy_button.setVisible(bool(self.said))
+        self.copy_button.setVisible(bool(self.text))
         self._ended = True
         if not self._waits:
             self._stream.end()
 
     def show_versions(self, number: int, count: int) -> None:
-        """Say which of several versions this is; nothing where there is one."""
+        """Show which of several versions this is; nothing if there is only one."""
         for widget in (self._earlier, self._version, self._later):
             widget.setVisible(count > 1)
         self._version.setText(tr("{number} of {count}", number=number, count=count))
@@ -222,7 +360,7 @@ class Answer(QWidget):
         self._later.setEnabled(number < count)
 
     def show_actions(self, *, again: bool, edit: bool) -> None:
-        """Offer to ask again and to edit the question, where that can be done."""
+        """Show the buttons to ask again and to edit the question, where that is possible."""
         self.again_button.setVisible(again)
         self.edit_button.setVisible(edit)
 
@@ -235,8 +373,8 @@ class Answer(QWidget):
         self.edit_button.setToolTip(tr("Change the question and ask it instead (Up in an empty field: the last one)"))
         self.edit_button.clicked.connect(self.edit_asked)
         self._earlier, self._later = QPushButton(), QPushButton()
-        self._earlier.setIcon(icon("left"))
-        self._later.setIcon(icon("right"))
+        self._earlier.setIcon(glyph_icon("left"))
+        self._later.setIcon(glyph_icon("right"))
         self._earlier.setAccessibleName(tr("Earlier version"))
         self._later.setAccessibleName(tr("Later version"))
         self._earlier.setToolTip(tr("Show the version before this one"))
@@ -263,7 +401,7 @@ class Answer(QWidget):
         actions.hide()
         return actions
 
-    def _say(self, text: str, reasoning: str) -> None:
+    def _queue_text(self, text: str, reasoning: str) -> None:
         if reasoning:
             self.thoughts.add(reasoning)
         if not text:
@@ -273,12 +411,12 @@ class Answer(QWidget):
             self._parts = ["".join(self._parts)]
         if self._full:
             return
-        shown = prose(text)
-        room = MOST_SHOWN - self._taken
+        shown = visible_reply(text)
+        room = SHOWN_CHARACTERS - self._taken
         self._taken += len(shown)
         if len(shown) > room:
             self._full = True
-            left_out = tr("What comes after {count:,} characters is not shown.", count=MOST_SHOWN)
+            left_out = tr("What comes after {count:,} characters is not shown.", count=SHOWN_CHARACTERS)
             shown = f"{shown[:room]}\n… {left_out}"
         self._waiting.append(shown)
         self._waits += len(shown)
@@ -290,8 +428,8 @@ class Answer(QWidget):
         text, until_s = "".join(self._waiting), perf_counter() + _BUSY_S
         shown = 0
         while shown < len(text) and perf_counter() < until_s:
-            self._stream.add(text[shown : shown + _AT_ONCE])
-            shown += _AT_ONCE
+            self._stream.add(text[shown : shown + _CHARACTERS_AT_ONCE])
+            shown += _CHARACTERS_AT_ONCE
         self._waiting = [text[shown:]] if shown < len(text) else []
         self._waits = max(len(text) - shown, 0)
         if self._waits:

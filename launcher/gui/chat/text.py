@@ -1,4 +1,4 @@
-"""Prose that grows at its end."""
+"""Prose blocks that grow at their end."""
 
 from array import array
 from collections.abc import Iterable
@@ -19,15 +19,15 @@ from PySide6.QtWidgets import QFrame, QTextEdit, QVBoxLayout
 
 from launcher.gui import theme
 from launcher.gui.chat.body import Block
-from launcher.gui.chat.markdown import Kind, Line, Span, Style, parse
-from launcher.gui.chat.steps import Steps
-from launcher.gui.words import tr
+from launcher.gui.chat.markdown import Line, LineKind, Span, SpanStyle, parse_line
+from launcher.gui.chat.steps import VerificationSteps
+from launcher.gui.translation import tr
 
 _HEADING_PX = {1: theme.TITLE_PX, 2: theme.SECTION_PX}
 
 
-class Text(QTextEdit):
-    """Read-only text. Nothing in it is a link or a picture, whatever it says; it is set by formats, never by HTML."""
+class ReadOnlyText(QTextEdit):
+    """Read-only text. It never contains links or pictures; formats are set by code, never by HTML."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__()
@@ -46,28 +46,28 @@ class Text(QTextEdit):
 
 
 @dataclass(frozen=True, slots=True)
-class Prose:
-    """Lines of prose, without a widget: their text, and where each begins in the reply."""
+class ProseSource:
+    """Lines of prose without a widget: their text and the offset of each in the reply."""
 
     text: str
     offsets: "array[int]"
-    steps: Steps | None
+    steps: VerificationSteps | None
     quiet: bool
     bends = True
 
-    def build(self, *, coloured: bool) -> "Paragraphs":
-        """Return them as a block."""
-        block = Paragraphs(self.steps, quiet=self.quiet, coloured=coloured)
+    def build(self, *, coloured: bool) -> "ProseBlock":
+        """Build the block's widget."""
+        block = ProseBlock(self.steps, quiet=self.quiet, coloured=coloured)
         block.show_lines(zip(self.offsets, self.text.split("\n"), strict=True))
         return block
 
 
-class Paragraphs(Block):
-    """Lines of prose. Only the last one is laid out anew when something comes."""
+class ProseBlock(Block):
+    """Lines of prose. Only the last line is laid out again when text arrives."""
 
-    def __init__(self, steps: Steps | None, *, quiet: bool = False, coloured: bool = False) -> None:
+    def __init__(self, steps: VerificationSteps | None, *, quiet: bool = False, coloured: bool = False) -> None:
         super().__init__()
-        self.edit = Text(quiet=quiet)
+        self.edit = ReadOnlyText(quiet=quiet)
         self._steps, self._coloured = steps, coloured
         self._lines: list[tuple[int, str]] = []
         self._plain = True
@@ -80,18 +80,18 @@ class Paragraphs(Block):
 
     @property
     def lines(self) -> int:
-        """How many lines stand in it."""
+        """Number of lines."""
         return len(self._lines)
 
     @property
     def ends_blank(self) -> bool:
-        """Whether its last line says nothing."""
+        """Whether the last line is blank."""
         return not self._lines[-1][1].strip()
 
     def begin_line(self, offset: int) -> None:
-        """Begin a line, which stands so many characters behind the beginning of the reply."""
-        cursor = self._end()
-        blank = self._block(Line(Kind.BLANK, 0, ()))
+        """Start a line at an offset in the reply, in characters."""
+        cursor = self._end_cursor()
+        blank = self._block_format(Line(LineKind.BLANK, 0, ()))
         if self._lines:
             cursor.insertBlock(blank, QTextCharFormat())
         else:
@@ -100,82 +100,82 @@ class Paragraphs(Block):
         self._plain = True
 
     def show_lines(self, lines: Iterable[tuple[int, str]]) -> None:
-        """Show lines at once in an empty block: where each begins, and what it says."""
-        cursor = self._end()
+        """Fill an empty block with lines of (offset, text)."""
+        cursor = self._end_cursor()
         cursor.beginEditBlock()
         for offset, line in lines:
             if self._lines:
                 cursor.insertBlock()
             self._lines.append((offset, line))
             self.characters += len(line)
-            self._show(self._parse(line), offset, cursor)
+            self._set_line(self._parse(line), offset, cursor)
         cursor.endEditBlock()
         self._plain = False
 
     def add(self, text: str) -> None:
-        """Append to the line that was begun last."""
+        """Append to the last line."""
         offset, before = self._lines[-1]
         line = before + text
         self._lines[-1] = offset, line
         self.characters += len(text)
         shown = self._parse(line)
-        plain = shown.kind is Kind.PLAIN and len(shown.spans) == 1 and shown.spans[0].text == line
+        plain = shown.kind is LineKind.PLAIN and len(shown.spans) == 1 and shown.spans[0].text == line
         if plain and self._plain and before and not self._coloured:
-            self._end().insertText(text, self._format(Style.NONE, Kind.PLAIN, 0))
+            self._end_cursor().insertText(text, self._char_format(SpanStyle.NONE, LineKind.PLAIN, 0))
         else:
-            self._show(shown, offset, self._end())
+            self._set_line(shown, offset, self._end_cursor())
         self._plain = plain
 
     def drop_line(self) -> None:
-        """Take the last line away: it turned out to belong to something else."""
+        """Remove the last line, which turned out to belong to another block."""
         self._lines.pop()
-        cursor = self._end()
+        cursor = self._end_cursor()
         cursor.movePosition(QTextCursor.MoveOperation.StartOfBlock, QTextCursor.MoveMode.KeepAnchor)
         cursor.removeSelectedText()
         cursor.deletePreviousChar()
 
-    def fit(self, width: int) -> int:
-        """Take a width and return the height that it needs."""
+    def set_width(self, width: int) -> int:
+        """Set the width. Returns the height needed, both in pixels."""
         self.setFixedWidth(width)
-        self.edit.ensurePolished()  # the style sheet's border is not there before
+        self.edit.ensurePolished()  # the style sheet's border is not known before
         margin = 2 * self.edit.frameWidth()
         if self.edit.document().textWidth() != width - margin:
             self.edit.resize(width, max(self.edit.height(), 8))
             self.edit.document().setTextWidth(width - margin)
-        self._height = self._needed()
+        self._height = self._needed_height()
         self.setFixedHeight(self._height)
         return self._height
 
-    def source(self) -> Prose | None:
-        """Return what it says, unless something of it is selected."""
+    def source(self) -> ProseSource | None:
+        """Return the block's content, unless part of it is selected."""
         if self.edit.hasFocus() or self.edit.textCursor().hasSelection():
             return None
         text, offsets = "\n".join(line for _, line in self._lines), array("q", (offset for offset, _ in self._lines))
-        return Prose(text, offsets, self._steps, self.edit.quiet)
+        return ProseSource(text, offsets, self._steps, self.edit.quiet)
 
     def recolour(self, *, coloured: bool) -> None:
-        """Set all lines anew."""
+        """Format all lines again."""
         self._coloured = coloured
         self.edit.setUpdatesEnabled(False)
         cursor = QTextCursor(self.edit.document())
         cursor.beginEditBlock()
         for number, (offset, line) in enumerate(self._lines):
             at = QTextCursor(self.edit.document().findBlockByNumber(number))
-            self._show(self._parse(line), offset, at)
+            self._set_line(self._parse(line), offset, at)
         cursor.endEditBlock()
         self.edit.setUpdatesEnabled(True)
 
     def _parse(self, line: str) -> Line:
-        return parse(line) if not self.edit.quiet else Line(Kind.PLAIN, 0, (Span(line, 0),))
+        return parse_line(line) if not self.edit.quiet else Line(LineKind.PLAIN, 0, (Span(line, 0),))
 
-    def _show(self, line: Line, offset: int, cursor: QTextCursor) -> None:
+    def _set_line(self, line: Line, offset: int, cursor: QTextCursor) -> None:
         cursor.beginEditBlock()
         cursor.movePosition(QTextCursor.MoveOperation.StartOfBlock)
         cursor.movePosition(QTextCursor.MoveOperation.EndOfBlock, QTextCursor.MoveMode.KeepAnchor)
         cursor.removeSelectedText()
-        cursor.setBlockFormat(self._block(line))
+        cursor.setBlockFormat(self._block_format(line))
         for span in line.spans:
-            form = self._format(span.style, line.kind, line.level)
+            form = self._char_format(span.style, line.kind, line.level)
             if not self._coloured or self._steps is None or span.start < 0:
                 cursor.insertText(span.text, form)
                 continue
@@ -187,54 +187,54 @@ class Paragraphs(Block):
                 cursor.insertText(span.text[begin - first : end - first], stretch)
         cursor.endEditBlock()
 
-    def _block(self, line: Line) -> QTextBlockFormat:
+    def _block_format(self, line: Line) -> QTextBlockFormat:
         form = QTextBlockFormat()
         gap = theme.px(18)
-        if line.kind is Kind.BLANK and not self.edit.quiet:
+        if line.kind is LineKind.BLANK and not self.edit.quiet:
             form.setLineHeight(theme.px(8), QTextBlockFormat.LineHeightTypes.FixedHeight.value)
             return form
         form.setLineHeight(132, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
-        if line.kind in (Kind.BULLET, Kind.NUMBERED):
-            width = theme.px(14 if line.kind is Kind.BULLET else 22)
+        if line.kind in (LineKind.BULLET, LineKind.NUMBERED):
+            width = theme.px(14 if line.kind is LineKind.BULLET else 22)
             form.setLeftMargin(line.level * gap + width)
             form.setTextIndent(-width)
             tab = QTextOption.Tab()
             tab.position = width
             form.setTabPositions([tab])
-        elif line.kind is Kind.QUOTE:
+        elif line.kind is LineKind.QUOTE:
             form.setLeftMargin(line.level * gap)
-        elif line.kind is Kind.HEADING:
+        elif line.kind is LineKind.HEADING:
             form.setTopMargin(theme.px(theme.GAP))
             form.setBottomMargin(theme.px(theme.GAP_S))
-        elif line.kind is Kind.RULE:
+        elif line.kind is LineKind.RULE:
             form.setProperty(QTextFormat.Property.BlockTrailingHorizontalRulerWidth, True)
         return form
 
-    def _format(self, style: Style, kind: Kind, level: int) -> QTextCharFormat:
+    def _char_format(self, style: SpanStyle, kind: LineKind, level: int) -> QTextCharFormat:
         form = QTextCharFormat()
-        if kind is Kind.HEADING:
+        if kind is LineKind.HEADING:
             form.setFont(theme.font(_HEADING_PX.get(level, theme.BODY_PX), bold=True))
-        if kind is Kind.QUOTE or self.edit.quiet:
+        if kind is LineKind.QUOTE or self.edit.quiet:
             form.setForeground(theme.colour("secondary"))
-        if style & Style.BOLD:
+        if style & SpanStyle.BOLD:
             form.setFontWeight(QFont.Weight.DemiBold)
-        if style & Style.ITALIC:
+        if style & SpanStyle.ITALIC:
             form.setFontItalic(True)
-        if style & Style.STRUCK:
+        if style & SpanStyle.STRUCK:
             form.setFontStrikeOut(True)
-        if style & Style.CODE:
+        if style & SpanStyle.CODE:
             form.setFont(theme.monospace())
             form.setBackground(theme.colour("raised"))
         return form
 
-    def _end(self) -> QTextCursor:
+    def _end_cursor(self) -> QTextCursor:
         cursor = QTextCursor(self.edit.document())
         cursor.movePosition(QTextCursor.MoveOperation.End)
         return cursor
 
     def _resized(self) -> None:
-        if self._needed() != self._height:
+        if self._needed_height() != self._height:
             self.grew.emit()
 
-    def _needed(self) -> int:
+    def _needed_height(self) -> int:
         return ceil(self.edit.document().size().height()) + 2 * self.edit.frameWidth()

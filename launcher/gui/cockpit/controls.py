@@ -1,49 +1,614 @@
-"""The left pane: what needs a restart, what applies now, and in Advanced every flag."""
+"""Left pane of the Cockpit: settings that need a restart, settings that apply at once, and all flags under Advanced."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Slot
-from PySide6.QtWidgets import QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QComboBox,
+    QFrame,
+    QHBoxLayout,
+    QLineEdit,
+    QListWidget,
+    QListWidgetItem,
+    QPushButton,
+    QScrollArea,
+    QVBoxLayout,
+    QWidget,
+)
 
+from launcher.app import settings
+from launcher.app.settings import DRAIN_S
+from launcher.app.settings_declared import APPLY, CANCEL, FINISH
+from launcher.base.errors import LauncherError
 from launcher.gui import theme
-from launcher.gui.cockpit.advanced import AdvancedFields
-from launcher.gui.cockpit.changes import ChangesBox
-from launcher.gui.cockpit.fields import RestartFields
-from launcher.gui.cockpit.panes import remember, remembered
-from launcher.gui.cockpit.sampling import SamplingFields
+from launcher.gui.cockpit.panes import load_choice, save_choice
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Label
-from launcher.gui.widgets import Card, Segmented
-from launcher.gui.words import tr
+from launcher.gui.labels import Label, escape_tooltip, set_tooltip
+from launcher.gui.translation import ntr, render, tr
+from launcher.gui.widgets import Card, ComboBox, Segmented, SliderField
+from launcher.models.server_settings import ROWS, ServerSetting
+
+if TYPE_CHECKING:
+    from launcher.app.preview import Preview
+    from launcher.engine.builds.build import EngineBuild
+    from launcher.engine.builds.flags import Flag
+
+# The Advanced part: every flag of the engine build, and raw arguments.
+
+_LIST_HEIGHT = 184
+_FLAG_NOT_SET = ""
+
+
+class AdvancedFields(QWidget):
+    """Searchable list of the engine's flags, a field for the chosen one, and the raw argument line.
+
+    All three show the same state.
+    """
+
+    def __init__(self, state: SettingsState, controller: Controller) -> None:
+        super().__init__()
+        self._state, self._controller = state, controller
+        self._asked: EngineBuild | None = None
+        self._flags: tuple[Flag, ...] = ()
+        self._flag: Flag | None = None
+        self.search = QLineEdit()
+        self.search.setPlaceholderText(tr("Search all flags"))
+        self.search.setAccessibleName(tr("Search all flags"))
+        self.search.setClearButtonEnabled(True)
+        set_tooltip(
+            self.search, tr("Words that occur in a flag's name or description, as the engine's --help has them")
+        )
+        self.search.textChanged.connect(self._list_flags)
+        self._count = _make_caption()
+        self.list = QListWidget()
+        self.list.setAccessibleName(tr("Flags of the engine"))
+        self.list.setFixedHeight(theme.px(_LIST_HEIGHT))
+        self.list.setFont(theme.monospace())
+        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.list.setTextElideMode(Qt.TextElideMode.ElideRight)
+        self.list.currentItemChanged.connect(self._choose_flag)
+        self._description = _make_caption()
+        self._description.setTextInteractionFlags(theme.SELECTABLE)
+        self.choice, self.text = ComboBox(), QLineEdit()
+        self.choice.activated.connect(lambda _at: self._set_flag(self.choice.currentData()))
+        self.text.editingFinished.connect(lambda: self._set_flag(self.text.text().strip()))
+        self._refused = _make_caption("problem-text")
+        raw_title = Label(tr("Your own arguments"))
+        self.raw = QLineEdit()
+        self.raw.setFont(theme.monospace())
+        self.raw.setAccessibleName(tr("Your own arguments"))
+        self.raw.setPlaceholderText(tr("such as --no-warmup --top-k 20"))
+        set_tooltip(self.raw, tr("Goes to llama-server as it is, after all other arguments: what stands here wins"))
+        self.raw.textEdited.connect(lambda text: state.request("extra", text))
+        self._raw_line = _make_caption()
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(theme.px(theme.GAP))
+        for widget in (
+            self.search, self._count, self.list, self._description, self.choice, self.text, self._refused,
+            raw_title, self.raw, self._raw_line,
+        ):  # fmt: skip
+            column.addWidget(widget)
+        self._show_flag()
+        state.previewed.connect(self._show_state)
+        state.based.connect(self._ask_flags)
+
+    def shown(self) -> None:
+        """Ask the engine for its flags: only now that the page is visible."""
+        self._ask_flags()
+        self._show_state()
+
+    @Slot()
+    def _ask_flags(self) -> None:
+        launch = self._controller.launch
+        if launch is None or launch.build is self._asked or not self.isVisible():
+            return
+        build = self._asked = launch.build
+        if not self._flags:
+            self._count.setText(tr("Asking {engine} for its flags ...", engine=build.name))
+        self._controller.bridge.run(
+            lambda _tell: _read_flags(build), done=lambda flags: self._take_flags(build, flags), failed=self._show_error
+        )
+
+    def _take_flags(self, build: "EngineBuild", flags: "tuple[Flag, ...]") -> None:
+        if build is self._asked:
+            self._flags = flags
+            self._list_flags()
+
+    def _show_error(self, error: LauncherError) -> None:
+        self._asked = None
+        self._count.setText(render(error.message))
+
+    @Slot()
+    def _list_flags(self) -> None:
+        """List the flags that match the search."""
+        words, chosen = self.search.text(), self._flag.name if self._flag else ""
+        found = [flag for flag in self._flags if flag.matches(words)]
+        extra = self._state.extra
+        self.list.blockSignals(True)
+        self.list.clear()
+        for flag in found:
+            value = flag.value_in(extra)
+            item = QListWidgetItem(flag.name if value is None else f"{flag.name} {value}")
+            item.setData(Qt.ItemDataRole.UserRole, flag)
+            item.setToolTip(escape_tooltip(flag.description))
+            if value is not None:
+                item.setFont(theme.monospace())
+                item.setForeground(theme.colour("accent"))
+            self.list.addItem(item)
+            if flag.name == chosen:
+                self.list.setCurrentItem(item)
+        self.list.blockSignals(False)
+        if self._flags:
+            self._count.setText(ntr("1 flag", "{n} flags", len(found)) if found else tr("No flag has these words."))
+
+    @Slot(QListWidgetItem, QListWidgetItem)
+    def _choose_flag(self, item: QListWidgetItem | None, _before: QListWidgetItem | None) -> None:
+        self._flag = item.data(Qt.ItemDataRole.UserRole) if item else None
+        self._refused.hide()
+        self._show_flag()
+
+    def _show_flag(self) -> None:
+        """Show the chosen flag: description, default, and a field of its type."""
+        flag = self._flag
+        listed = flag is not None and flag.kind in ("switch", "choice")
+        self.choice.setVisible(flag is not None and listed)
+        self.text.setVisible(flag is not None and not listed)
+        self._description.setVisible(flag is not None)
+        self._refused.setVisible(False)
+        if flag is None:
+            return
+        from launcher.engine.builds.flags import SETTING_OF_FLAG
+
+        value = flag.value_in(self._state.extra)
+        usual = tr("Default: {value}.", value=flag.default) if flag.default else ""
+        slider = tr("A slider above sets it; given here too, this one wins.") if flag.name in SETTING_OF_FLAG else ""
+        self._description.setText(" ".join(filter(None, (flag.description, usual, slider))))
+        editor: QComboBox | QLineEdit = self.choice if listed else self.text
+        editor.setAccessibleName(flag.name)
+        set_tooltip(editor, tr("The value of {flag}; empty leaves it to the engine", flag=flag.name))
+        if listed:
+            self.choice.clear()
+            self.choice.addItem(tr("left to the engine"), _FLAG_NOT_SET)
+            for each in _flag_values(flag):
+                self.choice.addItem(each, each)
+            self.choice.setCurrentIndex(max(self.choice.findData(value or _FLAG_NOT_SET), 0))
+        else:
+            self.text.setPlaceholderText(flag.value or "")
+            self.text.setText(value or "")
+
+    def _set_flag(self, value: str) -> None:
+        """Set the chosen flag, or remove it if `value` is empty."""
+        flag = self._flag
+        if flag is None or value == (flag.value_in(self._state.extra) or _FLAG_NOT_SET):
+            return
+        from launcher.engine.settings import join_extra
+
+        try:
+            if value:
+                flag.check(value) if flag.value is not None else None
+        except LauncherError as error:
+            self._refused.setText(render(error.message))
+            self._refused.show()
+            return
+        self._refused.hide()
+        self._state.request("extra", join_extra(flag.set_in(self._state.extra, value or None)))
+
+    @Slot()
+    def _show_state(self) -> None:
+        """Show the requested arguments, unless the user is typing them."""
+        if not self.isVisible():
+            return
+        from launcher.engine.settings import join_extra, split_extra
+
+        state = self._state
+        try:
+            written: tuple[str, ...] | None = split_extra(self.raw.text())
+        except LauncherError:
+            written = None
+        if written != state.extra and not (written is None and "extra" in state.requested):
+            self.raw.setText(join_extra(state.extra))
+        refused = state.refusal if "extra" in state.requested else ""
+        self._raw_line.setText(refused or tr("After all other arguments; what stands here wins."))
+        self._list_flags()
+        if self._flag is not None and not self.text.hasFocus():
+            self._show_flag()
+
+
+def _flag_values(flag: "Flag") -> tuple[str, ...]:
+    if flag.kind == "choice":
+        return flag.choices
+    return ("on", "off") if flag.off else ("on",)
+
+
+def _make_caption(name: str = "secondary") -> Label:
+    label = Label()
+    label.setObjectName(name)
+    label.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+    label.setWordWrap(True)
+    return label
+
+
+async def _read_flags(build: "EngineBuild") -> "tuple[Flag, ...]":
+    from launcher.engine.builds.flags import read_flags
+
+    return await read_flags(build)
+
+
+# Box with the consequences of pending changes, and buttons to apply or revert them.
+
+
+class ChangesBox(QFrame):
+    """Box with the consequences of the changes and buttons to apply or revert them. Hidden without changes."""
+
+    def __init__(self, controller: Controller, state: SettingsState) -> None:
+        super().__init__()
+        self.setObjectName("banner")
+        self.setProperty("meaning", "attention")
+        self._state = state
+        self._title = Label()
+        self._title.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
+        self._title.setWordWrap(True)
+        self._costs = Label()
+        self._costs.setObjectName("secondary")
+        self._costs.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self._costs.setWordWrap(True)
+        self._problem = Label()
+        self._problem.setWordWrap(True)
+        self.drain = ComboBox()
+        self.drain.setAccessibleName(tr("Replies that run"))
+        self.drain.addItem(tr("finish replies first"), FINISH)
+        self.drain.addItem(tr("cancel replies"), CANCEL)
+        self.drain.setToolTip(
+            tr("Replies that run may end first, for up to {seconds:.0f} s, or are cut off at once", seconds=DRAIN_S)
+        )
+        self.drain.setCurrentIndex(self.drain.findData(settings.current_value(APPLY)))
+        self.drain.activated.connect(lambda _at: controller.change_setting(APPLY, self.drain.currentData()))
+        controller.setting_changed.connect(self._take_setting)
+        self.apply = QPushButton(tr("Apply"))
+        self.apply.setObjectName("primary")
+        self.apply.setToolTip(tr("Restart with these settings (Ctrl+Return). If they fail, the old ones come back"))
+        self.apply.clicked.connect(self.apply_now)
+        self.revert = QPushButton(tr("Revert"))
+        self.revert.setToolTip(tr("Take all changes back"))
+        self.revert.clicked.connect(lambda: state.revert())
+        row = QHBoxLayout()
+        row.setSpacing(theme.px(theme.GAP))
+        row.addWidget(self.apply)
+        row.addWidget(self.revert)
+        row.addStretch()
+        column = QVBoxLayout(self)
+        column.setContentsMargins(*(theme.px(theme.GAP_M),) * 4)
+        column.setSpacing(theme.px(theme.GAP))
+        for widget in (self._title, self._costs, self._problem, self.drain):
+            column.addWidget(widget)
+        column.addLayout(row)
+        state.previewed.connect(self.show_state)
+        state.applying_changed.connect(lambda _applying: self.show_state())
+        self.show_state()
+
+    @property
+    def drain_s(self) -> float:
+        """Seconds for which running replies may finish before a restart."""
+        return DRAIN_S if self.drain.currentData() == FINISH else 0.0
+
+    @Slot(str, object)
+    def _take_setting(self, name: str, value: object) -> None:
+        if name == APPLY:
+            self.drain.setCurrentIndex(self.drain.findData(value))
+
+    @Slot()
+    def apply_now(self) -> None:
+        """Apply the changes."""
+        self._state.apply(self.drain_s)
+
+    @Slot()
+    def show_state(self) -> None:
+        """Show the pending changes."""
+        state, preview = self._state, self._state.preview
+        count = state.changes
+        self.setVisible(bool(preview and (count or state.problem)))
+        if preview is None:
+            return
+        self._title.setText(tr("Restarting ...") if state.applying else _change_title(preview))
+        costs = [render(change.consequence) for change in preview.changes]
+        costs += [render(each) for each in preview.warnings]
+        self._costs.setText("\n".join(costs))
+        self._costs.setVisible(bool(costs))
+        problem = state.refusal or _missing_memory_text(preview)
+        self._problem.setText(problem)
+        self._problem.setVisible(bool(problem))
+        self.apply.setEnabled(bool(count) and state.problem is None and not state.applying)
+        self.revert.setEnabled(not state.applying)
+        self.drain.setEnabled(not state.applying)
+
+
+def _change_title(preview: "Preview") -> str:
+    count = ntr("1 change", "{n} changes", len(preview.changes))
+    if preview.restart_s is None:
+        return tr("{changes} · restart, never timed here yet", changes=count)
+    if preview.restart_s < 1:
+        return tr("{changes} · restart under 1 s", changes=count)
+    return tr("{changes} · restart about {seconds:.0f} s", changes=count, seconds=preview.restart_s)
+
+
+def _missing_memory_text(preview: "Preview") -> str:
+    if not preview.missing_mib:
+        return ""
+    return tr("{missing:,} MiB more than there are: it will most likely not start.", missing=preview.missing_mib)
+
+
+# Sliders for settings that need a restart.
+
+
+class RestartFields(QWidget):
+    """One slider for each server setting that needs a restart. They show the state and send it the user's requests."""
+
+    def __init__(self, state: SettingsState) -> None:
+        super().__init__()
+        self._state = state
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(theme.px(theme.GAP))
+
+        self.fields: dict[str, SliderField] = {}
+        for name, row in ROWS.items():
+            if row.label:
+                made = SliderField(tr(row.label), (), words=partial(_format_value, row), tip=tr(row.tip))
+                made.value_changed.connect(partial(state.request, name))
+                column.addWidget(made)
+                self.fields[name] = made
+        state.based.connect(self._show_basis)
+        state.previewed.connect(self._show_preview)
+        state.applying_changed.connect(lambda applying: self.setEnabled(not applying and state.previewer is not None))
+        self._show_basis()
+
+    @Slot()
+    def _show_basis(self) -> None:
+        """Give the sliders the steps that this server supports."""
+        previewer = self._state.previewer
+        self.setEnabled(previewer is not None and not self._state.applying)
+        if previewer is None:
+            return
+        basis = previewer.basis
+        for name, field in self.fields.items():
+            steps = basis.steps(name)
+            field.set_values(steps)
+            field.setVisible(len(steps) > 1 or name == "draft")
+        self.fields["draft"].setEnabled(basis.can_draft)
+        self._show_preview()
+
+    @Slot()
+    def _show_preview(self) -> None:
+        """Show the requested values and the running ones."""
+        preview = self._state.preview
+        if preview is None:
+            return
+        basis, setting = preview.basis, preview.setting
+        changed = {change.name: change for change in preview.changes}
+        for name, field in self.fields.items():
+            value = ROWS[name].value_in(setting)
+            if field.value != value:
+                field.set_value(value)
+            change = changed.get(name)
+            field.show_changed(None if change is None else _format_plain_value(change.old))
+        largest = preview.largest_context
+        self.fields["ctx"].show_mark(largest)
+        self.fields["ctx"].show_hint(_context_hint(preview))
+        draft = tr("0 is MTP off") if basis.can_draft else tr("this model has no MTP head")
+        self.fields["draft"].show_hint(draft)
+        self.fields["kv"].show_hint(
+            " · ".join(basis.kv_types) if len(basis.kv_types) <= 4 else tr("smaller to the right; f16 is usual")
+        )
+        self.fields["ubatch"].show_hint(tr("tokens of a prompt at once"))
+        self.fields["n_cpu_moe"].show_hint(tr("of {count} layers", count=basis.expert_layers))
+        each = setting.context // setting.slots
+        self.fields["slots"].show_hint(
+            tr("{each:,} tokens of context each", each=each) if setting.slots > 1 else tr("one request at a time")
+        )
+
+
+def _context_hint(preview: "Preview") -> str:
+    if preview.estimate is None:
+        return tr("what fits is not known")
+    if preview.largest_context is None:
+        return tr("none fits with these settings")
+    return tr("largest that fits: {tokens:,}", tokens=preview.largest_context)
+
+
+def _format_value(row: ServerSetting, value: object) -> str:
+    if row.name == "draft":
+        return str(value) if value else tr("off")
+    if row.kind == "mib":
+        return f"{value:,} MiB" if value else tr("off")
+    return _format_plain_value(value)
+
+
+def _format_plain_value(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+# Sliders for sampling values, which apply to the next reply.
+
+_TEMPERATURES = tuple(step / 20 for step in range(41))
+_SHARES = tuple(step / 20 for step in range(21))
+_LEAST_SHARES = tuple(step / 100 for step in range(31))
+_TOP_K = (0, 1, 5, 10, 20, 30, 40, 50, 64, 80, 100, 150, 200)
+_TOKENS = (64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768, -1)
+
+
+class SamplingFields(QWidget):
+    """One slider for each sampling value. An untouched one is left to the server and shows the server's value."""
+
+    def __init__(self, state: SettingsState) -> None:
+        super().__init__()
+        self._state = state
+        self._column = QVBoxLayout(self)
+        self._column.setContentsMargins(0, 0, 0, 0)
+        self._column.setSpacing(theme.px(theme.GAP))
+        self.fields: dict[str, SliderField] = {}
+        self._steps: dict[str, Sequence[float]] = {}
+        self._add_field(
+            "temperature",
+            tr("Temperature"),
+            _TEMPERATURES,
+            _format_two_decimals,
+            tr("How freely tokens are drawn; 0 always takes the likeliest. Request field: temperature (flag --temp)"),
+        )
+        self._add_field(
+            "top_k",
+            tr("Top-k"),
+            _TOP_K,
+            _format_top_k,
+            tr("Only this many of the likeliest tokens are drawn from; 0 is all. Request field: top_k (flag --top-k)"),
+        )
+        self._add_field(
+            "top_p",
+            tr("Top-p"),
+            _SHARES,
+            _format_two_decimals,
+            tr("Only the likeliest tokens that make up this share are drawn from. Request field: top_p (flag --top-p)"),
+        )
+        self._add_field(
+            "min_p",
+            tr("Min-p"),
+            _LEAST_SHARES,
+            _format_two_decimals,
+            tr(
+                "Only tokens at least this likely, compared with the likeliest, are drawn."
+                " Request field: min_p (flag --min-p)"
+            ),
+        )
+        self._add_field(
+            "max_tokens",
+            tr("Token limit"),
+            _TOKENS,
+            _format_token_limit,
+            tr("The reply ends after this many tokens. Request field: max_tokens (flag --n-predict)"),
+        )
+        self.thinking = Segmented(tr("Thinking"), [(None, tr("auto")), (True, tr("on")), (False, tr("off"))], None)
+        self.thinking.changed.connect(partial(state.set_sampling_value, "thinking"))
+        set_tooltip(
+            self.thinking,
+            tr(
+                "Whether the model thinks before it replies, where its template has a switch for it."
+                " Request field: chat_template_kwargs.enable_thinking"
+            ),
+        )
+        self._thinking_line = Label()
+        self._thinking_line.setObjectName("secondary")
+        self._thinking_line.setFont(theme.font(theme.CAPTION_PX))
+        self._thinking_line.setWordWrap(True)
+        row = QHBoxLayout()
+        row.setSpacing(theme.px(theme.GAP))
+        row.addWidget(Label(tr("Thinking")), 1)
+        row.addWidget(self.thinking)
+        self._column.addLayout(row)
+        self._column.addWidget(self._thinking_line)
+        state.sampling_told.connect(self.show_state)
+        self.show_state()
+
+    def _add_field(
+        self, name: str, label: str, values: Sequence[float], words: Callable[[object], str], tip: str
+    ) -> None:
+        self._steps[name] = values
+        field = self.fields[name] = SliderField(label, values, words=words, tip=tip)
+        field.value_changed.connect(partial(self._state.set_sampling_value, name))
+        self._column.addWidget(field)
+
+    @Slot()
+    def show_state(self) -> None:
+        """Show the sampling values of the next request."""
+        defaults = self._state.defaults
+        for name, field in self.fields.items():
+            value = self._state.sampling_value(name)
+            if value is not None and field.value != value:
+                if value not in self._steps[name]:  # the server's value may lie between two steps: add it as a step
+                    steps: list[float] = sorted({*self._steps[name], value}, key=_sort_unlimited_last)
+                    field.set_values(steps)
+                field.set_value(value)
+            field.show_hint(self._hint_for(name))
+        self.thinking.set_value(self._state.sampling_value("thinking"))
+        has_switch = defaults is None or defaults.thinks is not False
+        self.thinking.setEnabled(has_switch)
+        self._thinking_line.setText("" if has_switch else tr("this model's template has no switch for it"))
+        self._thinking_line.setVisible(not has_switch)
+
+    def _hint_for(self, name: str) -> str:
+        defaults = self._state.defaults
+        usual = defaults.values.get(name) if defaults else None
+        if usual is None or self._state.sampling_value(name) == usual:
+            return _sampling_hint(name)
+        return tr("the server's own: {value}", value=_SAMPLING_FORMATS[name](usual))
+
+
+def _sampling_hint(name: str) -> str:
+    return {
+        "temperature": tr("0 takes the likeliest token"),
+        "top_k": tr("how many of the likeliest count"),
+        "top_p": tr("the likeliest that make up this share"),
+        "min_p": tr("at least so likely, beside the likeliest"),
+        "max_tokens": tr("a reply ends there"),
+    }[name]
+
+
+def _sort_unlimited_last(value: float) -> tuple[bool, float]:
+    return value < 0, value
+
+
+def _format_two_decimals(value: object) -> str:
+    return f"{value:.2f}"
+
+
+def _format_top_k(value: object) -> str:
+    return str(value) if value else tr("all")
+
+
+def _format_token_limit(value: object) -> str:
+    return tr("no limit") if value == -1 else f"{value:,}"
+
+
+_SAMPLING_FORMATS: dict[str, Callable[[object], str]] = {
+    "temperature": _format_two_decimals,
+    "top_k": _format_top_k,
+    "top_p": _format_two_decimals,
+    "min_p": _format_two_decimals,
+    "max_tokens": _format_token_limit,
+}
+
 
 _SIMPLE, _ADVANCED = "simple", "advanced"
 
 
 class ControlsPane(Card):
-    """Sliders above, what they change below, always in sight."""
+    """Sliders above, the box of pending changes below, always visible."""
 
     def __init__(self, state: SettingsState, controller: Controller) -> None:
         super().__init__()
         self.body.setContentsMargins(theme.px(theme.GAP_L), theme.px(theme.GAP_M), theme.px(4), theme.px(theme.GAP_M))
         self.body.setSpacing(theme.px(theme.GAP))
         self.mode = Segmented(
-            tr("Settings shown"), [(_SIMPLE, tr("Simple")), (_ADVANCED, tr("Advanced"))], remembered("mode", _SIMPLE)
+            tr("Settings shown"), [(_SIMPLE, tr("Simple")), (_ADVANCED, tr("Advanced"))], load_choice("mode", _SIMPLE)
         )
         self.mode.button(_SIMPLE).setToolTip(tr("The settings that matter most"))
         self.mode.button(_ADVANCED).setToolTip(tr("Also every flag of the engine, and your own arguments"))
         self.mode.changed.connect(self._choose_mode)
         self.restart, self.sampling = RestartFields(state), SamplingFields(state)
         self.advanced, self.changes = AdvancedFields(state, controller), ChangesBox(controller, state)
-        self._advanced_title = _title(tr("Every flag"))
+        self._advanced_title = _make_title(tr("Every flag"))
         inner = QWidget()
         inner.setObjectName("plain")
         column = QVBoxLayout(inner)
         column.setContentsMargins(0, 0, theme.px(theme.GAP_M), 0)
         column.setSpacing(theme.px(theme.GAP_M))
-        column.addWidget(_title(tr("Needs a restart")))
+        column.addWidget(_make_title(tr("Needs a restart")))
         column.addWidget(self.restart)
         column.addWidget(self._advanced_title)
         column.addWidget(self.advanced)
-        column.addWidget(_title(tr("Applies now")))
+        column.addWidget(_make_title(tr("Applies now")))
         column.addWidget(self.sampling)
         column.addStretch()
         area = QScrollArea()
@@ -62,7 +627,7 @@ class ControlsPane(Card):
 
     @Slot(object)
     def _choose_mode(self, mode: object) -> None:
-        remember("mode", str(mode))
+        save_choice("mode", str(mode))
         self._show_mode()
 
     def _show_mode(self) -> None:
@@ -73,7 +638,7 @@ class ControlsPane(Card):
             self.advanced.shown()
 
 
-def _title(text: str) -> Label:
+def _make_title(text: str) -> Label:
     title = Label(text)
     title.setFont(theme.font(theme.SECTION_PX, bold=True))
     return title

@@ -1,46 +1,398 @@
-"""The Cockpit: sliders left, plots in the middle, the chat right, and what must be said above them."""
+"""The Cockpit page: sliders on the left, plots in the middle, chat on the right, notices above them."""
 
 from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QTimer, Slot
-from PySide6.QtGui import QResizeEvent, QShortcut
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtCore import Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QAction, QGuiApplication, QResizeEvent, QShortcut
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QHBoxLayout,
+    QMenu,
+    QPlainTextEdit,
+    QPushButton,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
 
+from launcher.base.errors import LauncherError, Superseded
+from launcher.base.text import make_visible
 from launcher.gui import theme
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.cockpit.controls import ControlsPane
-from launcher.gui.cockpit.copy_as import CopyPanel
-from launcher.gui.cockpit.memory import MemoryCard
-from launcher.gui.cockpit.notices import Notices
-from launcher.gui.cockpit.panes import Panes, PaneSwitches
+from launcher.gui.cockpit.panes import PaneSplitter, PaneSwitches
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Label
+from launcher.gui.labels import ElidedLabel, Label, set_tooltip
 from launcher.gui.plots.panel import PlotPanel
-from launcher.gui.sentences import say
 from launcher.gui.service import DEMO
+from launcher.gui.translation import mark, render, tr
 from launcher.gui.viewmodel import View
-from launcher.gui.widgets import EmptyState, PageHead
-from launcher.gui.words import tr
+from launcher.gui.widgets import Badge, Banner, Card, EmptyState, MemoryBar, PageHead, ReadAge
 
-_CRAMPED, _LOW, _WORDS_WIDTH = 360, 560, 260
-"""In pixels: a page with narrow edges is narrower, one that leaves out what is said elsewhere, too, is lower; what the
-title and the line beside it need beside the buttons."""
+if TYPE_CHECKING:
+    from launcher.app.preview import Preview
+    from launcher.base.action import Action
+    from launcher.export.render import ExportKind
+    from launcher.gui.widgets.blocks import Button
+    from launcher.monitor.health_event import Code, Finding
+
+# Export of the running setup as text for other tools, shown before it is copied.
+
+KINDS: "dict[ExportKind, str]" = {
+    "command": mark("Command line"),
+    "script": mark("Script"),
+    "compose": mark("Docker Compose"),
+    "systemd": mark("systemd unit"),
+    "llama-swap": mark("llama-swap entry"),
+    "router-ini": mark("llama-server router entry"),
+    "curl": mark("curl"),
+    "python": mark("Python"),
+    "typescript": mark("TypeScript"),
+}
+_LINES = 10
 
 
-class CockpitPage(QWidget):
-    """The page. It shows what the controller tells, and asks it for what is clicked."""
+class CopyPanel(Card):
+    """The running setup as text of one kind, with or without the API key, and a copy button."""
+
+    copied = Signal(str)
+    """Description of what was copied."""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__(tr("Copy as"))
+        self._controller = controller
+        self._kind: ExportKind = "command"
+        self._wanted: tuple[ExportKind, bool, str | None] = (self._kind, False, None)
+        self.text = QPlainTextEdit()
+        self.text.setReadOnly(True)
+        self.text.setObjectName("log")
+        self.text.setFont(theme.monospace())
+        self.text.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        self.text.setFixedHeight(theme.px(_LINES * 17 + 16))
+        self.text.setTabChangesFocus(True)
+        self.with_key = QCheckBox(tr("with the API key"))
+        self.with_key.setToolTip(tr("Whoever reads the text can then use the server"))
+        self.with_key.toggled.connect(lambda _on: self.show_kind(self._kind))
+        self._note = Label()
+        self._note.setObjectName("secondary")
+        self.copy = QPushButton(tr("Copy"))
+        self.copy.setObjectName("primary")
+        self.copy.setToolTip(tr("Copy the text that is shown"))
+        self.copy.clicked.connect(self._copy)
+        close = QPushButton(tr("Close"))
+        close.setToolTip(tr("Take this card away (Esc)"))
+        close.clicked.connect(self.hide)
+        self.head.addWidget(self._note)
+        self.body.addWidget(self.text)
+        row = QHBoxLayout()
+        row.setSpacing(theme.px(theme.GAP))
+        row.addWidget(self.copy)
+        row.addWidget(close)
+        row.addWidget(self.with_key)
+        row.addStretch()
+        self.body.addLayout(row)
+        escape = QAction(self)
+        escape.setShortcut(Qt.Key.Key_Escape)
+        escape.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+        escape.triggered.connect(self.hide)
+        self.addAction(escape)
+        self.hide()
+
+    def make_menu(self, owner: QPushButton) -> QMenu:
+        """Return the button's menu. Address and key are copied at once, all else is shown first."""
+        menu = QMenu(owner)
+        menu.addAction(tr("Base URL")).triggered.connect(self.copy_address)
+        menu.addAction(tr("API key")).triggered.connect(self.copy_key)
+        menu.addSeparator()
+        for kind, name in KINDS.items():
+            menu.addAction(f"{tr(name)} ...").triggered.connect(lambda _=False, kind=kind: self.show_kind(kind))
+        return menu
+
+    def show_kind(self, kind: "ExportKind") -> None:
+        """Show the running setup as text of a kind."""
+        self._kind = kind
+        self._note.setText(tr(KINDS[kind]))
+        self.text.setAccessibleName(tr(KINDS[kind]))
+        wanted = self._wanted = kind, self.with_key.isChecked(), self._server_url()
+        self.text.clear()
+        self.copy.setEnabled(False)
+        self.show()
+        self._controller.bridge.run(
+            lambda _tell: _render_recipe(*wanted),
+            done=lambda text: self._show_text(wanted, text),
+            failed=lambda error: self._show_error(wanted, error),
+        )
+
+    def copy_address(self) -> None:
+        """Copy the base URL for clients."""
+        if url := self._server_url():
+            self._to_clipboard(f"{url}/v1", tr("The base URL is copied: {url}", url=f"{url}/v1"))
+
+    def copy_key(self) -> None:
+        """Copy the API key without showing it."""
+        self._controller.ask_api_key(lambda key: self._to_clipboard(key, tr("The API key is copied.")))
+
+    def _server_url(self) -> str | None:
+        address = self._controller.view.address
+        return f"http://{address}" if address else None
+
+    def _show_text(self, wanted: object, text: str) -> None:
+        if wanted == self._wanted:  # ignore the text of an earlier request, which may contain the key
+            self.text.setPlainText(make_visible(text))
+            self.copy.setEnabled(True)
+
+    def _show_error(self, wanted: object, error: LauncherError) -> None:
+        if wanted == self._wanted:
+            self.text.setPlainText(render(error.message))
+
+    def _copy(self) -> None:
+        self._to_clipboard(self.text.toPlainText(), tr("{kind} is copied.", kind=tr(KINDS[self._kind])))
+
+    def _to_clipboard(self, text: str, said: str) -> None:
+        QGuiApplication.clipboard().setText(text)
+        self.copied.emit(said)
+
+
+async def _render_recipe(kind: "ExportKind", with_key: bool, url: str | None) -> str:
+    from dataclasses import replace
+
+    from launcher.app import recipes
+    from launcher.export.render import render_export
+
+    recipe = (await recipes.recipe_of_running(url, backend=None)).recipe
+    return render_export(kind, recipe if with_key else replace(recipe, api_key=None))
+
+
+# Memory of the requested settings, by part.
+
+_MIB = 2**20
+
+
+class MemoryCard(Card):
+    """Memory estimate as a bar with a verdict. It follows the sliders."""
+
+    def __init__(self, state: SettingsState) -> None:
+        super().__init__(tr("Memory"))
+        self._state = state
+        self.badge = Badge()
+        self.bar = MemoryBar()
+        self._place = ElidedLabel()
+        self._place.setObjectName("secondary")
+        self._place.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self.head.insertWidget(1, self.badge)
+        self._place.setAlignment(Qt.AlignmentFlag.AlignRight)
+        self.head.addWidget(self._place, 100)
+        self.age = ReadAge()
+        self.head.addWidget(self.age)
+        side, end = theme.px(theme.GAP_L), theme.px(theme.GAP_M)
+        self.body.setContentsMargins(side, end, side, end)
+        self.body.setSpacing(theme.px(theme.GAP))
+        self.body.addWidget(self.bar)
+        state.previewed.connect(self.show_state)
+        self.show_state()
+
+    def show_legend(self, *, shows: bool) -> None:
+        """Show the legend under the bar, or only as a tooltip."""
+        self.bar.show_legend(shows=shows)
+
+    @Slot()
+    def show_state(self) -> None:
+        """Show the estimate for the requested settings."""
+        preview = self._state.preview
+        if preview is None or preview.estimate is None or not preview.basis.total_mib:
+            self._show_unknown(preview)
+            return
+        basis, parts = preview.basis, preview.estimate.parts
+        shown = (
+            ("weights", tr("weights"), parts.weights + parts.caches),
+            ("kv", tr("KV"), parts.kv),
+            ("state", tr("state"), parts.recurrent),
+            ("draft", tr("draft"), parts.draft_kv + parts.draft_compute),
+            ("compute", tr("compute"), parts.compute + parts.staging),
+            ("driver", tr("driver") if preview.setting.backend != "cpu" else tr("process"), parts.overhead),
+            ("vision", tr("vision"), parts.mmproj),
+        )
+        total, others, margin = (each * _MIB for each in (basis.total_mib, basis.others_mib, basis.margin_mib))
+        servers = basis.other_servers_mib * _MIB
+        self.bar.show_parts(shown, total, others, margin, servers=servers, needed=preview.estimate.needed_bytes)
+        self.age.show_age(basis.read_at)
+        self.badge.show_status(preview.status.value if preview.status else "")
+        self.badge.setVisible(preview.status is not None)
+        place = tr("host memory") if preview.setting.backend == "cpu" else basis.place
+        self._place.setText(tr("{place} · {needed:,} MiB needed", place=place, needed=preview.needed_mib))
+        set_tooltip(self, _estimate_source_text(preview))
+
+    def _show_unknown(self, preview: "Preview | None") -> None:
+        self.badge.hide()
+        self._place.setText("")
+        self.age.show_age(None)
+        if preview is None:
+            self.bar.show_unknown(tr("Shown as soon as a model runs."))
+        else:
+            reason = preview.basis.unknown or " ".join(preview.basis.notes)
+            self.bar.show_unknown(reason or tr("No formula knows this model."))
+
+
+def _estimate_source_text(preview: "Preview") -> str:
+    """Return a note on the source of the numbers."""
+    basis = preview.basis
+    exact = preview.estimate is not None and preview.estimate.exact
+    said = [
+        tr("By formula, from the model's header.") if exact else tr("By formula; some parts are a guess."),
+        tr("What other programs use is read when this page is shown and when a slider is moved."),
+        tr("The dashed line is the margin of {mib:,} MiB that should stay free.", mib=basis.margin_mib),
+    ]
+    return "\n".join([*said, *basis.notes])
+
+
+# Notices above the panes: errors and health findings, each with its button.
+
+_MEANINGS = {"warning": "attention", "information": "information"}
+
+
+class NoticeArea(QWidget):
+    """Banners above the panes: one for an error, one per standing health finding, one for a finished action."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self._wordless = False
-        """Whether there is no room for a line beside the title."""
+        self.problem, self.done = Banner(), Banner()
+        self.findings: dict[Code, Banner] = {}
+        self._dismissed: set[Code] = set()
+        self._failed: LauncherError | None = None
+        self._shown: LauncherError | None = None
+        self._closed: LauncherError | None = None
+        """The errors of the error banner: of a failed apply, shown now, and last closed by the user."""
+        self._column = QVBoxLayout(self)
+        self._column.setContentsMargins(0, 0, 0, 0)
+        self._column.setSpacing(theme.px(theme.GAP))
+        self._column.addWidget(self.problem)
+        self._column.addWidget(self.done)
+        self.problem.closed.connect(self._close_error)
+        controller.view_changed.connect(self.show_view)
+        controller.applied.connect(self.show_applied)
+        controller.launched.connect(self._take_launch)
+        controller.health_changed.connect(self.show_health)
+        self.show_view(controller.view)
+        self.show_health(controller.health)
+
+    @Slot(object)
+    def show_view(self, view: View) -> None:
+        """Show why the server failed or is being restarted."""
+        inputs = self._controller.inputs
+        error = inputs.problem or inputs.status.error
+        if error is not None and error is not self._closed:
+            self._show_error(view.problem, error, without_mtp=view.offers_without_mtp)
+        elif self._failed is not None:
+            self._show_error(str(self._failed), self._failed, without_mtp=False)
+        else:
+            self.problem.clear()
+        self._hide_if_empty()
+
+    @Slot(object)
+    def show_applied(self, error: LauncherError | None) -> None:
+        """Show why new settings were not applied. The earlier ones run again if they can."""
+        self._failed = None if isinstance(error, Superseded) else error
+        self.show_view(self._controller.view)
+
+    @Slot(object)
+    def _take_launch(self, launch: object) -> None:
+        """Drop the error of a failed apply once something else runs."""
+        if launch is not None and self._failed is not None:
+            self._failed = None
+            self.show_view(self._controller.view)
+
+    def show_done(self, text: str) -> None:
+        """Show that an action is done."""
+        self.done.show_message(text, "good")
+        self._hide_if_empty()
+
+    @Slot(object)
+    def show_health(self, standing: "tuple[Finding, ...]") -> None:
+        """Show the standing health findings. A dismissed one comes back when it is raised again."""
+        codes = {finding.code for finding in standing}
+        self._dismissed &= codes
+        for code in [each for each in self.findings if each not in codes]:
+            banner = self.findings.pop(code)
+            self._column.removeWidget(banner)
+            banner.deleteLater()
+        for finding in standing:
+            if finding.code in self._dismissed:
+                continue
+            banner = self.findings.get(finding.code) or self._add_banner(finding.code)
+            buttons = [self._make_fix_button(finding.action)] if finding.action else []
+            banner.show_message(finding.sentence, _MEANINGS[finding.level.value], [each for each in buttons if each])
+        self._hide_if_empty()
+
+    def _add_banner(self, code: "Code") -> Banner:
+        banner = self.findings[code] = Banner()
+        banner.closed.connect(partial(self._dismiss, code))
+        self._column.addWidget(banner)
+        return banner
+
+    def _dismiss(self, code: "Code") -> None:
+        self._dismissed.add(code)
+        self._hide_if_empty()
+
+    def _close_error(self) -> None:
+        self._failed, self._closed = None, self._shown
+        self._hide_if_empty()
+
+    def _show_error(self, text: str, error: LauncherError, *, without_mtp: bool) -> None:
+        self._shown = error
+        offered = [self._make_fix_button(action) for action in error.actions]
+        buttons = [each for each in offered if each]
+        if without_mtp:
+            buttons.insert(0, (tr("Start without MTP"), lambda: self._controller.start(draft=0)))
+        self.problem.show_message(text, "bad", buttons[:1])
+
+    def _make_fix_button(self, action: "Action | None") -> "Button | None":
+        """Return the button for a suggested fix, or None if only the user can do it."""
+        if action is None:
+            return None
+        from launcher.base.action import ActionKind
+        from launcher.engine.diagnosis.actions import restarts_server
+
+        pages = {
+            ActionKind.OTHER_MODEL: "start",
+            ActionKind.OTHER_ENGINE_BUILD: "start",
+            ActionKind.DOWNLOAD_AGAIN: "models",
+        }
+        if restarts_server(action) or "link" in action.parameters:
+            return render(action.label), lambda: self._apply_fix(action)
+        page = pages.get(action.kind)
+        return (render(action.label), lambda: self._controller.show_page(page)) if page else None
+
+    def _apply_fix(self, action: "Action") -> None:
+        self._failed = None
+        self._controller.fix(action)
+
+    def _hide_if_empty(self) -> None:
+        """Hide the widget while no banner is shown."""
+        self.setVisible(any(not each.isHidden() for each in (self.problem, self.done, *self.findings.values())))
+
+
+_NARROW_WIDTH, _LOW_HEIGHT, _WORDS_WIDTH = 360, 560, 260
+"""In pixels: page width below which the margins shrink; page height below which repeated text is left out; width that
+title and subtitle need beside the buttons."""
+
+
+class CockpitPage(QWidget):
+    """The page. Shows the controller's state and sends it the user's actions."""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__()
+        self._controller = controller
+        self._hides_subtitle = False
+        """Whether there is no room for a subtitle."""
         self._steps = self._build()
         self.build_on()
 
     def build_on(self) -> bool:
-        """Build the next part, if one is left."""
+        """Build the next part of the page. Returns False when there is none left."""
         return next(self._steps, False)
 
     def _build(self) -> Iterator[bool]:
@@ -54,13 +406,13 @@ class CockpitPage(QWidget):
         yield True
         self.controls, self.memory = ControlsPane(self.state, controller), MemoryCard(self.state)
         yield True
-        self.notices, self.copy_panel = Notices(controller), CopyPanel(controller)
-        self.copy_panel.copied.connect(self.notices.say)
+        self.notices, self.copy_panel = NoticeArea(controller), CopyPanel(controller)
+        self.copy_panel.copied.connect(self.notices.show_done)
         self.welcome = self._make_welcome()
         self._middle = QStackedWidget()
         self._middle.addWidget(self.welcome)
         self._middle.addWidget(self._make_figures())
-        self.panes = Panes(
+        self.panes = PaneSplitter(
             {
                 "sliders": (self.controls, 272, 272),
                 "plots": (self._middle, 288, 540),
@@ -85,23 +437,25 @@ class CockpitPage(QWidget):
         yield True
 
     def shown(self) -> None:
-        """Look at the machine's memory, and draw what came, now that somebody looks."""
+        """Read the machine's memory and draw the plots, now that the page is visible."""
         self.state.refresh()
         self.plots.redraw()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Put the switches under the head where it has no room for them; where text is large the edges give way."""
+        """Move the pane switches under the head where it is too narrow, and shrink the margins for large text."""
         super().resizeEvent(event)
-        cramped = self.width() < theme.px(_CRAMPED)
+        cramped = self.width() < theme.px(_NARROW_WIDTH)
         side, end = theme.px(theme.GAP if cramped else theme.GAP_XL), theme.px(theme.GAP_L)
         self._layout.setContentsMargins(side, end, side, end)
-        low, room = self.height() < theme.px(_LOW), self.width() - 2 * side
+        low, room = self.height() < theme.px(_LOW_HEIGHT), self.width() - 2 * side
         self.memory.show_legend(shows=not low)
         buttons = (self._switches, self._restart, self._stop, self._copy)
         needed = sum(each.sizeHint().width() + theme.px(theme.GAP_M) for each in buttons)
-        self._wordless = low and needed + self.head.title.sizeHint().width() <= room < needed + theme.px(_WORDS_WIDTH)
+        self._hides_subtitle = low and needed + self.head.title.sizeHint().width() <= room < needed + theme.px(
+            _WORDS_WIDTH
+        )
         self._show_words(self._controller.view)
-        below = not self._wordless and needed + theme.px(_WORDS_WIDTH) > room
+        below = not self._hides_subtitle and needed + theme.px(_WORDS_WIDTH) > room
         if below and self._below.count() == 1:
             self._below.addWidget(self._switches)
         elif not below and self._below.count() > 1:
@@ -110,7 +464,7 @@ class CockpitPage(QWidget):
 
     @Slot(object)
     def show_view(self, view: View) -> None:
-        """Show the state of the controls."""
+        """Update the controls."""
         self._show_words(view)
         runs = not (view.can_start or view.offers_demo)
         self._start.setVisible(view.can_start)
@@ -120,21 +474,21 @@ class CockpitPage(QWidget):
         self._restart.setEnabled(self._controller.launch is not None and view.can_stop)
         self._copy.setEnabled(bool(view.address))
         self._middle.setCurrentIndex(0 if view.offers_demo else 1)
-        self.panes.send_away({"sliders"} if view.offers_demo else set())
+        self.panes.suppress({"sliders"} if view.offers_demo else set())
         self._switches.buttons["sliders"].setEnabled(not view.offers_demo)
 
     @Slot(object)
     def _show_launch(self, launch: object) -> None:
-        """Be ready for a question."""
+        """Focus the prompt when a server is ready."""
         self.show_view(self._controller.view)
         if launch is not None and self.isVisible() and not self.controls.isAncestorOf(self.focusWidget()):
             QTimer.singleShot(0, self.chat.prompt, self.chat.prompt.setFocus)
 
     def _show_words(self, view: View) -> None:
-        """Show the line beside the title and the one above the memory, where there is room for them."""
-        self.head.show_subtitle("" if self._wordless else view.settings)
+        """Show the subtitle and the note above the memory bar, where there is room for them."""
+        self.head.show_subtitle("" if self._hides_subtitle else view.settings)
         note = self._controller.note if self._controller.launch is not None else ""
-        self._note.setText(say(note))
+        self._note.setText(render(note))
         self._note.setVisible(bool(note) and self.memory.bar.has_legend)
 
     def _make_head(self) -> PageHead:
@@ -155,7 +509,7 @@ class CockpitPage(QWidget):
         self._start.setToolTip(tr("Serve the model again, as it was"))
         self._copy = QPushButton(tr("Copy as"))
         self._copy.setToolTip(tr("What runs as a command, a script, or an entry for other tools; its address and key"))
-        self._copy.setMenu(self.copy_panel.menu(self._copy))
+        self._copy.setMenu(self.copy_panel.make_menu(self._copy))
         self.head.add_widget(self._copy)
         return self.head
 
@@ -181,8 +535,7 @@ class CockpitPage(QWidget):
     def _make_welcome(self) -> EmptyState:
         text = tr(
             "The demo runs a real llama.cpp server with MTP on a model of 9 MB that came with the program. It needs no"
-            " GPU and no network.\n\nIt shows the path, not a speed-up: this tiny model is faster without MTP, and it"
-            " can talk about nothing but this program."
+            " GPU and no network.\n\nIt shows the path, not a speed-up, and it can talk about nothing but this program."
         )
         controller = self._controller
         buttons = (

@@ -1,4 +1,4 @@
-"""Panes side by side that can be hidden and widened; both are remembered. On a narrow window one makes way."""
+"""Side-by-side panes that can be hidden and resized. Both are remembered. A narrow window hides panes."""
 
 from collections.abc import Mapping
 
@@ -8,22 +8,23 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QSplitter, 
 
 from launcher.base.paths import state_dir
 from launcher.gui import theme
-from launcher.gui.labels import set_tip
-from launcher.gui.widgets.segmented import keep_room
-from launcher.gui.words import tr
+from launcher.gui.labels import set_tooltip
+from launcher.gui.translation import tr
+from launcher.gui.widgets.segmented import reserve_width
 
-_KEPT_AFTER_MS = 500
-"""So long must what is moved rest before it is written into the file."""
+_SAVE_AFTER_MS = 500
+"""Milliseconds without a move after which the sizes are saved."""
 
 
-class Panes(QSplitter):
-    """`panes` by name, from left to right, each with its least and its usual width in pixels at 100 %.
+class PaneSplitter(QSplitter):
+    """Splitter with named panes.
 
-    `wanted` names them from the one that stays longest to the one that makes way first.
+    `panes` are, from left to right, (widget, least width, usual width), in pixels at 100 % scale. `wanted` lists their
+    names by priority: the last one is hidden first.
     """
 
     fitted = Signal()
-    """Which panes are shown has changed."""
+    """The set of visible panes has changed."""
 
     def __init__(self, panes: Mapping[str, tuple[QWidget, int, int]], wanted: tuple[str, ...]) -> None:
         super().__init__(Qt.Orientation.Horizontal)
@@ -32,8 +33,8 @@ class Panes(QSplitter):
         self._panes = {name: pane for name, (pane, _, _) in panes.items()}
         self._least = {name: theme.px(least) for name, (_, least, _) in panes.items()}
         self._wanted = [name for name in wanted if name in panes]
-        self._off: set[str] = set()
-        self._away: set[str] = set()
+        self._switched_off: set[str] = set()
+        self._suppressed: set[str] = set()
         for name, pane in self._panes.items():
             pane.setMinimumWidth(self._least[name])
             self.addWidget(pane)
@@ -41,33 +42,33 @@ class Panes(QSplitter):
         self._restore()
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
-        self._soon.setInterval(_KEPT_AFTER_MS)
-        self._soon.timeout.connect(self._keep)
+        self._soon.setInterval(_SAVE_AFTER_MS)
+        self._soon.timeout.connect(self._save)
         self.splitterMoved.connect(lambda _at, _index: self._soon.start())
 
     def shows(self, name: str) -> bool:
-        """Whether a pane is shown."""
+        """Return whether a pane is visible."""
         return not self._panes[name].isHidden()
 
     def show_pane(self, name: str, *, shown: bool) -> None:
-        """Show or hide a pane, as the user wishes; one that has no room beside it makes way."""
+        """Show or hide a pane on the user's request. Others are hidden if there is no room beside it."""
         if shown:
-            self._off.discard(name)
+            self._switched_off.discard(name)
             self._wanted = [name, *(each for each in self._wanted if each != name)]
         else:
-            self._off.add(name)
+            self._switched_off.add(name)
         self.fit()
-        self._keep()
+        self._save()
 
-    def send_away(self, names: set[str]) -> None:
-        """Leave panes out that mean nothing now, whatever is wished."""
-        if names != self._away:
-            self._away = names
+    def suppress(self, names: set[str]) -> None:
+        """Hide panes that have no meaning now, whatever the user chose."""
+        if names != self._suppressed:
+            self._suppressed = names
             self.fit()
 
     def fit(self) -> None:
-        """Show as many of the wanted panes as there is room for, at least one."""
-        wanted = [name for name in self._wanted if name not in self._off | self._away]
+        """Show as many of the wanted panes as fit, at least one."""
+        wanted = [name for name in self._wanted if name not in self._switched_off | self._suppressed]
         shown: list[str] = []
         room = self.width() + self.handleWidth()
         for name in wanted:
@@ -83,41 +84,41 @@ class Panes(QSplitter):
             self.fitted.emit()
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Ask for the room of one pane: the others make way."""
+        """Return the room for one pane: the others can be hidden."""
         return QSize(max(self._least.values()), super().minimumSizeHint().height())
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
-        """Let one make way, or come back."""
+        """Hide or show panes for the new width."""
         super().resizeEvent(event)
         self.fit()
 
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
-        """Keep what was just moved."""
+        """Save the sizes if they have just changed."""
         super().hideEvent(event)
         if self._soon.isActive():
-            self._keep()
+            self._save()
 
     def _restore(self) -> None:
-        kept = _settings()
+        kept = _window_settings()
         sizes = kept.value("cockpit/panes")
         if sizes is not None:
             self.restoreState(sizes)
-        self._off = set(str(kept.value("cockpit/hidden", "")).split()) & set(self._panes)
-        for name in self._off:
+        self._switched_off = set(str(kept.value("cockpit/hidden", "")).split()) & set(self._panes)
+        for name in self._switched_off:
             self._panes[name].hide()
 
     @Slot()
-    def _keep(self) -> None:
+    def _save(self) -> None:
         self._soon.stop()
-        kept = _settings()
+        kept = _window_settings()
         kept.setValue("cockpit/panes", self.saveState())
-        kept.setValue("cockpit/hidden", " ".join(sorted(self._off)))
+        kept.setValue("cockpit/hidden", " ".join(sorted(self._switched_off)))
 
 
 class PaneSwitches(QWidget):
-    """A switch for each pane."""
+    """A toggle button for each pane."""
 
-    def __init__(self, panes: Panes, names: Mapping[str, str]) -> None:
+    def __init__(self, panes: PaneSplitter, names: Mapping[str, str]) -> None:
         super().__init__()
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         self._panes = panes
@@ -130,29 +131,29 @@ class PaneSwitches(QWidget):
             button.setObjectName("segment")
             button.setProperty("end", "first" if at == 0 else "last" if at == len(names) - 1 else "middle")
             button.setCheckable(True)
-            keep_room(button)
-            set_tip(button, tr("Show or hide this pane: {name}", name=words))
+            reserve_width(button)
+            set_tooltip(button, tr("Show or hide this pane: {name}", name=words))
             button.clicked.connect(lambda checked, name=name: panes.show_pane(name, shown=checked))
             row.addWidget(button)
         panes.fitted.connect(self.show_state)
         self.show_state()
 
     def show_state(self) -> None:
-        """Show which panes there are."""
+        """Show which panes are visible."""
         for name, button in self.buttons.items():
             button.setChecked(self._panes.shows(name))
 
 
-def remembered(name: str, default: str) -> str:
-    """Return what was chosen on this page the last time."""
-    return str(_settings().value(f"cockpit/{name}", default))
+def load_choice(name: str, default: str) -> str:
+    """Return a stored choice of this page."""
+    return str(_window_settings().value(f"cockpit/{name}", default))
 
 
-def remember(name: str, value: str) -> None:
-    """Keep what was chosen on this page."""
-    _settings().setValue(f"cockpit/{name}", value)
+def save_choice(name: str, value: str) -> None:
+    """Store a choice of this page."""
+    _window_settings().setValue(f"cockpit/{name}", value)
 
 
-def _settings() -> QSettings:
-    """Return where the window keeps its sizes."""
+def _window_settings() -> QSettings:
+    """Return the settings file for the window's geometry."""
     return QSettings(str(state_dir() / "window.ini"), QSettings.Format.IniFormat)

@@ -1,4 +1,4 @@
-"""What the user wants of the server that runs: one state for sliders, the Advanced list and the memory bar."""
+"""Requested settings of the running server: one state for the sliders, the Advanced list and the memory bar."""
 
 import time
 from collections.abc import Mapping
@@ -8,26 +8,26 @@ from PySide6.QtCore import QObject, QTimer, Signal, Slot
 
 from launcher.base.errors import BadOption, LauncherError
 from launcher.gui.controller import Controller
-from launcher.gui.words import tr
+from launcher.gui.translation import tr
 
 if TYPE_CHECKING:
+    from launcher.app.preview import Preview, Previewer
     from launcher.base.action import Action
-    from launcher.engine.launch import Launch
-    from launcher.engine.sampling import SamplingDefaults
-    from launcher.engine.settings import Value
-    from launcher.preview import Preview, Previewer
+    from launcher.engine.server.launch import Launch
+    from launcher.engine.server.sampling import SamplingDefaults
+    from launcher.models.server_settings import Value
 
 _STALE_S = 10.0
-"""So old may the machine's free memory be when a slider is moved; else it is read anew, beside."""
+"""Age in seconds after which the machine's free memory is read again when a slider is moved."""
 
 
 class SettingsState(QObject):
-    """The wishes, and what they would cost. Nothing here starts anything but `apply`, and nothing waits."""
+    """The requested settings and their preview. Only `apply` and `restart` start anything; nothing blocks."""
 
     previewed = Signal()
     """`preview` or `problem` has changed."""
     based = Signal()
-    """Another server is the basis, or none: `previewer`."""
+    """`previewer` has changed: it is based on another server, or there is none."""
     sampling_told = Signal()
     """`defaults` or the controller's sampling values have changed."""
     applying_changed = Signal(bool)
@@ -35,7 +35,7 @@ class SettingsState(QObject):
     def __init__(self, controller: Controller, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._controller = controller
-        self.wishes: dict[str, Value] = {}
+        self.requested: dict[str, Value] = {}
         self.previewer: Previewer | None = None
         self.preview: Preview | None = None
         self.problem: LauncherError | None = None
@@ -47,59 +47,59 @@ class SettingsState(QObject):
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
         self._soon.setInterval(0)
-        self._soon.timeout.connect(self._look)
+        self._soon.timeout.connect(self._update_preview)
         controller.launched.connect(self._take_launch)
         controller.applied.connect(self._take_applied)
         controller.fixing.connect(self._take_fix)
         controller.setting_changed.connect(lambda _name, _value: self.sampling_told.emit())
-        controller.closed.connect(lambda: self._take_launch(None))  # what is read then comes too late
+        controller.closed.connect(lambda: self._take_launch(None))  # results of pending reads come too late then
         if controller.launch is not None:
             self._take_launch(controller.launch)
 
     @property
     def changes(self) -> int:
-        """How many settings differ from what runs."""
+        """Number of settings that differ from the running ones."""
         return len(self.preview.changes) if self.preview else 0
 
     @property
     def extra(self) -> tuple[str, ...]:
-        """The arguments of the user's own that are wished for; those that run while what is written is no line."""
-        from launcher.engine.extra import split_extra
+        """The requested extra arguments; the running ones while the text cannot be parsed."""
+        from launcher.engine.settings import split_extra
 
         running = self.previewer.basis.options.extra if self.previewer else ()
         try:
-            return split_extra(str(self.wishes["extra"] or "")) if "extra" in self.wishes else running
+            return split_extra(str(self.requested["extra"] or "")) if "extra" in self.requested else running
         except LauncherError:
             return running
 
     @property
     def refusal(self) -> str:
-        """Why what is wished for cannot be, in the window's words; empty when it can."""
+        """Reason why the requested settings are invalid, for display; empty if they are valid."""
         problem = self.problem
         if problem is None:
             return ""
         flag = problem.facts.get("option")
-        if isinstance(problem, BadOption) and "extra" in self.wishes and flag in self.extra:
+        if isinstance(problem, BadOption) and "extra" in self.requested and flag in self.extra:
             return tr("{flag} cannot be given here: the launcher sets it.", flag=flag)
         return str(problem)
 
-    def wish(self, name: str, value: "Value") -> None:
-        """Want a setting to have a value; what it would cost is told by `previewed` once events are done."""
-        if self.previewer is None or (name in self.wishes and self.wishes[name] == value):
+    def request(self, name: str, value: "Value") -> None:
+        """Request a value for a setting. `previewed` is emitted once pending events are handled."""
+        if self.previewer is None or (name in self.requested and self.requested[name] == value):
             return
-        self.wishes[name] = value
+        self.requested[name] = value
         self._soon.start()
         if time.monotonic() - self._read_s > _STALE_S:
-            self._read()
+            self._read_basis()
 
     def revert(self) -> None:
-        """Want what runs."""
-        self.wishes.clear()
-        self._look()
+        """Return to the running settings."""
+        self.requested.clear()
+        self._update_preview()
 
     def apply(self, drain_s: float) -> None:
-        """Restart with what is wished for."""
-        self._look()
+        """Restart the server with the requested settings."""
+        self._update_preview()
         if self.preview is None or self.problem is not None or not self.preview.changes:
             return
         self.restart({change.name: change.new for change in self.preview.changes}, drain_s)
@@ -110,28 +110,28 @@ class SettingsState(QObject):
             self._show_applying(applying=True)
             self._controller.apply(changes, drain_s=drain_s)
 
-    def sample_with(self, name: str, value: float | bool | None) -> None:
-        """Let the next reply be sampled with a value; None leaves it to the server."""
+    def set_sampling_value(self, name: str, value: float | bool | None) -> None:
+        """Set a sampling value for the next request. None leaves it to the server."""
         kept = {each: given for each, given in self._controller.sampling.items() if each != name}
         self._controller.sampling = kept if value is None else kept | {name: value}
         self.sampling_told.emit()
 
-    def sampled_with(self, name: str) -> float | bool | None:
-        """Return what the next reply is sampled with; None where that is left to a server that does not tell."""
+    def sampling_value(self, name: str) -> float | bool | None:
+        """Return a sampling value of the next request, or None if the server decides and does not report it."""
         given: float | bool | None = self._controller.sampling.get(name)
         return given if given is not None else self.defaults.values.get(name) if self.defaults else None
 
     def refresh(self) -> None:
-        """Read the machine's memory anew, unless that was just done."""
+        """Read the machine's memory again, unless that was just done."""
         if self._launch is not None and time.monotonic() - self._read_s > _STALE_S:
-            self._read()
+            self._read_basis()
 
     @Slot()
-    def _look(self) -> None:
+    def _update_preview(self) -> None:
         self._soon.stop()
         self.problem = None
         try:
-            self.preview = self.previewer.preview(self.wishes) if self.previewer else None
+            self.preview = self.previewer.preview(self.requested) if self.previewer else None
         except LauncherError as error:
             self.problem = error
         self.previewed.emit()
@@ -141,23 +141,23 @@ class SettingsState(QObject):
         self._launch = launch
         if launch is None:
             self.previewer = self.preview = self.problem = None
-            self.wishes.clear()
+            self.requested.clear()
             self.based.emit()
             self.previewed.emit()
         else:
-            self._read()
+            self._read_basis()
 
-    def _read(self) -> None:
-        """Read on the core's thread what a preview is made from."""
+    def _read_basis(self) -> None:
+        """Read the data for a preview on the core's thread."""
         launch = self._launch
         if launch is None or self._reading is launch:
             return
         self._reading = launch
         self._read_s = time.monotonic()
         self._controller.bridge.run(
-            lambda _tell: _previewer(self._controller, launch),
+            lambda _tell: _make_previewer(self._controller, launch),
             done=lambda found: self._take_previewer(launch, *found),
-            failed=lambda error: self._fail(launch, error),
+            failed=lambda error: self._take_error(launch, error),
         )
 
     def _take_previewer(self, launch: "Launch", previewer: "Previewer", defaults: "SamplingDefaults | None") -> None:
@@ -167,18 +167,18 @@ class SettingsState(QObject):
         self._read_s = time.monotonic()
         before = self.previewer
         known = before is not None and before.basis.options == previewer.basis.options
-        self.previewer = previewer = before.moved_to(previewer.basis) if before and known else previewer
+        self.previewer = previewer = before.with_basis(previewer.basis) if before and known else previewer
         if defaults is not None:
             self.defaults = defaults
         self.based.emit()
         self.sampling_told.emit()
-        self._look()
-        if self.preview is not None and self.problem is None:  # what is so already is no wish any more
-            self.wishes = {change.name: change.new for change in self.preview.changes}
+        self._update_preview()
+        if self.preview is not None and self.problem is None:  # values that run already are no longer requests
+            self.requested = {change.name: change.new for change in self.preview.changes}
         if not known:
-            self._controller.bridge.run(lambda _tell: _warm(previewer))
+            self._controller.bridge.run(lambda _tell: _warm_estimates(previewer))
 
-    def _fail(self, launch: "Launch", error: LauncherError) -> None:
+    def _take_error(self, launch: "Launch", error: LauncherError) -> None:
         self._reading = None
         if launch is self._launch:
             self.problem = error
@@ -191,8 +191,8 @@ class SettingsState(QObject):
 
     @Slot(object)
     def _take_fix(self, action: "Action") -> None:
-        """Wish no more for what failed, where something else is done in its place."""
-        from launcher.engine.action import changes_settings
+        """Discard failed changes when another fix changes the settings instead."""
+        from launcher.engine.diagnosis.actions import changes_settings
 
         if self._failed and changes_settings(action):
             self._failed = False
@@ -203,28 +203,27 @@ class SettingsState(QObject):
         self.applying_changed.emit(applying)
 
 
-async def _previewer(controller: Controller, launch: "Launch") -> "tuple[Previewer, SamplingDefaults | None]":
-    """Look at the machine and ask the server; on the core's thread."""
-    from launcher.engine.sampling import sampling_defaults
-    from launcher.preview import Previewer
-    from launcher.preview_basis import basis_of
+async def _make_previewer(controller: Controller, launch: "Launch") -> "tuple[Previewer, SamplingDefaults | None]":
+    """Read the machine's state and the server's sampling defaults, on the core's thread."""
+    from launcher.app.preview import Previewer, read_basis
+    from launcher.engine.server.sampling import read_sampling_defaults
 
     session, pid, log, defaults = controller.session, None, [], None
     try:
         supervisor = session.supervisor if session else None
         if supervisor is not None:
             pid, log = supervisor.engine_pid, supervisor.log.last()
-            defaults = await sampling_defaults(supervisor.client)
+            defaults = await read_sampling_defaults(supervisor.client)
     except LauncherError:
         pass  # it has just been stopped
-    return Previewer(await basis_of(launch, engine_pid=pid, log=log)), defaults
+    return Previewer(await read_basis(launch, engine_pid=pid, log=log)), defaults
 
 
-async def _warm(previewer: "Previewer") -> None:
-    """Estimate what sliders reach first, and let others run between."""
+async def _warm_estimates(previewer: "Previewer") -> None:
+    """Estimate the values that sliders reach first. Yields to other tasks between them."""
     import asyncio
     from contextlib import suppress
 
-    with suppress(LauncherError):  # a step that cannot be is said when it is chosen
-        for _ in previewer.warm():
+    with suppress(LauncherError):  # an impossible step is reported when it is chosen
+        for _ in previewer.fill_cache():
             await asyncio.sleep(0)

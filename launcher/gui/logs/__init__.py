@@ -1,1 +1,1 @@
-"""The Logs page: what the engines write, and what is wrong with it."""
+"""The Logs page: the engines' output and the diagnosis of errors."""

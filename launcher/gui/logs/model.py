@@ -1,4 +1,4 @@
-"""The lines that are shown, out of a ring of those that came: batches go in at the end, old ones out at the front."""
+"""Model of the log view: a ring of received lines, and those that pass the filter."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,52 +6,52 @@ from typing import Any
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
 
 from launcher.base.text import one_line
-from launcher.gui.labels import as_tip
-from launcher.gui.logs.lines import MOST_LINES, Line, Wanted
-from launcher.gui.words import tr
+from launcher.gui.labels import escape_tooltip
+from launcher.gui.logs.lines import MOST_LINES, LogFilter, ParsedLine
+from launcher.gui.translation import tr
 
 _Index = QModelIndex | QPersistentModelIndex
-_SLACK = MOST_LINES // 10
+_TRIM_AFTER = MOST_LINES // 10
 
 
 class LogModel(QAbstractListModel):
-    """While it is `still` (paused, or not looked at) it takes lines in, and shows them when it goes on."""
+    """While it is `still` (paused or hidden) it collects lines and shows them on resume."""
 
     counted = Signal()
-    """How much is shown or kept has changed."""
+    """The number of shown or kept lines has changed."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self.kept: list[Line] = []
-        self.shown: list[Line] = []
+        self.kept: list[ParsedLine] = []
+        self.shown: list[ParsedLine] = []
         self.marks: frozenset[str] = frozenset()
-        self.wanted = Wanted()
+        self.log_filter = LogFilter()
         self.waiting = 0
-        """Lines that came while it was still."""
-        self._test = self.wanted.test()
+        """Lines received while still."""
+        self._test = self.log_filter.make_predicate()
         self._still = False
 
     def rowCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008 -- Qt's
-        """Return how many lines are shown."""
+        """Return the number of shown lines."""
         return len(self.shown)
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
-        """Return a line's text; the delegate paints it by itself."""
+        """Return a line's text. The delegate paints the line itself."""
         if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.ToolTipRole):
             text = one_line(self.shown[index.row()].text, 2_000)
-            return text if role == Qt.ItemDataRole.DisplayRole else as_tip(text)
+            return text if role == Qt.ItemDataRole.DisplayRole else escape_tooltip(text)
         if role == Qt.ItemDataRole.AccessibleTextRole:
             line = self.shown[index.row()]
             level = {"E": tr("Error"), "W": tr("Warning")}.get(line.level, "")
-            return " ".join(filter(None, (level, line.time, one_line(line.words, 500))))
+            return " ".join(filter(None, (level, line.time, one_line(line.message, 500))))
         return None
 
-    def append(self, lines: Sequence[Line]) -> None:
-        """Take lines in at the end."""
+    def append(self, lines: Sequence[ParsedLine]) -> None:
+        """Append lines."""
         if not lines:
             return
         self.kept.extend(lines)
-        if len(self.kept) > MOST_LINES + _SLACK:
+        if len(self.kept) > MOST_LINES + _TRIM_AFTER:
             del self.kept[: len(self.kept) - MOST_LINES]
         if self._still:
             self.waiting += len(lines)
@@ -61,7 +61,7 @@ class LogModel(QAbstractListModel):
         if not new:
             self.counted.emit()
             return
-        if len(self.shown) + len(new) > MOST_LINES + _SLACK:
+        if len(self.shown) + len(new) > MOST_LINES + _TRIM_AFTER:
             over = len(self.shown) + len(new) - MOST_LINES
             self.beginRemoveRows(QModelIndex(), 0, min(over, len(self.shown)) - 1)
             del self.shown[:over]
@@ -72,42 +72,42 @@ class LogModel(QAbstractListModel):
         self.endInsertRows()
         self.counted.emit()
 
-    def show_lines(self, lines: Sequence[Line]) -> None:
-        """Show other lines in place of all that there are."""
+    def show_lines(self, lines: Sequence[ParsedLine]) -> None:
+        """Replace all lines."""
         self.kept = list(lines[-MOST_LINES:])
-        self._show()
+        self._refilter()
 
-    def want(self, wanted: Wanted) -> None:
-        """Show other ones of the lines that are kept. Raises re.error for a text that is no expression."""
-        if wanted != self.wanted:
-            self._test = wanted.test()
-            self.wanted = wanted
-            self._show()
+    def set_filter(self, wanted: LogFilter) -> None:
+        """Apply another filter. Raises re.error for an invalid expression."""
+        if wanted != self.log_filter:
+            self._test = wanted.make_predicate()
+            self.log_filter = wanted
+            self._refilter()
 
-    def hold_still(self, *, still: bool) -> None:
-        """Show nothing new for now, or go on."""
+    def set_still(self, *, still: bool) -> None:
+        """Stop showing new lines, or resume."""
         if still != self._still:
             self._still = still
             if not still and self.waiting:
-                self._show()
+                self._refilter()
 
-    def mark(self, texts: frozenset[str]) -> None:
-        """Mark lines by what they say."""
+    def highlight(self, texts: frozenset[str]) -> None:
+        """Highlight the lines that contain one of `texts`."""
         if texts != self.marks:
             self.marks = texts
             if self.shown:
                 self.dataChanged.emit(self.index(0), self.index(len(self.shown) - 1))
 
-    def is_marked(self, line: Line) -> bool:
-        """Whether a line is one of those that are marked."""
+    def is_highlighted(self, line: ParsedLine) -> bool:
+        """Return whether a line is highlighted."""
         return bool(self.marks) and any(mark in line.text for mark in self.marks)
 
-    def row_of_mark(self) -> int | None:
-        """Return the row of the last line that is marked, which belongs to the last run; None when there is none."""
+    def last_highlighted_row(self) -> int | None:
+        """Return the row of the last highlighted line, which belongs to the last run, or None."""
         rows = range(len(self.shown) - 1, -1, -1)
-        return next((row for row in rows if self.is_marked(self.shown[row])), None) if self.marks else None
+        return next((row for row in rows if self.is_highlighted(self.shown[row])), None) if self.marks else None
 
-    def _show(self) -> None:
+    def _refilter(self) -> None:
         self.beginResetModel()
         self.waiting = 0
         self.shown = list(filter(self._test, self.kept))

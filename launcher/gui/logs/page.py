@@ -1,108 +1,375 @@
-"""The Logs page: the engine's lines as they come or as they were, what is wrong with them, and what mends it."""
+"""The Logs page: the engine's lines, live or from a file, the diagnosis of an error, and its fix."""
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QMimeData, Qt, QTimer, QUrl, Slot
+from PySide6.QtCore import QDateTime, QLocale, QMimeData, QObject, QSignalBlocker, Qt, QTimer, QUrl, Signal, Slot
 from PySide6.QtGui import QDesktopServices, QGuiApplication, QShortcut
-from PySide6.QtWidgets import QFileDialog, QFrame, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QFileDialog,
+    QFrame,
+    QHBoxLayout,
+    QLineEdit,
+    QPushButton,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
 
 from launcher.base.errors import LauncherError
-from launcher.engine.state import SERVING, State
+from launcher.engine.server.state import SERVING, ServerState
 from launcher.gui import theme
-from launcher.gui.labels import Label
-from launcher.gui.logs.arrivals import Arrivals
-from launcher.gui.logs.bar import LogBar
-from launcher.gui.logs.cause_card import CauseCard
-from launcher.gui.logs.drops import dropped_log, reading
-from launcher.gui.logs.lines import MOST_LINES, Line, Wanted
+from launcher.gui.labels import Label, escape_tooltip
+from launcher.gui.logs.lines import MOST_LINES, LogFilter, ParsedLine, format_timestamp, parse_log_line, thin_out
 from launcher.gui.logs.model import LogModel
 from launcher.gui.logs.sources import (
-    OURS,
+    OWN_SERVER,
     Cause,
-    Kind,
-    Read,
-    Source,
-    caught_up,
+    LogSource,
+    OpenedLog,
+    SourceKind,
+    apply_fix,
     cause_of,
+    earlier_lines,
     find_sources,
-    fixed_options,
     follow_server,
     read_file,
 )
 from launcher.gui.logs.view import LogView
-from launcher.gui.widgets import Banner, DropTarget, EmptyState, PageHead
+from launcher.gui.translation import render, tr
+from launcher.gui.widgets import Banner, Card, ComboBox, DropTarget, EmptyState, Glyph, PageHead, Segmented
 from launcher.gui.widgets.blocks import make_button
-from launcher.gui.widgets.flow import scrolled
-from launcher.gui.words import tr
+from launcher.gui.widgets.flow import FlowLayout, make_scrolling_column
+from launcher.gui.widgets.segmented import reserve_width
 
 if TYPE_CHECKING:
     from launcher.base.action import Action
+    from launcher.engine.serve_options import ServeOptions
     from launcher.gui.controller import Controller
     from launcher.gui.viewmodel import View
-    from launcher.runtime import Handle
+    from launcher.runtime import WorkHandle
+
+# Lines of this window's server on their way to the page: at once, in a flood thinned and ten times a second.
+
+_FLOOD_MS = 100
+
+
+class LineCollector(QObject):
+    """Collects received texts and emits them as lines with their time of arrival."""
+
+    came = Signal(object)
+    """list[ParsedLine]."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._texts: list[str] = []
+        self._left_out = 0
+        self._soon = QTimer(self)
+        self._soon.setSingleShot(True)
+        self._soon.setInterval(_FLOOD_MS)
+        self._soon.timeout.connect(self._emit_lines)
+
+    @Slot(object)
+    def add(self, texts: list[str]) -> None:
+        """Add lines."""
+        kept, left_out = thin_out(texts)
+        self._texts += kept
+        self._left_out += left_out
+        if self._soon.isActive():
+            return
+        if left_out:
+            self._soon.start()
+        else:
+            self._emit_lines()
+
+    @Slot()
+    def _emit_lines(self) -> None:
+        kept, more = thin_out(self._texts)
+        left_out = self._left_out + more
+        self._texts, self._left_out = [], 0
+        stamp = format_timestamp(time.time())
+        lines = [parse_log_line(text, stamp) for text in kept]
+        if left_out:
+            said = tr("… {count} lines are not shown here, but in the log file …", count=f"{left_out:,}")
+            lines.insert(0, ParsedLine(stamp, "D", said))
+        self.came.emit(lines)
+
+
+# Controls above the lines.
+
+_TYPING_PAUSE_MS = 150
+
+
+class LogBar(QWidget):
+    """Controls above the lines: source, filter, pause. Emits the user's choice."""
+
+    wanted_changed = Signal(object)
+    """LogFilter."""
+    source_chosen = Signal(object)
+    """LogSource."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources = ComboBox()
+        self.sources.setAccessibleName(tr("Whose log"))
+        self.sources.setToolTip(tr("This window's server, those of other programs of yours, and earlier log files"))
+        self.sources.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.sources.setMinimumContentsLength(24)
+        self.search = QLineEdit()
+        self.search.setPlaceholderText(tr("Only lines with …"))
+        self.search.setAccessibleName(tr("Only lines with this text"))
+        self.search.setToolTip(tr("Shows the lines that hold this text (Ctrl+F)"))
+        self.search.setClearButtonEnabled(True)
+        self.regex = QCheckBox(tr("Regex"))
+        self.regex.setToolTip(tr("Take the text for a regular expression, such as n_ctx|n_batch"))
+        self.level = Segmented(tr("Level"), [("", tr("All")), ("W", tr("Warnings")), ("E", tr("Errors"))])
+        self.level.setToolTip(tr("All lines, warnings and errors, or errors alone"))
+        self.polling = QCheckBox(tr("Hide polling"))
+        self.polling.setChecked(True)
+        self.polling.setToolTip(tr("Hide what the engine prints each time it is asked how it is"))
+        self.follow = QPushButton(tr("Follow"))
+        self.follow.setCheckable(True)
+        self.follow.setChecked(True)
+        self.follow.setToolTip(tr("Stay at the end as lines come (End)"))
+        self.pause = QPushButton(tr("Pause"))
+        self.pause.setCheckable(True)
+        self.pause.setToolTip(tr("Hold the lines still; what comes meanwhile is shown afterwards (Ctrl+P)"))
+        for button in (self.follow, self.pause):
+            button.setObjectName("segment")  # makes the pressed state visible
+            button.setProperty("end", "only")
+            reserve_width(button)
+        self._wrong = Label()
+        self._wrong.setObjectName("secondary")
+        self._wrong.setWordWrap(True)
+        self._wrong.hide()
+        self._soon = QTimer(self)
+        self._soon.setSingleShot(True)
+        self._soon.setInterval(_TYPING_PAUSE_MS)
+        self._soon.timeout.connect(self.emit_filter)
+        self.search.textChanged.connect(lambda _text: self._soon.start())
+        self.regex.toggled.connect(self.emit_filter)
+        self.polling.toggled.connect(self.emit_filter)
+        self.level.changed.connect(self.emit_filter)
+        self.sources.activated.connect(self._emit_source)
+        self.first = FlowLayout(gap=theme.px(theme.GAP))
+        self.first.add(self.sources, wide=True)
+        second = FlowLayout(gap=theme.px(theme.GAP))
+        second.add(self.search, wide=True)
+        for widget in (self.regex, self.level, self.polling, self.follow, self.pause):
+            second.add(widget)
+        self.search.setMinimumWidth(theme.px(150))
+        self.sources.setMinimumWidth(theme.px(220))
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(theme.px(theme.GAP))
+        layout.addLayout(self.first)
+        layout.addLayout(second)
+        layout.addWidget(self._wrong)
+        self.show_sources((), OWN_SERVER)
+
+    @property
+    def source(self) -> LogSource:
+        """The chosen source."""
+        found = self.sources.currentData()
+        return found if isinstance(found, LogSource) else OWN_SERVER
+
+    @property
+    def others(self) -> tuple[LogSource, ...]:
+        """The offered sources besides this window's server."""
+        return tuple(self.sources.itemData(at) for at in range(1, self.sources.count()))
+
+    def show_sources(self, found: tuple[LogSource, ...], chosen: LogSource) -> None:
+        """Offer sources besides this window's server."""
+        with QSignalBlocker(self.sources):
+            self.sources.clear()
+            offered = [OWN_SERVER, *found]
+            if chosen not in offered:
+                offered.append(chosen)
+            for source in offered:
+                self.sources.addItem(_source_label(source), source)
+                self.sources.setItemData(
+                    self.sources.count() - 1, escape_tooltip(source.where), Qt.ItemDataRole.ToolTipRole
+                )
+            self.sources.setCurrentIndex(offered.index(chosen))
+
+    @Slot()
+    def emit_filter(self) -> None:
+        """Emit the filter if its text is a valid expression."""
+        wanted = LogFilter(
+            str(self.level.value or ""), self.search.text(), self.regex.isChecked(), self.polling.isChecked()
+        )
+        try:
+            wanted.make_predicate()
+        except re.error as error:
+            self._wrong.setText(tr("This is no regular expression: {why}.", why=error.msg))
+            self._wrong.show()
+            return
+        self._wrong.hide()
+        self.wanted_changed.emit(wanted)
+
+    @Slot(int)
+    def _emit_source(self, _index: int) -> None:
+        self.source_chosen.emit(self.source)
+
+
+def _source_label(source: LogSource) -> str:
+    if source.kind is SourceKind.OURS:
+        return tr("This window's server")
+    if source.kind is SourceKind.SERVER:
+        return tr("Server at {address}", address=source.where.removeprefix("http://"))
+    name = source.where.replace("\\", "/").rpartition("/")[2]
+    if not source.modified_s:
+        return tr("File {name}", name=name)
+    written = QLocale().toString(QDateTime.fromSecsSinceEpoch(int(source.modified_s)), QLocale.FormatType.ShortFormat)
+    return tr("File {name}, {when}", name=name, when=written)
+
+
+# Cause of an error, with one button for its fix.
+
+
+class CauseCard(Card):
+    """Card with the cause of an error and one button for its fix. Hidden while there is none."""
+
+    def __init__(self, fix: Callable[[Action], object], show_line: Callable[[], object]) -> None:
+        super().__init__()
+        self.setObjectName("banner")
+        self.setProperty("meaning", "bad")
+        self._fix = fix
+        self._action: Action | None = None
+        self._glyph = Glyph("cross", "bad")
+        self.title, self.text, self.hint = Label(), Label(), Label()
+        self.title.setFont(theme.font(theme.SECTION_PX, bold=True))
+        self.hint.setObjectName("secondary")
+        for label in (self.title, self.text, self.hint):
+            label.setWordWrap(True)
+            label.setTextInteractionFlags(theme.SELECTABLE)
+        self.fix_button = make_button("", self._apply_fix, primary=True)
+        self.line_button = make_button(tr("Show the line"), show_line)
+        self.line_button.setToolTip(tr("Go to the line of the log that names the cause; it is marked"))
+        self.close_button = make_button(tr("Dismiss"), self.hide)
+        self.close_button.setObjectName("quiet")
+        self.close_button.setToolTip(tr("Take this away"))
+        words = QVBoxLayout()
+        words.setSpacing(theme.px(theme.GAP_S))
+        for label in (self.title, self.text, self.hint):
+            words.addWidget(label)
+        row = QHBoxLayout()
+        row.setSpacing(theme.px(theme.GAP_M))
+        row.addWidget(self._glyph, alignment=Qt.AlignmentFlag.AlignTop)
+        row.addLayout(words, 1)
+        self.body.addLayout(row)
+        buttons = FlowLayout(gap=theme.px(theme.GAP))
+        for button in (self.fix_button, self.line_button, self.close_button):
+            buttons.add(button)
+        self.body.addLayout(buttons)
+        self.hide()
+
+    def show_cause(self, cause: Cause, action: Action | None, *, names_line: bool) -> None:
+        """Show a cause. `action` is what the button does, None if only the user can do it."""
+        self._action = action
+        title, text, hint = map(render, (cause.title, cause.text, cause.hint))
+        self.title.setText(title)
+        self.text.setText(text)
+        helps = "; ".join(render(each.label) for each in cause.actions)
+        self.hint.setText(tr("What helps: {actions}.", actions=helps) if cause.foreign and helps else hint)
+        self.text.setVisible(bool(cause.text))
+        self.hint.setVisible(bool(self.hint.text()) and action is None)  # the button has the same text
+        self.fix_button.setVisible(action is not None)
+        if action is not None:
+            self.fix_button.setText(render(action.label))
+            self.fix_button.setToolTip(tr("Changes the settings as it says, and starts again"))
+        self.line_button.setVisible(names_line)
+        self.setAccessibleName(" ".join(filter(None, (title, text, hint))))
+        self.show()
+
+    def _apply_fix(self) -> None:
+        if self._action is not None:
+            self._fix(self._action)
+
+
+# Drag and drop of log files.
+
+
+def drop_hint(data: QMimeData) -> str:
+    """Return the hint shown while data is dragged over the page, or "" if it is refused."""
+    return tr("Drop it to read it here, with what went wrong in it") if dropped_log(data) is not None else ""
+
+
+def dropped_log(data: QMimeData) -> Path | None:
+    """Return the single file that is dragged, unless it is a model."""
+    urls = data.urls()
+    if len(urls) != 1 or not urls[0].isLocalFile():
+        return None
+    path = Path(urls[0].toLocalFile())
+    return path if path.is_file() and path.suffix.lower() != ".gguf" else None
+
 
 _LEAST_MARK = 8
 
 
 class LogsPage(QWidget):
-    """It takes this window's lines in from the moment it is built, also while nobody looks."""
+    """The page. It collects this window's lines from the moment it is built, even while hidden."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
         self._seen = False
-        self._ours: list[Line] = []
+        self._ours: list[ParsedLine] = []
         self._cause: Cause | None = None
         self._dismissed: LauncherError | None = None
-        self._reading: Handle[None] | None = None
-        self.source = OURS
-        self.lines, self._arrivals = LogModel(self), Arrivals(self)
+        self._reading: WorkHandle[None] | None = None
+        self.source = OWN_SERVER
+        self.lines, self._collector = LogModel(self), LineCollector(self)
         self.view = LogView(self.lines)
         self.bar = LogBar()
-        self.card = CauseCard(self._fix, self.show_mark)
+        self.card = CauseCard(self._apply_fix, self.show_cause_line)
         self.banner = Banner()
         self.count = Label()
         self._lay_out()
-        self.drop = DropTarget(self, reading, self._read_dropped)
+        self.drop = DropTarget(self, drop_hint, self._read_dropped)
         self._connect()
         if controller.session is not None:
             session = controller.session
-            controller.bridge.run(lambda _tell: caught_up(session), done=self._catch_up)
-        self.lines.hold_still(still=True)
+            controller.bridge.run(lambda _tell: earlier_lines(session), done=self._prepend_lines)
+        self.lines.set_still(still=True)
         self._show_view(controller.view)
         self._show_count()
 
     def shown(self) -> None:
-        """Go on, now that somebody looks; offer what lies here."""
-        self._hold()
+        """Resume showing lines and list the available sources."""
+        self._update_pause()
         self._controller.bridge.run(
-            lambda _tell: find_sources(self._own_url()), done=self._show_sources, failed=self._fail
+            lambda _tell: find_sources(self._own_url()), done=self._show_sources, failed=self._show_error
         )
 
     def hidden(self) -> None:
-        """Take lines in without showing them."""
-        self.lines.hold_still(still=True)
+        """Collect lines without showing them."""
+        self.lines.set_still(still=True)
 
     def open_file(self, path: Path) -> None:
-        """Show a log file, and what is wrong in it."""
+        """Show a log file and its diagnosis."""
         chosen = next(
             (
                 each
                 for at in range(self.bar.sources.count())
                 if (each := self.bar.sources.itemData(at)).where == str(path)
             ),
-            Source(Kind.FILE, str(path)),
+            LogSource(SourceKind.FILE, str(path)),
         )
         others = tuple(self.bar.sources.itemData(at) for at in range(1, self.bar.sources.count()))
         self.bar.show_sources(others, chosen)
-        self.choose(chosen)
+        self.choose_source(chosen)
 
     @Slot(object)
-    def choose(self, source: Source) -> None:
-        """Show another log."""
+    def choose_source(self, source: LogSource) -> None:
+        """Switch to another log."""
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -111,21 +378,21 @@ class LogsPage(QWidget):
         self.lines.show_lines([])
         self._show_cause(None)
         run = self._controller.bridge.run
-        if source.kind is Kind.OURS:
+        if source.kind is SourceKind.OURS:
             self.lines.show_lines(self._ours)
             self.view.follow(follows=True)
             self._show_view(self._controller.view)
-        elif source.kind is Kind.FILE:
+        elif source.kind is SourceKind.FILE:
             path = Path(source.where)
             self._reading = run(
-                lambda _tell: read_file(path), done=lambda read: self._show_file(source, read), failed=self._fail
+                lambda _tell: read_file(path), done=lambda read: self._show_file(source, read), failed=self._show_error
             )
         else:
             self._reading = run(
                 lambda tell: follow_server(source.where, tell),
-                told=lambda lines: self._take_theirs(source, lines),
-                done=lambda _none: self.banner.tell(tr("This server has ended."), "information"),
-                failed=self._fail,
+                told=lambda lines: self._add_other_lines(source, lines),
+                done=lambda _none: self.banner.show_message(tr("This server has ended."), "information"),
+                failed=self._show_error,
             )
         self._show_count()
 
@@ -138,28 +405,28 @@ class LogsPage(QWidget):
             self.open_file(Path(name))
 
     @Slot()
-    def show_mark(self) -> None:
-        """Go to the line that names the cause."""
-        if self.lines.row_of_mark() is None:
+    def show_cause_line(self) -> None:
+        """Scroll to the line that names the cause."""
+        if self.lines.last_highlighted_row() is None:
             self.bar.search.clear()
             self.bar.level.set_value("")
-            self.bar.tell()
-        row = self.lines.row_of_mark()
+            self.bar.emit_filter()
+        row = self.lines.last_highlighted_row()
         if row is not None:
             self.view.show_row(row)
 
     @Slot()
     def copy_report(self) -> None:
-        """Copy what a bug report should hold."""
+        """Copy the text for a bug report."""
         texts = [line.text for line in self.lines.kept]
 
         async def make(_tell: object) -> str:
-            from launcher.bug_report import bug_report
+            from launcher.app.bug_report import bug_report
 
             return await bug_report(texts)
 
         self._copy.setEnabled(False)
-        self._controller.bridge.run(make, done=self._copied, failed=self._fail)
+        self._controller.bridge.run(make, done=self._show_copied, failed=self._show_error)
 
     def _read_dropped(self, data: QMimeData) -> None:
         path = dropped_log(data)
@@ -198,71 +465,71 @@ class LogsPage(QWidget):
         self.count.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self.count.setWordWrap(True)
         self._stack.setMinimumHeight(theme.px(160))
-        layout = scrolled(self)
+        layout = make_scrolling_column(self)
         for widget in (self._head, self.banner, self.card, self.bar):
             layout.addWidget(widget)
         layout.addWidget(self._stack, 1)
         layout.addWidget(self.count)
 
     def _connect(self) -> None:
-        self._controller.logged.connect(self._arrivals.take)
-        self._arrivals.came.connect(self._take)
+        self._controller.logged.connect(self._collector.add)
+        self._collector.came.connect(self._add_own_lines)
         self._controller.view_changed.connect(self._show_view)
-        self.bar.source_chosen.connect(self.choose)
-        self.bar.wanted_changed.connect(self._want)
+        self.bar.source_chosen.connect(self.choose_source)
+        self.bar.wanted_changed.connect(self._set_filter)
         self.bar.follow.clicked.connect(lambda checked: self.view.follow(follows=checked))
-        self.bar.pause.toggled.connect(self._hold)
+        self.bar.pause.toggled.connect(self._update_pause)
         self.view.following_changed.connect(self.bar.follow.setChecked)
         self.lines.counted.connect(self._show_count)
         self.card.close_button.clicked.connect(self._dismiss)
-        for key, slot in (("Ctrl+F", self._search), ("Ctrl+P", self.bar.pause.toggle)):
+        for key, slot in (("Ctrl+F", self._focus_search), ("Ctrl+P", self.bar.pause.toggle)):
             QShortcut(key, self, slot, context=Qt.ShortcutContext.WidgetWithChildrenShortcut)
 
     @Slot(object)
-    def _take(self, lines: list[Line]) -> None:
-        """Take this window's lines in."""
-        if self.source.kind is Kind.OURS:
+    def _add_own_lines(self, lines: list[ParsedLine]) -> None:
+        """Add lines of this window's server."""
+        if self.source.kind is SourceKind.OURS:
             self.lines.append(lines)
             self._ours = self.lines.kept
         else:
             self._ours.extend(lines)
             del self._ours[: max(0, len(self._ours) - MOST_LINES)]
 
-    def _take_theirs(self, source: Source, lines: list[Line]) -> None:
+    def _add_other_lines(self, source: LogSource, lines: list[ParsedLine]) -> None:
         if source.same_as(self.source):
             self.lines.append(lines)
 
-    def _catch_up(self, before: list[Line]) -> None:
-        """Put what came before the page was there in front of what came since; they may overlap."""
+    def _prepend_lines(self, before: list[ParsedLine]) -> None:
+        """Prepend the lines written before the page was built. They may overlap with those received since."""
         since = self._ours
         both = min(len(before), len(since), 2_000)
         texts, ours = [line.text for line in before], [line.text for line in since[:both]]
         same = next((n for n in range(both, 0, -1) if texts[-n:] == ours[:n]), 0)
         self._ours = [*before, *since[same:]]
-        if self.source.kind is Kind.OURS:
+        if self.source.kind is SourceKind.OURS:
             self.lines.show_lines(self._ours)
             self._ours = self.lines.kept
             self._show_count()
 
     @Slot(object)
-    def _want(self, wanted: Wanted) -> None:
-        self.lines.want(wanted)
+    def _set_filter(self, wanted: LogFilter) -> None:
+        self.lines.set_filter(wanted)
         self._show_count()
 
     @Slot()
-    def _hold(self) -> None:
+    def _update_pause(self) -> None:
         paused = self.bar.pause.isChecked()
         self.bar.pause.setText(tr("Go on") if paused else tr("Pause"))
-        self.lines.hold_still(still=paused)
+        self.lines.set_still(still=paused)
         self._show_count()
 
     @Slot(object)
     def _show_view(self, _view: View) -> None:
-        """Say why this window's server failed."""
-        if self.source.kind is not Kind.OURS:
+        """Show why this window's server failed."""
+        if self.source.kind is not SourceKind.OURS:
             return
         inputs = self._controller.inputs
-        error = inputs.status.error if inputs.status.state in (State.FAILED, State.RESTARTING) else None
+        error = inputs.status.error if inputs.status.state in (ServerState.FAILED, ServerState.RESTARTING) else None
         error = error or (None if inputs.status.state in SERVING else inputs.problem)
         if error is None:
             self._dismissed = None
@@ -275,26 +542,26 @@ class LogsPage(QWidget):
 
     def _show_cause(self, cause: Cause | None) -> None:
         mark = (cause.line.rstrip("…") if cause else "").strip()
-        self.lines.mark(frozenset({mark}) if len(mark) >= _LEAST_MARK else frozenset())
+        self.lines.highlight(frozenset({mark}) if len(mark) >= _LEAST_MARK else frozenset())
         before, self._cause = self._cause, cause
         if cause is None:
             self.card.hide()
             return
-        self.card.show_cause(cause, self._offered(cause), names_line=bool(self.lines.marks))
+        self.card.show_cause(cause, self._first_possible_action(cause), names_line=bool(self.lines.marks))
         if cause != before and self.isVisible() and not self.bar.pause.isChecked():
-            QTimer.singleShot(0, self, self.show_mark)
+            QTimer.singleShot(0, self, self.show_cause_line)
 
-    def _offered(self, cause: Cause) -> Action | None:
-        """Return the first action that a button can do: on what failed here, or to open an address."""
-        from launcher.engine.action import starts_again
+    def _first_possible_action(self, cause: Cause) -> Action | None:
+        """Return the first action that a button can do: on this window's server, or opening a link."""
+        from launcher.engine.diagnosis.actions import restarts_server
 
         def possible(action: Action) -> bool:
             link = str(action.parameters.get("link", ""))
-            return link.startswith("https://") or (not cause.foreign and starts_again(action))
+            return link.startswith("https://") or (not cause.foreign and restarts_server(action))
 
         return next(filter(possible, cause.actions), None)
 
-    def _fix(self, action: Action) -> None:
+    def _apply_fix(self, action: Action) -> None:
         cause = self._cause
         link = str(action.parameters.get("link", ""))
         if link.startswith("https://"):
@@ -302,24 +569,26 @@ class LogsPage(QWidget):
         elif cause is not None and cause.start is not None and self._controller.session is None:
             start = cause.start
             self._controller.bridge.run(
-                lambda _tell: fixed_options(action, start),
-                done=lambda options: self._start(start.model, options),
-                failed=self._fail,
+                lambda _tell: apply_fix(action, start),
+                done=lambda options: self._start_model(start.model, options),
+                failed=self._show_error,
             )
         else:
-            self._to_ours()
+            self._switch_to_own()
             self._controller.fix(action)
 
-    def _start(self, model: str, options: object) -> None:
-        self._to_ours()
-        self._controller.start(model, options=options)  # type: ignore[arg-type]
+    def _start_model(self, model: str, options: ServeOptions) -> None:
+        self._switch_to_own()
+        from launcher.app.start_settings import Start
 
-    def _to_ours(self) -> None:
-        if self.source is not OURS:
-            self.bar.show_sources(self.bar.others, OURS)
-            self.choose(OURS)
+        self._controller.start(model, start=Start(model, options))
 
-    def _show_file(self, source: Source, read: Read) -> None:
+    def _switch_to_own(self) -> None:
+        if self.source is not OWN_SERVER:
+            self.bar.show_sources(self.bar.others, OWN_SERVER)
+            self.choose_source(OWN_SERVER)
+
+    def _show_file(self, source: LogSource, read: OpenedLog) -> None:
         if not source.same_as(self.source):
             return
         self.view.follow(follows=True)
@@ -327,20 +596,20 @@ class LogsPage(QWidget):
         self._show_cause(read.cause)
         if read.cause is None:
             serious = sum(line.level == "E" for line in read.lines)
-            self.banner.tell(
+            self.banner.show_message(
                 tr("The log names no cause that is known. {count} of its lines are errors.", count=serious),
                 "information",
             )
 
     @Slot(object)
-    def _show_sources(self, found: tuple[Source, ...]) -> None:
+    def _show_sources(self, found: tuple[LogSource, ...]) -> None:
         first, self._seen = not self._seen, True
         self.source = next(filter(self.source.same_as, found), self.source)
         self.bar.show_sources(found, self.source)
-        files = [each for each in found if each.kind is Kind.FILE]
-        idle = self._controller.session is None and not self._ours and self.source is OURS
+        files = [each for each in found if each.kind is SourceKind.FILE]
+        idle = self._controller.session is None and not self._ours and self.source is OWN_SERVER
         if first and idle and files:
-            self.open_file(Path(files[0].where))  # the log of the server that ran last
+            self.open_file(Path(files[0].where))  # the log of the last server
 
     @Slot()
     def _show_count(self) -> None:
@@ -352,7 +621,7 @@ class LogsPage(QWidget):
             parts.append(tr("paused, {count} more have come", count=f"{self.lines.waiting:,}"))
         self.count.setText(" · ".join(parts) if kept else "")
 
-    def _copied(self, text: str) -> None:
+    def _show_copied(self, text: str) -> None:
         self._copy.setEnabled(True)
         QGuiApplication.clipboard().setText(text)
         lines = len(text.splitlines())
@@ -360,22 +629,24 @@ class LogsPage(QWidget):
             "{count} lines are copied, without keys, tokens, names and addresses. Read them before you send them.",
             count=lines,
         )
-        self.banner.tell(said, "good")
+        self.banner.show_message(said, "good")
 
-    def _fail(self, error: LauncherError) -> None:
+    def _show_error(self, error: LauncherError) -> None:
         self._show_count()
-        self.banner.tell(str(error), "bad")
+        self.banner.show_message(str(error), "bad")
 
-    def _search(self) -> None:
+    def _focus_search(self) -> None:
         self.bar.search.setFocus()
         self.bar.search.selectAll()
 
     def _open_folder(self) -> None:
-        from launcher.engine.logs import logs_dir
+        from launcher.engine.server.logs import logs_dir
 
-        folder = Path(self.source.where).parent if self.source.kind is Kind.FILE else logs_dir()
+        folder = Path(self.source.where).parent if self.source.kind is SourceKind.FILE else logs_dir()
         if not folder.is_dir():
-            self.banner.tell(tr("There is no folder of logs yet: it is made with the first start."), "information")
+            self.banner.show_message(
+                tr("There is no folder of logs yet: it is made with the first start."), "information"
+            )
             return
         QDesktopServices.openUrl(QUrl.fromLocalFile(str(folder)))
 

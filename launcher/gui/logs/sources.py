@@ -1,4 +1,4 @@
-"""Where lines come from: this window's server, those of other programs, files. Runs on the core's thread."""
+"""Sources of log lines: this window's server, servers of other programs, files. Runs on the core's thread."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption, LauncherError, ServerNotFound
-from launcher.gui.logs.lines import MOST_LINES, Line, stamp_of, taken_apart
+from launcher.gui.logs.lines import MOST_LINES, ParsedLine, format_timestamp, parse_log_line
 
 if TYPE_CHECKING:
-    from launcher.app import Session
+    from launcher.app.session import Session
     from launcher.base.action import Action
-    from launcher.engine.started import Started
+    from launcher.engine.serve_options import ServeOptions
+    from launcher.engine.server.started import StartRequest
 
 _CATCH_UP = 5_000
 _BATCH_S = 0.1
 
 
-class Kind(Enum):
-    """Whose lines."""
+class SourceKind(Enum):
+    """Kind of a source."""
 
     OURS = auto()
     SERVER = auto()
@@ -30,24 +31,28 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """One to choose. `where` is a server's address or a file's path; `modified_s` counts from the epoch."""
+class LogSource:
+    """A source to choose from.
 
-    kind: Kind
+    `where` is a server's address or a file's path; `modified_s` is in seconds since the epoch.
+    """
+
+    kind: SourceKind
     where: str = ""
     bytes: int = 0
     modified_s: float = 0.0
 
-    def same_as(self, other: Source) -> bool:
-        """Whether it is the same log, which may have grown since."""
+    def same_as(self, other: LogSource) -> bool:
+        """Return whether it is the same log, which may have grown since."""
         return (self.kind, self.where) == (other.kind, other.where)
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why something failed, in words, what can be done, and what the log's line says.
+    """Why something failed: text, hint, the log line, and suggested actions.
 
-    `start` is what failed, where an action can be done to it by starting that again; None: to what this window runs.
+    `start` is the failed start that an action restarts; None means the server of this window. `foreign`: it belongs to
+    another program.
     """
 
     title: str
@@ -55,81 +60,83 @@ class Cause:
     hint: str
     line: str
     actions: tuple[Action, ...]
-    start: Started | None = None
+    start: StartRequest | None = None
     foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """A file that was read: its last lines and what is wrong, None when the log names no cause that is known."""
+class OpenedLog:
+    """The last lines of a file and its diagnosis, None if the log shows no known cause."""
 
-    lines: list[Line]
+    lines: list[ParsedLine]
     cause: Cause | None
 
 
-OURS = Source(Kind.OURS)
+OWN_SERVER = LogSource(SourceKind.OURS)
 
 
-async def find_sources(own_url: str | None) -> tuple[Source, ...]:
-    """Return the servers of other programs of this user, and the files that lie here, newest first."""
-    from launcher.engine import registry
-    from launcher.engine.log_files import log_files
+async def find_sources(own_url: str | None) -> tuple[LogSource, ...]:
+    """Return the servers of this user's other programs, then the log files, newest first."""
+    from launcher.engine.server import registry
+    from launcher.engine.server.logs import list_log_files
 
-    entries = await asyncio.to_thread(registry.running)
-    files = await asyncio.to_thread(log_files)
-    servers = [Source(Kind.SERVER, each.url) for each in entries if each.url != own_url]
-    return (*servers, *(Source(Kind.FILE, str(each.path), each.bytes, each.modified_s) for each in files))
+    entries = await asyncio.to_thread(registry.list_running)
+    files = await asyncio.to_thread(list_log_files)
+    servers = [LogSource(SourceKind.SERVER, each.url) for each in entries if each.url != own_url]
+    return (*servers, *(LogSource(SourceKind.FILE, str(each.path), each.bytes, each.modified_s) for each in files))
 
 
-async def caught_up(session: Session) -> list[Line]:
-    """Return what this window's server has written before the page was there."""
+async def earlier_lines(session: Session) -> list[ParsedLine]:
+    """Return the lines that this window's server wrote before the page was built."""
     try:
         log = session.supervisor.log
     except ServerNotFound:
         return []
-    return [taken_apart(line.text, stamp_of(line.time_s)) for line in log.since(log.added - _CATCH_UP)]
+    return [parse_log_line(line.text, format_timestamp(line.time_s)) for line in log.since(log.added - _CATCH_UP)]
 
 
-async def read_file(path: Path) -> Read:
-    """Read a log of llama-server, however it was written, and diagnose it. Raises BadOption when it cannot be read."""
-    return await asyncio.to_thread(_read, path)
+async def read_file(path: Path) -> OpenedLog:
+    """Read and diagnose a llama-server log in any of its formats. Raises BadOption if it cannot be read."""
+    return await asyncio.to_thread(_read_and_diagnose, path)
 
 
-def _read(path: Path) -> Read:
-    from launcher.engine.diagnosis import diagnose
-    from launcher.engine.diagnosis_log import read_log
-    from launcher.engine.started import last_start
+def _read_and_diagnose(path: Path) -> OpenedLog:
+    from launcher.engine.diagnosis.explain import diagnose_log
+    from launcher.engine.diagnosis.log_reading import read_log
+    from launcher.engine.server.started import load_last_start
 
     try:
         text = read_log(path)
     except OSError as error:
         hint = "Choose a file that you may read."
         raise BadOption(f"{path} cannot be read: {error.strerror or error}.", hint, path=str(path)) from None
-    lines = [taken_apart(line) for line in text.splitlines()[-MOST_LINES:]]
-    last = last_start()
+    lines = [parse_log_line(line) for line in text.splitlines()[-MOST_LINES:]]
+    last = load_last_start()
     own = last if last is not None and path.absolute() == last.log else None
-    found = diagnose(text, exit_code=own.exit_code if own else None)
+    found = diagnose_log(text, exit_code=own.exit_code if own else None)
     if found is None:
-        return Read(lines, None)
+        return OpenedLog(lines, None)
     same = own is not None and own.diagnosis == found.code
     actions = own.actions if own is not None and same else found.actions
     start = own.start if own is not None else None
-    return Read(lines, Cause(found.title, found.cause, found.hint, found.line, actions, start, foreign=own is None))
+    return OpenedLog(
+        lines, Cause(found.title, found.cause, found.hint, found.line, actions, start, foreign=own is None)
+    )
 
 
 def cause_of(error: LauncherError) -> Cause:
-    """Return what an error of this window's server says."""
+    """Return the cause of an error of this window's server."""
     return Cause(error.title, "", error.hint, str(error.facts.get("line", "")), error.actions)
 
 
-async def follow_server(url: str, tell: Callable[[list[Line]], object]) -> None:
-    """Tell the lines of another program's server as they come, until it ends."""
-    from launcher import app
+async def follow_server(url: str, tell: Callable[[list[ParsedLine]], object]) -> None:
+    """Report the lines of another program's server as they come, until it ends."""
+    from launcher.app.running import logs
 
-    lines: list[Line] = []
+    lines: list[ParsedLine] = []
     told_s = 0.0
     clock = asyncio.get_running_loop().time
-    stream = app.logs(url, lines=_CATCH_UP, follow=True)
+    stream = logs(url, lines=_CATCH_UP, follow=True)
     following = asyncio.ensure_future(anext(stream, None))
     try:
         while True:
@@ -138,7 +145,7 @@ async def follow_server(url: str, tell: Callable[[list[Line]], object]) -> None:
                 text = following.result()
                 if text is None:
                     break
-                lines.append(taken_apart(text))
+                lines.append(parse_log_line(text))
                 following = asyncio.ensure_future(anext(stream, None))
             if lines and (not done or clock() - told_s >= _BATCH_S):
                 tell(lines)
@@ -149,8 +156,8 @@ async def follow_server(url: str, tell: Callable[[list[Line]], object]) -> None:
             tell(lines)
 
 
-async def fixed_options(action: Action, start: Started) -> object:
-    """Return the options of a start that failed, changed as an action says. Raises ActionImpossible."""
-    from launcher.engine.action import apply
+async def apply_fix(action: Action, start: StartRequest) -> ServeOptions:
+    """Return the settings of a failed start, changed by an action. Raises ActionImpossible."""
+    from launcher.engine.diagnosis.actions import apply_action
 
-    return apply(action, start.options, context=start.context)
+    return apply_action(action, start.options, context=start.context)

@@ -1,7 +1,7 @@
-"""The list of lines: painted straight from the model, follows the end until the user looks back.
+"""List view of log lines: painted directly from the model, follows the end until the user scrolls back.
 
-It is a table of one column: a QListView asks its model for every row's index whenever rows are added (20,000 rows, 30
-times a second: a third of a core), a table with rows of one height for those that are seen.
+It is a table with one column: a QListView asks its model for every row's index whenever rows are added (20,000 rows, 30
+times a second: a third of a core), a table with rows of equal height only for the visible ones.
 """
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QRectF, Qt, QTimer, Signal, Slot
@@ -18,17 +18,17 @@ from PySide6.QtWidgets import (
 from launcher.base.text import one_line
 from launcher.gui import theme
 from launcher.gui.logs.model import LogModel
+from launcher.gui.translation import tr
 from launcher.gui.widgets import paint_glyph
-from launcher.gui.words import tr
 
 _Index = QModelIndex | QPersistentModelIndex
 _WIDEST = 1_000
-"""Characters of a line that can be scrolled to; its tip and its copy have more."""
+"""Characters of a line that can be scrolled to; its tooltip and its copy have more."""
 _STEP = 40
 _GLYPHS = {"E": ("cross", "bad"), "W": ("triangle", "attention")}
 
 
-class _Painter(QStyledItemDelegate):
+class _LineDelegate(QStyledItemDelegate):
     def __init__(self, view: "LogView") -> None:
         super().__init__(view)
         self._view = view
@@ -36,7 +36,7 @@ class _Painter(QStyledItemDelegate):
         self.measure()
 
     def measure(self) -> None:
-        """Take the sizes of the font."""
+        """Measure the font."""
         self.font = theme.monospace()
         metrics = QFontMetrics(self.font)
         self.height = metrics.height() + theme.px(4)
@@ -47,13 +47,13 @@ class _Painter(QStyledItemDelegate):
         self.begin = theme.px(theme.GAP) + self.time_width + self.glyph + theme.px(theme.GAP)
 
     def show_times(self, *, shows: bool) -> None:
-        """Leave room for times, or none where no line has one."""
+        """Reserve room for times, or none if no line has one."""
         self.time_width = self.with_times if shows else 0
         self.begin = theme.px(theme.GAP) + self.time_width + self.glyph + theme.px(theme.GAP)
 
     @property
     def width(self) -> int:
-        """How wide the widest line is that was seen, in pixels."""
+        """Width of the widest line painted so far, in pixels."""
         return self.begin + self.characters * self.advance + theme.px(theme.GAP_L)
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
@@ -63,7 +63,7 @@ class _Painter(QStyledItemDelegate):
             return
         line = model.shown[row]
         rect: QRect = option.rect
-        marked = model.is_marked(line)
+        marked = model.is_highlighted(line)
         state = option.state
         painter.save()
         if state & QStyle.StateFlag.State_Selected or marked:
@@ -83,7 +83,7 @@ class _Painter(QStyledItemDelegate):
             )
         dim = line.level in ("D", "T")
         painter.setPen(theme.colour("secondary" if dim else "text"))
-        text = one_line(line.words, _WIDEST)
+        text = one_line(line.message, _WIDEST)
         painter.drawText(rect.adjusted(self.begin, 0, 0, 0), middle, text)
         if len(text) > self.characters:
             self._view.widen(len(text))
@@ -94,7 +94,7 @@ class _Painter(QStyledItemDelegate):
 
 
 class LogView(QTableView):
-    """The lines. `following_changed` tells when it begins or ceases to follow the end."""
+    """The lines. `following_changed` is emitted when it starts or stops following the end."""
 
     following_changed = Signal(bool)
 
@@ -102,7 +102,7 @@ class LogView(QTableView):
         super().__init__()
         self.lines = model
         self._follows = True
-        self._painter = _Painter(self)
+        self._painter = _LineDelegate(self)
         self.setObjectName("log")
         self.setModel(model)
         self.setItemDelegate(self._painter)
@@ -123,89 +123,89 @@ class LogView(QTableView):
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerItem)
         self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
         self.setToolTip(tr("Ctrl+C copies the lines that are chosen; End follows what comes"))
-        model.rowsInserted.connect(self._end)
-        model.modelReset.connect(self._begin)
-        self.verticalScrollBar().actionTriggered.connect(self._look_later)
+        model.rowsInserted.connect(self._scroll_if_following)
+        model.modelReset.connect(self._reset_columns)
+        self.verticalScrollBar().actionTriggered.connect(self._follow_slider)
 
     @property
     def follows(self) -> bool:
-        """Whether it shows what comes as it comes."""
+        """Whether it follows the end."""
         return self._follows
 
     def follow(self, *, follows: bool) -> None:
-        """Go to the end and stay there, or stay where it is."""
+        """Scroll to the end and follow it, or stop following."""
         if follows != self._follows:
             self._follows = follows
             self.following_changed.emit(follows)
-        self._end()
+        self._scroll_if_following()
 
     def show_row(self, row: int) -> None:
-        """Go to a row and choose it."""
+        """Scroll to a row and select it."""
         self.follow(follows=False)
         index = self.lines.index(row)
         self.setCurrentIndex(index)
         self.scrollTo(index, QAbstractItemView.ScrollHint.PositionAtCenter)
 
     def widen(self, characters: int) -> None:
-        """Let lines be scrolled to that many characters."""
+        """Make the column wide enough for so many characters."""
         wanted = min(-(-characters // _STEP) * _STEP, _WIDEST)
         if wanted > self._painter.characters:
             self._painter.characters = wanted
-            QTimer.singleShot(0, self, self._fit)  # not while it paints
+            QTimer.singleShot(0, self, self._fit_column)  # not during painting
 
     @property
-    def chosen(self) -> list[str]:
-        """The texts of the lines that are chosen, as they were written."""
+    def selected_texts(self) -> list[str]:
+        """The selected lines, as they were written."""
         rows = sorted(index.row() for index in self.selectionModel().selectedRows())
         return [self.lines.shown[row].text for row in rows]
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
-        """Copy, and follow with End."""
+        """Copy with Ctrl+C, follow the end with End."""
         if event.matches(QKeySequence.StandardKey.Copy):
-            if chosen := self.chosen:
+            if chosen := self.selected_texts:
                 QGuiApplication.clipboard().setText("\n".join(one_line(text, 20_000) for text in chosen))
             return
         super().keyPressEvent(event)
-        self._look()
+        self._update_following()
         if event.key() == Qt.Key.Key_End:
             self.follow(follows=True)
 
     def wheelEvent(self, event: QWheelEvent) -> None:  # noqa: N802
-        """Cease to follow when the user scrolls back."""
+        """Stop following when the user scrolls back."""
         super().wheelEvent(event)
-        self._look()
+        self._update_following()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
-        """Keep the end in sight, or the line that was gone to."""
+        """Keep the end or the selected line in view."""
         super().resizeEvent(event)
-        self._fit()
+        self._fit_column()
         if self._follows:
             self.scrollToBottom()
         elif self.currentIndex().isValid():
             self.scrollTo(self.currentIndex())
 
     @Slot()
-    def _fit(self) -> None:
-        """Make the one column as wide as the lines, and at least as wide as there is room."""
+    def _fit_column(self) -> None:
+        """Make the column as wide as the lines, and at least as wide as the viewport."""
         self.setColumnWidth(0, max(self._painter.width, self.viewport().width()))
 
     @Slot()
-    def _begin(self) -> None:
+    def _reset_columns(self) -> None:
         self._painter.show_times(shows=any(line.time for line in self.lines.shown[:200]))
-        self._fit()
-        self._end()
+        self._fit_column()
+        self._scroll_if_following()
 
     @Slot()
-    def _end(self) -> None:
+    def _scroll_if_following(self) -> None:
         if self._follows:
             self.scrollToBottom()
 
     @Slot(int)
-    def _look_later(self, _action: int) -> None:
+    def _follow_slider(self, _action: int) -> None:
         bar = self.verticalScrollBar()
         self._set_following(bar.sliderPosition() >= bar.maximum())
 
-    def _look(self) -> None:
+    def _update_following(self) -> None:
         bar = self.verticalScrollBar()
         self._set_following(bar.value() >= bar.maximum())
 

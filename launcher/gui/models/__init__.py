@@ -1,1 +1,1 @@
-"""The Models page: the files on this computer, and those to be downloaded."""
+"""The Models page: local files and downloads."""

@@ -1,4 +1,4 @@
-"""The Models page: the files on this computer, what can be done with them, and what is being downloaded."""
+"""The Models page: local files and their actions, the catalogue, folders and the download queue."""
 
 from __future__ import annotations
 
@@ -13,80 +13,76 @@ from PySide6.QtWidgets import QFileDialog, QGridLayout, QScrollArea, QStackedWid
 from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.models import words
+from launcher.gui.models.cards import DetailCard, FoldersPanel, OffersPanel, QueueCard, Verification
 from launcher.gui.models.columns import file_columns
-from launcher.gui.models.detail_card import DetailCard
-from launcher.gui.models.folders_panel import FoldersPanel
-from launcher.gui.models.offers_panel import OffersPanel
-from launcher.gui.models.queue_card import QueueCard
-from launcher.gui.models.queue_host import QueueHost
-from launcher.gui.models.shelf import Shelf, delete, read_details, read_offers, read_shelf
-from launcher.gui.models.table import Table
-from launcher.gui.models.verifying import Verifying
+from launcher.gui.models.queue_host import QueueRunner
+from launcher.gui.models.shelf import LocalModels, delete_model, read_details, read_local_models, read_offers
+from launcher.gui.models.table import ModelTable
+from launcher.gui.translation import ntr, tr
 from launcher.gui.widgets import Banner, Card, DropTarget, EmptyState, PageHead, Segmented
-from launcher.gui.words import ntr, tr
 
 if TYPE_CHECKING:
     from launcher.fetch.jobs import Job
     from launcher.gui.controller import Controller
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel
-    from launcher.runtime import Handle
+    from launcher.runtime import WorkHandle
 
 _SIDE_WIDTH, _NARROW, _CRAMPED = 388, 940, 620
 _FILES, _OFFERS, _FOLDERS = range(3)
 
 
 class ModelsPage(QWidget):
-    """The queue of downloads is worked from the moment the page is built, until the window closes."""
+    """The page. It runs the download queue from the moment it is built until the window closes."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self.shelf: Shelf | None = None
+        self.shelf: LocalModels | None = None
         self._used: dict[str, float] = {}
         self._wanted: Path | None = None
-        self._looking: Handle[None] | None = None
-        self._reading: Handle[None] | None = None
-        self.verifying = Verifying(controller.bridge, self)
+        self._looking: WorkHandle[None] | None = None
+        self._reading: WorkHandle[None] | None = None
+        self.verifying = Verification(controller.bridge, self)
         self.banner = Banner()
-        self.queue = QueueHost(controller, self)
-        self.table: Table[LocalModel] = Table(tr("Models on this computer"), file_columns(self._used))
+        self.queue = QueueRunner(controller, self)
+        self.table: ModelTable[LocalModel] = ModelTable(tr("Models on this computer"), file_columns(self._used))
         self.details = DetailCard(self.start, self.verify, self.delete, self.show_in_folder)
         self.downloads = QueueCard(self.queue)
         self.offers = OffersPanel(self.download)
-        self.folders = FoldersPanel(self.add_folder, self._drop_place, self._remove_left, self._open)
+        self.folders = FoldersPanel(self.add_folder, self._drop_place, self._remove_left, self._open_folder)
         self._lay_out()
-        self.drop = DropTarget(self, _listing, self._list_dropped)
+        self.drop = DropTarget(self, _drop_hint, self._list_dropped)
         self._connect()
-        self.queue.look()
+        self.queue.refresh()
 
     def shown(self) -> None:
-        """Look at what lies here now."""
+        """Read the model folders, the queue and, if visible, the catalogue."""
         self.refresh()
-        self.queue.look()
+        self.queue.refresh()
         if self._views.value == _OFFERS:
             self._read_offers()
 
     @Slot()
     def refresh(self) -> None:
-        """Look anew; what was looked at before does not come any more."""
+        """Read the model folders again. Cancels a read in progress."""
         if self._looking is not None:
             self._looking.cancel()
         run = self._controller.bridge.run
-        self._looking = run(lambda _tell: read_shelf(), done=self._show_shelf, failed=self._fail)
+        self._looking = run(lambda _tell: read_local_models(), done=self._show_shelf, failed=self._show_error)
 
     @Slot()
     def start(self) -> None:
-        """Serve the chosen file."""
+        """Serve the selected file."""
         local = self.table.row
         if local is not None:
             record = local.record
-            self._controller.start(record.words if record.model and record.quant else str(local.path))
+            self._controller.start(record.label if record.model and record.quant else str(local.path))
             self._controller.show_page("cockpit")
 
     @Slot()
     def verify(self) -> None:
-        """Read the chosen file to its end, or stop doing so."""
+        """Verify the selected file, or stop verifying."""
         local = self.table.row
         if self.verifying.local is not None:
             self.verifying.stop()
@@ -96,30 +92,30 @@ class ModelsPage(QWidget):
 
     @Slot()
     def delete(self) -> None:
-        """Delete the chosen file; the card has asked."""
+        """Delete the selected file. The card has asked for confirmation."""
         local = self.table.row
         if local is not None:
             self._controller.bridge.run(
-                lambda _tell: delete(local),
-                done=lambda freed: self._deleted(words.name_of(local), freed),
-                failed=self._fail,
+                lambda _tell: delete_model(local),
+                done=lambda freed: self._show_deleted(words.display_name(local), freed),
+                failed=self._show_error,
             )
 
     @Slot()
     def show_in_folder(self) -> None:
-        """Open the folder of the chosen file."""
+        """Open the folder of the selected file."""
         if self.table.row is not None:
-            self._open(self.table.row.path.parent)
+            self._open_folder(self.table.row.path.parent)
 
     @Slot()
     def add_folder(self) -> None:
-        """Let the user choose a folder to look in."""
+        """Let the user choose another model folder."""
         name = QFileDialog.getExistingDirectory(self, tr("Look for models in"))
         if name:
             self.add_place(Path(name))
 
     def add_place(self, path: Path) -> None:
-        """Look for models in a folder, too, or list a file."""
+        """Add a model folder, or list a single file."""
 
         async def work(_tell: object) -> bool:
             from launcher.models.added_places import add_place
@@ -127,18 +123,20 @@ class ModelsPage(QWidget):
             return await asyncio.to_thread(add_place, path)
 
         self._wanted = path if path.suffix.lower() == ".gguf" else None
-        self._controller.bridge.run(work, done=lambda fresh: self._added(path, fresh=fresh), failed=self._fail)
+        self._controller.bridge.run(
+            work, done=lambda fresh: self._show_added(path, fresh=fresh), failed=self._show_error
+        )
 
     def download(self, what: str) -> None:
-        """Put a model at the end of the queue."""
+        """Append a model to the download queue."""
         self.queue.add(what)
 
     def _list_dropped(self, data: QMimeData) -> None:
-        for path in _dropped(data):
+        for path in _dropped_models(data):
             self.add_place(path)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Put the details below where there is no room beside the table."""
+        """Put the details below the table where there is no room beside it."""
         super().resizeEvent(event)
         self._arrange()
 
@@ -157,10 +155,10 @@ class ModelsPage(QWidget):
         card = Card()
         card.body.setContentsMargins(*(theme.px(theme.GAP),) * 4)
         card.body.addWidget(self.table)
-        self._files = _OneOf()
+        self._files = _CurrentPageStack()
         self._files.addWidget(self.empty)
         self._files.addWidget(card)
-        self._stack = _OneOf()
+        self._stack = _CurrentPageStack()
         for widget in (self._files, self.offers, self.folders):
             self._stack.addWidget(widget)
         content = QWidget()
@@ -181,13 +179,13 @@ class ModelsPage(QWidget):
         area = QScrollArea()
         area.setWidget(content)
         area.setWidgetResizable(True)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)  # at 200 %
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)  # needed at 200 % text scale
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addWidget(area)
         self._arrange()
-        before: QWidget = self.table  # the page begins with what it is about, not with the switch above it
+        before: QWidget = self.table  # focus order: the table first, then the switch above it
         for value, _ in options:
             QWidget.setTabOrder(before, self._views.button(value))
             before = self._views.button(value)
@@ -211,22 +209,22 @@ class ModelsPage(QWidget):
         self._views.changed.connect(self.show_view)
         self.table.chosen.connect(self._show_file)
         self.table.opened.connect(lambda _local: self.start())
-        self.queue.finished.connect(self._downloaded)
+        self.queue.finished.connect(self._show_downloaded)
         self.queue.added.connect(
-            lambda title: self.banner.tell(tr("{title} is in the queue.", title=title), "information")
+            lambda title: self.banner.show_message(tr("{title} is in the queue.", title=title), "information")
         )
         self.queue.changed.connect(lambda _line: self._show_side())
-        self.queue.noticed.connect(lambda text: self.banner.tell(text, "attention"))
-        self.queue.failed.connect(self._fail)
+        self.queue.noticed.connect(lambda text: self.banner.show_message(text, "attention"))
+        self.queue.failed.connect(self._show_error)
         self.verifying.moved.connect(self._show_verifying)
         self.verifying.found.connect(self._show_verified)
-        self.verifying.failed.connect(self._fail)
+        self.verifying.failed.connect(self._show_error)
         self.verifying.ended.connect(lambda: self.details.show_progress(None, 0))
-        self._controller.launched.connect(lambda launch: self.refresh() if launch and self.isVisible() else None)
+        self._controller.launched.connect(self._take_launch)
 
     @Slot(object)
     def show_view(self, view: object) -> None:
-        """Show the files, what can be downloaded, or the folders."""
+        """Switch between local files, downloads and folders."""
         self._views.set_value(view)
         self._stack.setCurrentIndex(int(str(view)))
         self._stack.updateGeometry()
@@ -234,8 +232,16 @@ class ModelsPage(QWidget):
         if view == _OFFERS:
             self._read_offers()
 
+    @Slot(object)
+    def _take_launch(self, _launch: object) -> None:
+        """Read the free memory again: a server has started or stopped."""
+        if self.isVisible():
+            self.refresh()
+            if self._views.value == _OFFERS:
+                self._read_offers()
+
     def _read_offers(self) -> None:
-        self._controller.bridge.run(lambda _tell: read_offers(), done=self.offers.show_offers, failed=self._fail)
+        self._controller.bridge.run(lambda _tell: read_offers(), done=self.offers.show_offers, failed=self._show_error)
 
     def _show_side(self) -> None:
         self.details.setVisible(self._views.value == _FILES and bool(self.table.rows))
@@ -244,7 +250,7 @@ class ModelsPage(QWidget):
         self._grid.setColumnMinimumWidth(1, theme.px(_SIDE_WIDTH) if shows and self._beside else 0)
         self._grid.setHorizontalSpacing(theme.px(theme.GAP_L) if shows and self._beside else 0)
 
-    def _show_shelf(self, shelf: Shelf) -> None:
+    def _show_shelf(self, shelf: LocalModels) -> None:
         first, self.shelf = self.shelf is None, shelf
         self._used.clear()
         self._used.update(shelf.used)
@@ -258,15 +264,17 @@ class ModelsPage(QWidget):
             self.table.setFocus()
         self.folders.show_shelf(shelf)
         whole = sum(local.record.bytes for local in shelf.models)
-        said = [words.files(len(shelf.models)), words.size(whole)] if shelf.models else [tr("No files yet")]
-        said.append(tr("{size} free", size=words.size(shelf.free_bytes)))
+        said = (
+            [words.count_files(len(shelf.models)), words.format_size(whole)] if shelf.models else [tr("No files yet")]
+        )
+        said.append(tr("{size} free", size=words.format_size(shelf.free_bytes)))
         if shelf.leftovers:
             left = sum(each.bytes for each in shelf.leftovers)
             count = ntr("1 file", "{n} files", len(shelf.leftovers))
-            said.append(tr("{count} left by downloads, {size}", count=count, size=words.size(left)))
+            said.append(tr("{count} left by downloads, {size}", count=count, size=words.format_size(left)))
         self._head.show_subtitle(" · ".join(said))
         if shelf.notice:
-            self.banner.tell(shelf.notice, "attention")
+            self.banner.show_message(shelf.notice, "attention")
         self._show_side()
 
     @Slot(object)
@@ -276,12 +284,12 @@ class ModelsPage(QWidget):
         if local is None or read is None or read.path != local.path:
             self.details.show_progress(None, 0)
         if self._reading is not None:
-            self._reading.cancel()  # of a row that was only passed
+            self._reading.cancel()  # of a row that was only passed by
         if local is not None:
             self._reading = self._controller.bridge.run(
                 lambda _tell: read_details(local),
                 done=lambda details: self.details.show_details(local, details),
-                failed=self._fail,
+                failed=self._show_error,
             )
 
     @Slot(object, float)
@@ -292,29 +300,31 @@ class ModelsPage(QWidget):
 
     @Slot(str, str)
     def _show_verified(self, text: str, meaning: str) -> None:
-        self.banner.tell(text, meaning)
+        self.banner.show_message(text, meaning)
         self.refresh()
 
-    def _deleted(self, name: str, freed: int) -> None:
-        self.banner.tell(tr("{name} is deleted: {size} are free now.", name=name, size=words.size(freed)), "good")
+    def _show_deleted(self, name: str, freed: int) -> None:
+        self.banner.show_message(
+            tr("{name} is deleted: {size} are free now.", name=name, size=words.format_size(freed)), "good"
+        )
         self.refresh()
 
-    def _added(self, path: Path, *, fresh: bool) -> None:
+    def _show_added(self, path: Path, *, fresh: bool) -> None:
         text = (
             tr("{name} is listed from now on.", name=path.name)
             if fresh
             else tr("{name} is looked at already.", name=path.name)
         )
-        self.banner.tell(text, "good" if fresh else "information")
+        self.banner.show_message(text, "good" if fresh else "information")
         self.refresh()
 
     def _drop_place(self, path: Path) -> None:
         async def work(_tell: object) -> bool:
-            from launcher.models.added_places import drop_place
+            from launcher.models.added_places import remove_place
 
-            return await asyncio.to_thread(drop_place, path)
+            return await asyncio.to_thread(remove_place, path)
 
-        self._controller.bridge.run(work, done=lambda _done: self.refresh(), failed=self._fail)
+        self._controller.bridge.run(work, done=lambda _done: self.refresh(), failed=self._show_error)
 
     def _remove_left(self, left: Leftover) -> None:
         async def work(_tell: object) -> int:
@@ -322,42 +332,44 @@ class ModelsPage(QWidget):
 
             return await asyncio.to_thread(remove_leftover, left)
 
-        self._controller.bridge.run(work, done=lambda freed: self._deleted(left.path.name, freed), failed=self._fail)
+        self._controller.bridge.run(
+            work, done=lambda freed: self._show_deleted(left.path.name, freed), failed=self._show_error
+        )
 
     @Slot(object)
-    def _downloaded(self, job: Job) -> None:
+    def _show_downloaded(self, job: Job) -> None:
         self._controller.notify(tr("Download done"), job.title)
-        self.banner.tell(tr("{title} is here, verified.", title=job.title), "good")
+        self.banner.show_message(tr("{title} is here, verified.", title=job.title), "good")
         self.refresh()
 
-    def _open(self, folder: Path) -> None:
+    def _open_folder(self, folder: Path) -> None:
         there = next(each for each in (folder, *folder.parents) if each.exists())
         QDesktopServices.openUrl(QUrl.fromLocalFile(str(there)))
 
-    def _fail(self, error: LauncherError) -> None:
-        self.banner.tell(str(error), "bad")
+    def _show_error(self, error: LauncherError) -> None:
+        self.banner.show_message(str(error), "bad")
 
 
-class _OneOf(QStackedWidget):
-    """As large as the one that is shown."""
+class _CurrentPageStack(QStackedWidget):
+    """Stack as large as its visible page only."""
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Return its size."""
+        """Return the visible page's size."""
         current = self.currentWidget()
         return current.sizeHint() if current else QSize()
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Return its least size."""
+        """Return the visible page's minimum size."""
         current = self.currentWidget()
         return current.minimumSizeHint() if current else QSize()
 
 
-def _listing(data: QMimeData) -> str:
-    """Say what becomes of what is dropped on the page; nothing where it is not taken."""
-    return tr("Drop it to have it listed here; it stays where it is") if _dropped(data) else ""
+def _drop_hint(data: QMimeData) -> str:
+    """Return the hint shown while data is dragged over the page, or "" if it is refused."""
+    return tr("Drop it to have it listed here; it stays where it is") if _dropped_models(data) else ""
 
 
-def _dropped(data: QMimeData) -> list[Path]:
-    """Return the GGUF files and folders that are dragged; none when there is anything else."""
+def _dropped_models(data: QMimeData) -> list[Path]:
+    """Return the dragged GGUF files and folders, or none if anything else is among them."""
     paths = [Path(url.toLocalFile()) for url in data.urls() if url.isLocalFile()]
     return paths if paths and all(path.is_dir() or path.suffix.lower() == ".gguf" for path in paths) else []

@@ -1,4 +1,4 @@
-"""The window works the queue of downloads, on the core's thread, for as long as it is open."""
+"""Runner of the download queue on the core's thread while the window is open."""
 
 from __future__ import annotations
 
@@ -12,163 +12,167 @@ from PySide6.QtCore import QObject, Signal
 from launcher.base.errors import LauncherError
 
 if TYPE_CHECKING:
-    from launcher.fetch.jobs import Added, Failure, Figures, Job, Place
-    from launcher.fetch.queue_events import Totals
+    from launcher.fetch.jobs import AddedJob, Job, JobFailure, JobProgress, QueuePlace
+    from launcher.fetch.queue_runner import QueueTotals
     from launcher.gui.controller import Controller
-    from launcher.runtime import Handle
+    from launcher.runtime import WorkHandle
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """The jobs in their order, how far those are that run, what holds all up, and what is to be said of the list."""
+class QueueSnapshot:
+    """The queue: jobs in order, progress of the running ones, the failure that holds all of them, and totals."""
 
     jobs: tuple[Job, ...] = ()
-    figures: Mapping[int, Figures] = field(default_factory=dict)
-    held: Failure | None = None
-    totals: Totals | None = None
+    figures: Mapping[int, JobProgress] = field(default_factory=dict)
+    held: JobFailure | None = None
+    totals: QueueTotals | None = None
 
 
-class QueueHost(QObject):
-    """Begins when there is something to do, and goes on with what a crash or another program has left."""
+class QueueRunner(QObject):
+    """Runs the download queue. Starts when a job is waiting, including those left by a crash or another program."""
 
     changed = Signal(object)
-    """Line"""
+    """QueueSnapshot."""
     added = Signal(str)
-    """The title of what is in the queue now"""
+    """The title of the job that was added."""
     finished = Signal(object)
-    """Job: it is done, and its files are here"""
+    """Job: it is done and its files are stored."""
     noticed = Signal(str)
     failed = Signal(object)
-    """LauncherError"""
+    """LauncherError."""
 
     def __init__(self, controller: Controller, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._controller = controller
-        self._running: Handle[None] | None = None
-        self.line = Line()
+        self._running: WorkHandle[None] | None = None
+        self.snapshot = QueueSnapshot()
 
-    def look(self) -> None:
-        """Look whether anything waits, also of an earlier run or from the command line; if so, work it."""
-        self._controller.bridge.run(lambda _tell: _look(), done=self._take_look, failed=self.failed.emit)
+    def refresh(self) -> None:
+        """Read the queue and run it if a job is waiting, also one of an earlier run or from the command line."""
+        self._controller.bridge.run(lambda _tell: _read_queue(), done=self._take_snapshot, failed=self.failed.emit)
 
     def begin(self) -> None:
-        """Work the queue until the window closes."""
+        """Run the queue until the window closes."""
         if self._running is None:
-            self._running = self._controller.bridge.run(_work, told=self._take, failed=self._fail, done=self._ended)
+            self._running = self._controller.bridge.run(
+                _run_queue, told=self._handle_event, failed=self._emit_error, done=self._record_end
+            )
 
     def add(self, what: str) -> None:
-        """Put a model at the end of the line: ID:QUANT, REPO:FILE, or an address with the SHA-256 behind a space."""
+        """Append a download: ID:QUANT, REPO:FILE, or a URL, optionally followed by a space and its SHA-256."""
 
-        async def add(_tell: object) -> Added:
-            from launcher.downloads import add_pull
+        async def add(_tell: object) -> AddedJob:
+            from launcher.app.downloads import add_pull
 
             name, _, sha256 = what.partition(" ")
             return await add_pull(name, sha256=sha256.strip() or None)
 
         self._controller.bridge.run(add, done=self._take_added, failed=self.failed.emit)
 
-    def become(self, wish: str, *job_ids: int) -> None:
-        """Ask jobs to run, pause, cancel, or to be discarded (cancelled, and what arrived removed)."""
+    def request_state(self, wish: str, *job_ids: int) -> None:
+        """Request a state for jobs: run, pause, cancel, or discard (cancel and delete the received data)."""
 
         def ask() -> None:
-            from launcher.downloads import queue
-            from launcher.fetch.jobs import Wish
+            from launcher.app.downloads import download_queue
+            from launcher.fetch.jobs import RequestedState
 
-            queue().become(Wish(wish), *job_ids)
+            download_queue().request_state(RequestedState(wish), *job_ids)
 
-        self._do(ask)
+        self._change_queue(ask)
 
-    def move(self, job_id: int, place: Place) -> None:
-        """Move a job in the line."""
+    def move(self, job_id: int, place: QueuePlace) -> None:
+        """Move a job within the queue."""
 
         def ask() -> None:
-            from launcher.downloads import queue
+            from launcher.app.downloads import download_queue
 
-            queue().move(job_id, place)
+            download_queue().move(job_id, place)
 
-        self._do(ask)
+        self._change_queue(ask)
 
     def clear(self) -> None:
-        """Take out what has ended."""
+        """Remove finished and failed jobs."""
 
         def ask() -> None:
-            from launcher.downloads import queue
+            from launcher.app.downloads import download_queue
 
-            queue().clear(failed=True)
+            download_queue().clear(failed=True)
 
-        self._do(ask)
+        self._change_queue(ask)
 
-    def _do(self, ask: Callable[[], None]) -> None:
-        async def work(_tell: object) -> Line:
+    def _change_queue(self, ask: Callable[[], None]) -> None:
+        async def work(_tell: object) -> QueueSnapshot:
             await asyncio.to_thread(ask)
-            return await _look()
+            return await _read_queue()
 
-        self._controller.bridge.run(work, done=self._take_look, failed=self.failed.emit)
+        self._controller.bridge.run(work, done=self._take_snapshot, failed=self.failed.emit)
 
-    def _take_added(self, added: Added) -> None:
+    def _take_added(self, added: AddedJob) -> None:
         self.added.emit(added.job.title)
-        self.look()
+        self.refresh()
         self.begin()
 
-    def _take_look(self, line: Line) -> None:
-        self.line = Line(line.jobs, {**self.line.figures, **line.figures}, line.held, self.line.totals)
-        self.changed.emit(self.line)
+    def _take_snapshot(self, line: QueueSnapshot) -> None:
+        self.snapshot = QueueSnapshot(
+            line.jobs, {**self.snapshot.figures, **line.figures}, line.held, self.snapshot.totals
+        )
+        self.changed.emit(self.snapshot)
         if any(job.state.value in ("waiting", "running") for job in line.jobs):
             self.begin()
 
-    def _take(self, told: str | tuple[Line, Job | None]) -> None:
-        """Take in what the runner tells."""
+    def _handle_event(self, told: str | tuple[QueueSnapshot, Job | None]) -> None:
+        """Handle an event of the runner."""
         if isinstance(told, str):
             self.noticed.emit(told)
             return
-        self.line, done = told
-        self.changed.emit(self.line)
+        self.snapshot, done = told
+        self.changed.emit(self.snapshot)
         if done is not None:
             self.finished.emit(done)
 
-    def _ended(self, _none: object) -> None:
+    def _record_end(self, _none: object) -> None:
         self._running = None
 
-    def _fail(self, error: LauncherError) -> None:
+    def _emit_error(self, error: LauncherError) -> None:
         self._running = None
         self.failed.emit(error)
 
 
-async def _look() -> Line:
-    from launcher.downloads import queue
+async def _read_queue() -> QueueSnapshot:
+    from launcher.app.downloads import download_queue
 
-    look = await asyncio.to_thread(queue().look)
-    return Line(look.jobs.jobs, look.figures, look.jobs.hold)
+    look = await asyncio.to_thread(download_queue().read_snapshot)
+    return QueueSnapshot(look.jobs.jobs, look.figures, look.jobs.hold)
 
 
-async def _work(tell: Callable[[object], object]) -> None:
-    """Run what waits, and tell the whole line after each change."""
-    from launcher.downloads import queue
-    from launcher.fetch.queue_events import (
-        Event,
-        Held,
+async def _run_queue(tell: Callable[[object], object]) -> None:
+    """Run waiting jobs and report the whole queue after each change."""
+    from launcher.app.downloads import download_queue
+    from launcher.fetch.queue_runner import (
         JobAdded,
         JobChanged,
         JobFailed,
         JobFinished,
         JobProgressed,
         JobRemoved,
-        Notice,
-        Reordered,
+        QueueEvent,
+        QueueHeld,
+        QueueNotice,
+        QueueReordered,
+        QueueRunner,
     )
-    from launcher.fetch.queue_runner import Runner
 
     jobs: dict[int, Job] = {}
-    figures: dict[int, Figures] = {}
+    figures: dict[int, JobProgress] = {}
     order: list[int] = []
-    held: Failure | None = None
-    totals: Totals | None = None
+    held: JobFailure | None = None
+    totals: QueueTotals | None = None
 
-    def listen(event: Event) -> None:
+    def listen(event: QueueEvent) -> None:
         nonlocal held, totals, order
         done = None
         match event:
-            case Notice(text):
+            case QueueNotice(text):
                 tell(text)
                 return
             case JobAdded(job) | JobChanged(job) | JobFailed(job, _):
@@ -179,13 +183,13 @@ async def _work(tell: Callable[[object], object]) -> None:
                 jobs[job.id], figures[job.id], totals = job, now, sum_of_all
             case JobRemoved(job):
                 jobs.pop(job.id, None)
-            case Reordered(ids):
+            case QueueReordered(ids):
                 order = list(ids)
-            case Held(reason):
+            case QueueHeld(reason):
                 held = reason
         places = {job_id: place for place, job_id in enumerate(order)}
         shown = sorted(jobs.values(), key=lambda job: places.get(job.id, len(places)))
         running = {job.id: figures[job.id] for job in shown if job.state.value == "running" and job.id in figures}
-        tell((Line(tuple(shown), running, held, totals), done))
+        tell((QueueSnapshot(tuple(shown), running, held, totals), done))
 
-    await Runner(queue(), listen).run()
+    await QueueRunner(download_queue(), listen).run()

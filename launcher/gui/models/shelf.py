@@ -1,4 +1,4 @@
-"""What the page asks the core: what lies here, what is known of one, what fits. Runs on the core's thread."""
+"""Data for the Models page: local files, details of a file, the catalogue. Runs on the core's thread."""
 
 from __future__ import annotations
 
@@ -10,45 +10,48 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption, LauncherError, ModelInUse
-from launcher.gui.sentences import say, say_error
-from launcher.gui.words import tr
+from launcher.gui.start.text import count_stopping_servers, unknown_memory_text
+from launcher.gui.translation import ntr, render, tr
 
 if TYPE_CHECKING:
     from launcher.models.catalogue import Catalogue, ModelEntry
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel
+    from launcher.models.memory import PlanSettings
     from launcher.models.situation import Situation
-
-_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
-    """All that lies here. `used` says when files were served (seconds since the epoch), `free_bytes` is of our disk."""
+class LocalModels:
+    """All local models. `used` maps names to their last use (seconds since the epoch); `free_bytes` of our disk."""
 
     models: tuple[LocalModel, ...]
     leftovers: tuple[Leftover, ...]
     used: Mapping[str, float]
     folders: Mapping[Path, bool]
-    """Those that the user added, and whether they are there now."""
+    """Folders that the user added, and whether each exists now."""
     ours: Path
     free_bytes: int | None
     notice: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Details:
-    """What is known of one file: figures as (name, value), its SHA-256, and how it fits, None with a reason."""
+class ModelDetails:
+    """Details of a file: (name, value) figures, SHA-256 of each part, and fit, None with the reason in `fit_words`.
+
+    `read_at` is when the memory was read, in seconds since the epoch, or None if it could not be read.
+    """
 
     figures: tuple[tuple[str, str], ...]
     sha256: tuple[str | None, ...]
     fit: str | None
     fit_words: str
+    read_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """A file of the catalogue: whether it is here, how it fits (None: not known), and why, in words."""
+class CatalogueOffer:
+    """A file of the catalogue: whether it is stored here, its fit (None: unknown), and the reason as text."""
 
     model: str
     name: str
@@ -59,78 +62,82 @@ class Offer:
     why: str
 
     @property
-    def what(self) -> str:
-        """What a download is asked for."""
+    def download_id(self) -> str:
+        """The identifier for a download, as ID:QUANT."""
         return f"{self.model}:{self.quant}"
 
 
 @dataclass(frozen=True, slots=True)
-class Offers:
-    """The catalogue for this computer; `problem` says why nothing can be said of what fits."""
+class CatalogueOffers:
+    """The catalogue for this computer. `problem` says why no fit could be determined.
 
-    offers: tuple[Offer, ...] = field(default=())
+    `read_at` is when the memory was read, as in ModelDetails.
+    """
+
+    offers: tuple[CatalogueOffer, ...] = field(default=())
     problem: str = ""
+    read_at: float | None = None
 
 
-async def read_shelf() -> Shelf:
-    """Look at what lies here. What a download in the queue will go on with is left to the queue's own list."""
-    return await asyncio.to_thread(_read_shelf)
+async def read_local_models() -> LocalModels:
+    """Read the local models. Unfinished downloads that are in the queue are not listed as leftovers."""
+    return await asyncio.to_thread(_read_local_models)
 
 
-def _read_shelf() -> Shelf:
+def _read_local_models() -> LocalModels:
+    from launcher.app.downloads import download_queue
     from launcher.base.paths import models_dir
-    from launcher.downloads import queue
-    from launcher.engine.last import last_used
-    from launcher.fetch.jobs import LINE
-    from launcher.models.added_places import added_places
+    from launcher.engine.server.started import load_last_uses
+    from launcher.fetch.jobs import QUEUED_STATES
+    from launcher.models.added_places import read_added_places
     from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.leftovers import leftovers
-    from launcher.models.library import library
+    from launcher.models.leftovers import find_leftovers
+    from launcher.models.library import list_library
 
-    found = library(load_catalogue())
+    found = list_library(load_catalogue())
     queued = {
         path
-        for job in queue().look().jobs.jobs
-        if job.state in LINE
+        for job in download_queue().read_snapshot().jobs.jobs
+        if job.state in QUEUED_STATES
         for paths in job.arguments.get("targets", ())
         for path in paths
     }
-    left = tuple(each for each in leftovers() if str(each.target) not in queued)
+    left = tuple(each for each in find_leftovers() if str(each.target) not in queued)
     ours = models_dir()
     there = next(each for each in (ours, *ours.parents) if each.exists())
-    folders = {path: path.exists() for path in added_places()}
-    return Shelf(found.models, left, last_used(), folders, ours, shutil.disk_usage(there).free, found.notice)
+    folders = {path: path.exists() for path in read_added_places()}
+    return LocalModels(found.models, left, load_last_uses(), folders, ours, shutil.disk_usage(there).free, found.notice)
 
 
-async def read_details(local: LocalModel) -> Details:
-    """Read a file's header, and say what of it fits here. What cannot be read is said in place of a figure."""
-    from launcher.planner import MachineWish, situation
+async def read_details(local: LocalModel) -> ModelDetails:
+    """Read a file's header and determine its fit. Unreadable values are replaced by the reason."""
+    from launcher.app.planner import MachineWish, read_situation
 
-    figures = await asyncio.to_thread(_figures, local)
+    figures = await asyncio.to_thread(_read_figures, local)
     try:
-        here = await situation(MachineWish())
-        fit, words = await asyncio.to_thread(_fit, local, here)
+        here = await read_situation(MachineWish())
+        fit, words = await _determine_fit(local, here)
     except LauncherError as error:
-        fit, words = None, say_error(error)
-    return Details(figures[0], figures[1], fit, words)
+        return ModelDetails(figures[0], figures[1], None, render(error.message))
+    return ModelDetails(figures[0], figures[1], fit, words, here.read_at)
 
 
-def _figures(local: LocalModel) -> tuple[tuple[tuple[str, str], ...], tuple[str | None, ...]]:
-    from launcher.models.geometry import geometry_of
+def _read_figures(local: LocalModel) -> tuple[tuple[tuple[str, str], ...], tuple[str | None, ...]]:
+    from launcher.models.geometry import read_geometry
     from launcher.models.gguf import read_model
-    from launcher.models.library import hashes
+    from launcher.models.library import list_hashes
 
-    kept = hashes(local)
+    kept = list_hashes(local)
     try:
         model = read_model(local.path)
     except (LauncherError, OSError) as error:
-        why = say_error(error) if isinstance(error, LauncherError) else str(error)
+        why = render(error.message) if isinstance(error, LauncherError) else str(error)
         return ((tr("Header"), why),), kept
     told = [(tr("Architecture"), model.architecture), (tr("Tensors"), f"{len(model.tensors):,}")]
     if model.trained_context:
         told.append((tr("Trained context"), tr("{count} tokens", count=f"{model.trained_context:,}")))
     try:
-        shape = geometry_of(model)
+        shape = read_geometry(model)
     except LauncherError:
         return tuple(told), kept
     layers = tr("{count}, {attention} with attention", count=shape.layers, attention=shape.attention_layers)
@@ -142,87 +149,94 @@ def _figures(local: LocalModel) -> tuple[tuple[tuple[str, str], ...], tuple[str 
     return tuple(told), kept
 
 
-def _fit(local: LocalModel, here: Situation) -> tuple[str | None, str]:
+async def _determine_fit(local: LocalModel, here: Situation) -> tuple[str | None, str]:
+    """Return a file's fit and the settings with which its button would start it."""
+    from launcher.app.start_settings import plan_for_start
     from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.plan import Wish, make_plans
-    from launcher.planner import judge_formula, read_source, setting_for
+    from launcher.models.geometry import read_geometry
+    from launcher.models.gguf import read_model
+    from launcher.models.locate import select_file
 
-    record = local.record
-    if record.kind != "model":
+    if local.record.kind != "model":
         return None, tr("It is loaded beside a model.")
-    catalogue = load_catalogue()
-    if record.model is not None and record.quant is not None:
-        plans = make_plans(catalogue, here, Wish(record.model, quant=record.quant))
-        if plans:
-            plan = plans[0]
-            return plan.status.value, _needs(plan.required_mib, plan.free_mib, plan.setting.context, plan.setting.draft)
-    source = read_source(str(local.path))
-    setting = setting_for(source.model, Wish(), here)
-    needed = -(-judge_formula(source, setting).needed // _MIB)
-    words = _needs(needed, here.free_mib, setting.context, setting.draft)
-    if needed > here.free_mib:
-        return "TOO BIG", words
-    return ("FITS" if needed + here.margin_mib <= here.free_mib else "TIGHT"), words
+    subject = await asyncio.to_thread(select_file, local.path, load_catalogue())
+    plan = await plan_for_start(subject, here)
+    if plan is None:
+        read_geometry(await asyncio.to_thread(read_model, local.path))  # raises the reason why the file is unsupported
+        return None, tr("What fits is not known here.")
+    return plan.status.value, _memory_text(plan.required_mib, here, plan.setting)
 
 
-def _needs(needed_mib: int, free_mib: int, context: int, draft: int) -> str:
-    values = {"needed": f"{needed_mib:,}", "free": f"{free_mib:,}", "context": f"{context:,}"}
-    mtp = tr("draft {count}", count=draft) if draft else tr("MTP off")
-    return tr(
+def _memory_text(needed_mib: int, here: Situation, setting: PlanSettings) -> str:
+    values = {"needed": f"{needed_mib:,}", "free": f"{here.free_mib:,}", "context": f"{setting.context:,}"}
+    mtp = tr("draft {count}", count=setting.draft) if setting.draft else tr("MTP off")
+    told = tr(
         "Takes {needed} of {free} MiB that are free now, with a context of {context} tokens, {mtp}.", mtp=mtp, **values
     )
+    if stopping := count_stopping_servers(here):
+        told = ntr(
+            "Takes {needed} of {free} MiB that are free once the running server stops ({now} MiB are free now), with a"
+            " context of {context} tokens, {mtp}.",
+            "Takes {needed} of {free} MiB that are free once {n} running servers stop ({now} MiB are free now), with a"
+            " context of {context} tokens, {mtp}.",
+            stopping,
+            mtp=mtp,
+            now=f"{here.beside_mib:,}",
+            **values,
+        )
+    return f"{told} {unknown_memory_text(here)}".rstrip()
 
 
-async def read_offers() -> Offers:
-    """Return the catalogue's files, each with how it fits this computer as it is now."""
+async def read_offers() -> CatalogueOffers:
+    """Return the catalogue's files, each with its fit for this computer's current memory."""
+    from launcher.app.planner import MachineWish, read_situation
     from launcher.models.catalogue_load import load_catalogue
-    from launcher.planner import MachineWish, situation
 
     catalogue = await asyncio.to_thread(load_catalogue)
     try:
-        here: Situation | None = await situation(MachineWish())
+        here: Situation | None = await read_situation(MachineWish())
         problem = ""
     except LauncherError as error:
-        here, problem = None, say_error(error)
+        here, problem = None, render(error.message)
     offers = [
         each
         for entry in catalogue.models
         if entry.repo
-        for each in await asyncio.to_thread(_offers, catalogue, entry, here)
+        for each in await asyncio.to_thread(_make_offers, catalogue, entry, here)
     ]
-    return Offers(tuple(offers), problem)
+    return CatalogueOffers(tuple(offers), problem, here.read_at if here else None)
 
 
-def _offers(catalogue: Catalogue, entry: ModelEntry, here: Situation | None) -> list[Offer]:
-    from launcher.models.library import find
-    from launcher.models.plan import Wish, make_plans, unplanned
+def _make_offers(catalogue: Catalogue, entry: ModelEntry, here: Situation | None) -> list[CatalogueOffer]:
+    from launcher.models.library import find_local_model
+    from launcher.models.plan import PlanCriteria, list_unplanned, make_plans
 
     told = []
     for file in entry.files:
         fit, why = None, tr("What fits is not known here.")
         if here is not None:
-            wish = Wish(entry.id, quant=file.quant)
+            wish = PlanCriteria(entry.id, quant=file.quant)
             plans = make_plans(catalogue, here, wish)
             if plans:
                 plan = plans[0]
                 fit = plan.status.value
-                why = _needs(plan.required_mib, plan.free_mib, plan.setting.context, plan.setting.draft)
+                why = _memory_text(plan.required_mib, here, plan.setting)
             else:
-                lacking = unplanned(catalogue, here, wish)
-                why = f"{say(lacking[0].reason)}. {say(lacking[0].remedy)}" if lacking else why
-        local = find(entry, file.quant)
+                lacking = list_unplanned(catalogue, here, wish)
+                why = f"{render(lacking[0].reason)}. {render(lacking[0].remedy)}" if lacking else why
+        local = find_local_model(entry, file.quant)
         name = entry.name.removesuffix(" with MTP head")
-        told.append(Offer(entry.id, name, file.quant, file.size_bytes, local is not None, fit, why))
+        told.append(CatalogueOffer(entry.id, name, file.quant, file.size_bytes, local is not None, fit, why))
     return told
 
 
-async def delete(local: LocalModel) -> int:
-    """Delete a model's files, and return the bytes that are free now.
+async def delete_model(local: LocalModel) -> int:
+    """Delete a model's files. Returns the number of bytes freed.
 
-    Raises BadOption for what belongs to other programs, ModelInUse while a server of ours has it open, and OSError.
+    Raises BadOption for files of other programs, ModelInUse while a server of ours uses the file, and OSError.
     """
-    from launcher.engine.in_use import server_using
-    from launcher.models.library import Place, remove
+    from launcher.engine.server.in_use import server_using
+    from launcher.models.library import Place, remove_model
 
     if local.place is Place.CACHE:
         raise BadOption(
@@ -232,4 +246,4 @@ async def delete(local: LocalModel) -> int:
     user = await asyncio.to_thread(server_using, local.record.paths)
     if user is not None:
         raise ModelInUse(tr("The server at {url} uses this file.", url=user.url), tr("Stop it first."))
-    return await asyncio.to_thread(remove, local)
+    return await asyncio.to_thread(remove_model, local)

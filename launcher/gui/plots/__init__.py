@@ -1,1 +1,1 @@
-"""The plots and their read-outs."""
+"""The live plots and their read-outs."""

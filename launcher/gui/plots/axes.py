@@ -1,4 +1,4 @@
-"""The axes: time before now or by the clock, and round values. And what a plot's items have in common."""
+"""Axes of the plots: time before now or clock time, and round values; plus constants shared by plot items."""
 
 from datetime import datetime
 from math import ceil, floor, log10
@@ -9,38 +9,38 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QPainter, QPixmap
 from PySide6.QtWidgets import QWidget
 
-from launcher.gui.words import tr
+from launcher.gui.translation import tr
 
 PADDING = 0.02
-"""Of the height, below and above."""
+"""Fraction of the height, below and above the values."""
 MARGIN = 0.012
-"""Of the span, so that the dot at the newest value is whole."""
+"""Fraction of the time span, so that the dot at the newest value is not cut."""
 _STEPS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1_800.0)
 _LABEL, _HALF_LABEL = 12, 26
 
 
-def nice(value: float, least: float) -> float:
-    """Return a round number a little above `value`, and no lower than `least`."""
+def round_up_nicely(value: float, least: float) -> float:
+    """Return a round number slightly above `value`, but at least `least`."""
     value = max(value * 1.05, least)
     step = 10.0 ** floor(log10(value))
     return next(step * factor for factor in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if step * factor >= value)
 
 
 def tick_step(top: float, most: int) -> float:
-    """Return the distance of ticks that gives at most `most` of them above 0."""
+    """Return a tick distance with at most `most` ticks above 0."""
     power = 10.0 ** floor(log10(top))
     steps = (factor * power for factor in (0.1, 0.2, 0.25, 0.5, 1, 2, 2.5, 5, 10))
     return next(step for step in steps if top / step <= most + 0.01)
 
 
 def ticks_before(length_s: float, most: int) -> tuple[float, list[float]]:
-    """Return the distance of time ticks in seconds and where they are, in seconds from the end (0, and below)."""
+    """Return the distance of time ticks, and their positions, both in seconds relative to the end (0 and below)."""
     step = next((step for step in _STEPS_S if length_s / step <= most), _STEPS_S[-1])
     return step, [-step * back for back in range(int(length_s / step + 0.01) + 1)]
 
 
 def ticks_by_clock(end_wall_s: float, length_s: float, most: int) -> tuple[float, list[float]]:
-    """Return the same at round times of the local clock."""
+    """Return the same for round times of the local clock."""
     step, _ = ticks_before(length_s, most)
     offset_s = datetime.fromtimestamp(end_wall_s).astimezone().utcoffset()
     local_s = end_wall_s + (offset_s.total_seconds() if offset_s else 0.0)
@@ -48,8 +48,8 @@ def ticks_by_clock(end_wall_s: float, length_s: float, most: int) -> tuple[float
     return step, [step * n - local_s for n in range(first, floor(local_s / step) + 1)]
 
 
-def before(seconds: float, step_s: float) -> str:
-    """Return how a tick is called that lies so many seconds before now."""
+def format_time_before_now(seconds: float, step_s: float) -> str:
+    """Return the label of a tick so many seconds before now."""
     if seconds < step_s / 2:
         return tr("now")
     if step_s >= 60:
@@ -57,18 +57,18 @@ def before(seconds: float, step_s: float) -> str:
     return tr("-{seconds:.0f} s", seconds=seconds)
 
 
-def by_clock(wall_s: float, step_s: float) -> str:
-    """Return a time of the local clock as a tick calls it."""
+def format_clock_time(wall_s: float, step_s: float) -> str:
+    """Return the label of a tick at a local time."""
     return f"{datetime.fromtimestamp(wall_s):{'%H:%M' if step_s >= 60 else '%H:%M:%S'}}"  # noqa: DTZ006
 
 
-class Axis(pyqtgraph.AxisItem):  # type: ignore[misc]
-    """Keeps its labels and lines as a picture of pixels: replaying pyqtgraph's takes 1.4 ms for each axis."""
+class PixmapAxis(pyqtgraph.AxisItem):  # type: ignore[misc]
+    """Axis cached as a pixmap: replaying pyqtgraph's QPicture takes 1.4 ms per axis."""
 
     picture: Any
 
     def paint(self, painter: QPainter, _option: object, widget: QWidget | None) -> None:
-        """Paint the picture; pyqtgraph sets it to None when it is to be made anew."""
+        """Paint the cached pixmap. pyqtgraph sets it to None to invalidate it."""
         box = self.boundingRect()
         if self.picture is None:
             ratio = widget.devicePixelRatioF() if widget is not None else 1.0
@@ -86,8 +86,8 @@ class Axis(pyqtgraph.AxisItem):  # type: ignore[misc]
         painter.drawPixmap(box.topLeft(), self.picture)
 
 
-class TimeAxis(Axis):
-    """Seconds from the end of the span: "-4 min ... now" while it is live, times of the clock while it is held."""
+class TimeAxis(PixmapAxis):
+    """Time axis in seconds from the end of the span: "-4 min ... now" while live, clock times while held."""
 
     def __init__(self) -> None:
         super().__init__("bottom")
@@ -97,8 +97,8 @@ class TimeAxis(Axis):
         """Leave room for the labels at the ends."""
         return super().boundingRect().adjusted(-_HALF_LABEL, 0, _HALF_LABEL, 0)
 
-    def held_at(self, end_wall_s: float | None) -> None:
-        """Show times of the clock up to this one; None shows times before now."""
+    def set_held_end(self, end_wall_s: float | None) -> None:
+        """Show clock times up to this one (seconds since the epoch), or times before now for None."""
         if end_wall_s != self.end_wall_s:
             self.end_wall_s = end_wall_s
             self.picture = None
@@ -112,17 +112,17 @@ class TimeAxis(Axis):
         return [ticks_by_clock(self.end_wall_s, -low, most)]
 
     def tickStrings(self, values: list[float], _scale: float, spacing: float) -> list[str]:  # noqa: N802
-        """Return their texts."""
+        """Return the tick labels."""
         if self.end_wall_s is None:
-            return [before(-value, spacing) for value in values]
-        return [by_clock(self.end_wall_s + value, spacing) for value in values]
+            return [format_time_before_now(-value, spacing) for value in values]
+        return [format_clock_time(self.end_wall_s + value, spacing) for value in values]
 
 
-class ValueAxis(Axis):
-    """Values from 0 up."""
+class ValueAxis(PixmapAxis):
+    """Value axis from 0 up."""
 
     def boundingRect(self) -> Any:  # noqa: ANN401, N802
-        """Leave room for labels at the ends, which pyqtgraph forgets with a grid, and then leaves them out."""
+        """Leave room for labels at the ends: with a grid, pyqtgraph does not, and omits them."""
         return super().boundingRect().adjusted(0, -_LABEL, 0, _LABEL)
 
     def tickValues(self, _low: float, high: float, size: float) -> list[tuple[float, list[float]]]:  # noqa: N802
@@ -133,6 +133,6 @@ class ValueAxis(Axis):
         return [(step, [step * i for i in range(int(top / step + 0.01) + 1)])]
 
     def tickStrings(self, values: list[float], _scale: float, spacing: float) -> list[str]:  # noqa: N802
-        """Return their texts."""
+        """Return the tick labels."""
         digits = 0 if spacing >= 1 and spacing == round(spacing) else 1 if round(spacing * 10, 6).is_integer() else 2
         return [f"{value:,.{digits}f}" for value in values]

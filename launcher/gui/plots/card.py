@@ -1,4 +1,4 @@
-"""A card: read-outs over a plot. The plot comes later than the card, because its library takes 0.3 s to load."""
+"""Card with read-outs over a plot. The plot is added later, because its library takes 0.3 s to load."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from launcher.gui import theme
-from launcher.gui.labels import set_tip
+from launcher.gui.labels import set_tooltip
 from launcher.gui.plots.quantities import Plot, Quantity
-from launcher.gui.plots.readout import DASH, Elided, ReadOut
-from launcher.gui.sentences import say
-from launcher.gui.words import tr
-from launcher.machine.reading import Reading
+from launcher.gui.plots.readout import DASH, ElidedText, ReadOut
+from launcher.gui.translation import render, tr
+from launcher.machine.gpu import Reading
 
 if TYPE_CHECKING:
     from launcher.gui.plots.chart import Chart
     from launcher.gui.plots.marks import Mark
-    from launcher.gui.plots.overlay import Dot, Level
+    from launcher.gui.plots.overlay import Dot, LabelledLine
     from launcher.gui.plots.samples import Columns, Samples
-    from launcher.gui.plots.span import Span
+    from launcher.gui.plots.span import TimeSpan
 
 _ASIDE_PX = 80
 _SPACE_PX = 76
 _MINUTE_S = 60.0
-_ALONE_PX, _READ_PX = 1.5, 3.5
-"""Radius of the dot of a sample with none beside it, and of one that is read."""
+_ISOLATED_DOT_PX, _CURSOR_DOT_PX = 1.5, 3.5
+"""Radius in pixels of the dot of an isolated sample, and of a sample under the cursor."""
 _REFERENCE_ROOM = 2.5
-"""A reference so many times above the highest value is named, but the axis does not reach up to it."""
+"""A reference line more than this many times above the highest value is named, but the axis is not extended to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A value to measure against, drawn as a line: `dotted` else dashed."""
+    """A reference value drawn as a line, `dotted` or dashed."""
 
     value: float
     text: str
@@ -44,7 +43,7 @@ class Reference:
 
 
 class PlotCard(QFrame):
-    """Shows one Plot."""
+    """Card that shows one Plot."""
 
     def __init__(self, plot: Plot) -> None:
         super().__init__()
@@ -53,12 +52,12 @@ class PlotCard(QFrame):
         self.chart: Chart | None = None
         self.references: tuple[Reference, ...] = ()
         self.absent: str | None = None
-        """Why there is nothing to plot, None when there is."""
+        """Reason why there is nothing to plot, or None."""
         self._factors: dict[str, float] = {}
         self._top = plot.top or plot.least
         pixels = theme.READOUT_PX if len(plot.read_outs) == 1 else theme.SMALL_READOUT_PX
         self.read_outs = {quantity.name: ReadOut(quantity, pixels) for quantity in plot.read_outs}
-        self._aside = Elided()
+        self._aside = ElidedText()
         self._aside.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         head = QHBoxLayout()
         head.setSpacing(theme.px(theme.GAP_M))
@@ -66,7 +65,7 @@ class PlotCard(QFrame):
             read_out.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
             head.addWidget(read_out)
         head.addWidget(self._aside, 1)
-        self._gone = Elided()
+        self._gone = ElidedText()
         self._gone.hide()
         self._layout = QVBoxLayout(self)
         self._layout.setSpacing(0)
@@ -79,45 +78,63 @@ class PlotCard(QFrame):
         self.show_dense(False)
 
     def attach(self, chart: Chart) -> None:
-        """Put the plot into its place."""
+        """Insert the chart."""
         self.chart = chart
         self._layout.replaceWidget(self._space, chart)
         self._space.deleteLater()
         chart.setVisible(self.absent is None)
 
     def show_dense(self, dense: bool, *, times: bool = True) -> None:
-        """Show the plot with less room around it, and with its `times` or, where a card below has them, without."""
+        """Show the plot with smaller margins, and with or without time labels, if a card below has them."""
         side, above, below = (theme.GAP_L, theme.GAP, theme.GAP_S) if dense else (theme.GAP_L, theme.GAP_M, theme.GAP)
         self._layout.setContentsMargins(*map(theme.px, (side, above, side, below)))
         if self.chart is not None:
             self.chart.show_times(times)
 
-    def show_readings(self, readings: Mapping[str, Reading], samples: Samples) -> None:
-        """Show the newest values. Where none of them ever was, one line says so, and why."""
+    def show_readings(
+        self, readings: Mapping[str, Reading], samples: Samples, *, served_s: float = float("-inf")
+    ) -> None:
+        """Show the newest values. If none was ever known, a single line gives the reason.
+
+        Values from before `served_s` belong to an earlier server and are ignored.
+        """
         mine = {name: readings[name] for name in self.read_outs if name in readings}
         reasons = [reading.absent or "" for reading in mine.values() if reading.value is None]
         shared = len(mine) > 1 and len(reasons) == len(mine) and len(set(reasons)) == 1
         newest_s = samples.newest_s
-        for name, reading in mine.items():
-            before = None
-            if reading.value is not None:
-                before = samples.mean(name, newest_s - 2 * _MINUTE_S, newest_s - _MINUTE_S)
+        for quantity in self.plot.read_outs:
+            name, before = quantity.name, None
+            if (reading := mine.get(name)) is None:
+                continue
+            oldest_s = served_s if quantity.of_server else float("-inf")
+            from_s, to_s = max(newest_s - 2 * _MINUTE_S, oldest_s), newest_s - _MINUTE_S
+            if reading.value is not None and from_s < to_s:
+                before = samples.mean(name, from_s, to_s)
+            last = samples.last_known(name)
             self.read_outs[name].show_reading(
                 reading,
-                samples.last_known(name),
+                last if last is not None and newest_s - last[1] >= oldest_s else None,
                 minute_before=before,
-                limit=_limit(name, readings),
+                limit=_power_limit_text(name, readings),
                 explains=not shared,
             )
         known = any(curve.name in samples.names for curve in self.plot.curves)
         self._set_absent(reasons[0] if shared and not known else None)
         self.show_tip(samples)
 
+    def show_nothing_runs(self) -> None:
+        """Show that no server runs: the curves stay, the numbers go, because they would look current."""
+        nothing = Reading.unknown(tr("Nothing runs."))
+        for read_out in self.read_outs.values():
+            read_out.show_reading(nothing, explains=len(self.read_outs) == 1)
+        if self.absent is None:
+            self.show_aside("")
+
     def _set_absent(self, reason: str | None) -> None:
         if reason is not None:
-            self.show_aside(say(reason))
+            self.show_aside(render(reason))
             self._gone.show_text(f"{tr(self.plot.title)}  {DASH}  {self.aside}")
-            set_tip(self._gone, self.aside)
+            set_tooltip(self._gone, self.aside)
         changed = (reason is None) != (self.absent is None)
         self.absent = reason
         if changed:
@@ -132,30 +149,30 @@ class PlotCard(QFrame):
         """Show one or two lines at the right of the read-outs."""
         if self._aside.text() != text:
             self._aside.setText(text)
-        set_tip(self._aside, tip or text)
+        set_tooltip(self._aside, tip or text)
 
     @property
     def aside(self) -> str:
-        """What is said there."""
+        """The text at the right of the read-outs."""
         return self._aside.text()
 
     def show_tip(self, samples: Samples) -> None:
-        """Say against what the curves are drawn that have no axis of their own unit."""
+        """Explain the scale of curves that have no axis in their own unit."""
         shares = [curve for curve in self.plot.read_outs if curve.against == "share" and curve.name in samples.names]
         if self.chart is not None and shares:
-            wholes = [(curve, curve.text(self._whole(curve, samples))) for curve in shares]
+            wholes = [(curve, curve.text(self._full_scale(curve, samples))) for curve in shares]
             lines = [tr("{title}: 100 % is {whole} {unit}", title=tr(c.title), whole=w, unit=c.unit) for c, w in wholes]
             self.chart.overlay.setAccessibleDescription(", ".join(lines))
-            set_tip(self, "\n".join(lines))
+            set_tooltip(self, "\n".join(lines))
 
-    def draw(self, samples: Samples, span: Span, marks: Sequence[Mark], columns: Callable[[int], Columns]) -> None:
-        """Draw a stretch of time. `columns` divides its samples into so many pixel columns."""
+    def draw(self, samples: Samples, span: TimeSpan, marks: Sequence[Mark], columns: Callable[[int], Columns]) -> None:
+        """Draw a time span. `columns` groups its samples into so many pixel columns."""
         chart = self.chart
         if chart is None or not chart.isVisible():
             return
         import numpy as np
 
-        from launcher.gui.plots.axes import nice
+        from launcher.gui.plots.axes import round_up_nicely
         from launcher.gui.plots.overlay import Dot
 
         part = samples.between(span.start_s, span.end_s)
@@ -164,47 +181,48 @@ class PlotCard(QFrame):
         shown = [curve for curve in self.plot.curves if curve.name in known and curve.stands_for not in known]
         drawn = {curve.name: divided.decimate(samples.values(curve.name, part)) for curve in shown}
         highest = {name: float(np.fmax.reduce(values)) for name, values in drawn.items() if len(values)}
-        highest = {name: value for name, value in highest.items() if value == value}  # nan: nothing is known of it here
+        # drop nan: no known value in this span
+        highest = {name: value for name, value in highest.items() if value == value}
         if self.plot.top is None:
             top = max((highest.get(c.name, 0.0) * c.scale for c in shown if c.against == "left"), default=0.0)
             near = [each.value for each in self.references if each.value <= _REFERENCE_ROOM * top or not top]
-            self._top = nice(max([top, *near]), self.plot.least)
-        self._factors = {curve.name: self._factor(curve, samples) for curve in shown if curve.name in highest}
+            self._top = round_up_nicely(max([top, *near]), self.plot.least)
+        self._factors = {curve.name: self._axis_factor(curve, samples) for curve in shown if curve.name in highest}
         chart.set_range(span.length_s, self._top)
-        chart.time_axis.held_at(None if span.live else _wall(samples, span.end_s))
+        chart.time_axis.set_held_end(None if span.live else _wall_time(samples, span.end_s))
         chart.draw(divided.times - span.end_s, [(name, drawn[name] * by) for name, by in self._factors.items()])
-        chart.overlay.levels = tuple(map(self._level, self.references))
+        chart.overlay.levels = tuple(map(self._reference_level, self.references))
         chart.overlay.marks = [(span.share(mark.time_s), mark.kind) for mark in marks]
-        dots = self._newest(samples, span) if span.live else []
+        dots = self._newest_dots(samples, span) if span.live else []
         colours = chart.colours
         for name, by in self._factors.items():
-            for at in divided.alone(drawn[name]):
+            for at in divided.isolated(drawn[name]):
                 share, y = span.share(float(divided.times[at])), float(drawn[name][at]) * by / self._top
-                dots.append(Dot(share, y, colours[name], radius=_ALONE_PX))
+                dots.append(Dot(share, y, colours[name], radius=_ISOLATED_DOT_PX))
         chart.overlay.dots = dots
 
-    def _level(self, reference: Reference) -> Level:
-        from launcher.gui.plots.overlay import Level
+    def _reference_level(self, reference: Reference) -> LabelledLine:
+        from launcher.gui.plots.overlay import LabelledLine
 
         above = reference.value > self._top
         text = tr("{text}, above", text=reference.text) if above else reference.text
-        return Level(reference.value / self._top, text, reference.dotted)
+        return LabelledLine(reference.value / self._top, text, reference.dotted)
 
-    def _factor(self, curve: Quantity, samples: Samples) -> float:
-        """Return by what a sample is multiplied to be drawn against the left axis."""
+    def _axis_factor(self, curve: Quantity, samples: Samples) -> float:
+        """Return the factor from a sample to the left axis."""
         if curve.against == "left":
             return curve.scale
-        return self._top / 100 if curve.against == "right" else 100 / self._whole(curve, samples)
+        return self._top / 100 if curve.against == "right" else 100 / self._full_scale(curve, samples)
 
     @staticmethod
-    def _whole(curve: Quantity, samples: Samples) -> float:
-        """Return what is 100 % of a curve that is drawn as a share: its limit, else the highest there was."""
+    def _full_scale(curve: Quantity, samples: Samples) -> float:
+        """Return the 100 % value of a curve drawn as a share: its limit, else its highest value so far."""
         limit = samples.last_known(curve.reference)
         return (limit[0] if limit else samples.highest(curve.name)) or 1.0
 
-    def _newest(self, samples: Samples, span: Span) -> list[Dot]:
-        """Return a dot at the newest value of each curve, with the number of a draft position."""
-        from launcher.gui.plots.chart import colour_of
+    def _newest_dots(self, samples: Samples, span: TimeSpan) -> list[Dot]:
+        """Return a dot at each curve's newest value, labelled for a draft position."""
+        from launcher.gui.plots.chart import curve_colour
         from launcher.gui.plots.overlay import Dot
 
         dots = []
@@ -213,11 +231,11 @@ class PlotCard(QFrame):
             if curve.name in self._factors and last is not None and last[1] <= span.length_s and not curve.dashed:
                 y = last[0] * self._factors[curve.name] / self._top
                 label = str(curve.step) if curve.step and last[1] < 1 else ""
-                dots.append(Dot(span.share(samples.newest_s - last[1]), y, colour_of(curve).name(), label))
+                dots.append(Dot(span.share(samples.newest_s - last[1]), y, curve_colour(curve).name(), label))
         return dots
 
-    def hover(self, samples: Samples, span: Span, index: int | None, words: Sequence[str]) -> str:
-        """Show the values of one sample, None takes them away; return them as a sentence."""
+    def hover(self, samples: Samples, span: TimeSpan, index: int | None, words: Sequence[str]) -> str:
+        """Show the values of one sample (None hides them). Returns them as a sentence."""
         overlay = self.chart.overlay if self.chart is not None else None
         if overlay is None:
             return ""
@@ -226,19 +244,19 @@ class PlotCard(QFrame):
                 overlay.hover = None
                 overlay.update()
             return ""
-        from launcher.gui.plots.chart import colour_of
+        from launcher.gui.plots.chart import curve_colour
         from launcher.gui.plots.overlay import Dot, Hover, HoverRow
 
         x = span.share(samples.time_at(index)[0])
         rows, dots, steps = [], [], []
         for curve in (*reversed(self.plot.curves), *self.plot.also):
-            value = samples.at(curve.name, index)
+            value = samples.value_at(curve.name, index)
             drawn = curve.name in self._factors
             if curve.name not in samples.names or curve.stands_for in samples.names or (value is None and curve.step):
                 continue
-            colour = colour_of(curve).name()
+            colour = curve_colour(curve).name()
             if value is not None and drawn and not curve.dashed:
-                dots.append(Dot(x, value * self._factors[curve.name] / self._top, colour, radius=_READ_PX))
+                dots.append(Dot(x, value * self._factors[curve.name] / self._top, colour, radius=_CURSOR_DOT_PX))
             if value is not None and curve.step:
                 steps.append(curve.text(value))
             else:
@@ -251,7 +269,7 @@ class PlotCard(QFrame):
         return ", ".join(f"{row.name} {row.value}" for row in rows)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Where room is short the text aside goes."""
+        """Hide the side text where there is no room."""
         super().resizeEvent(event)
         self._make_room()
 
@@ -261,13 +279,13 @@ class PlotCard(QFrame):
         self._aside.setVisible(self.absent is None and (room >= theme.px(_ASIDE_PX) or len(self.read_outs) == 1))
 
 
-def _limit(name: str, readings: Mapping[str, Reading]) -> str:
+def _power_limit_text(name: str, readings: Mapping[str, Reading]) -> str:
     watts = readings.get("gpu_power_limit_w") if name == "gpu_power_w" else None
     return tr("of {limit:,.0f} W", limit=watts.value) if watts and watts.value else ""
 
 
-def _wall(samples: Samples, time_s: float) -> float:
-    """Return when a moment was, in seconds since the epoch."""
+def _wall_time(samples: Samples, time_s: float) -> float:
+    """Convert a moment to seconds since the epoch."""
     index = samples.nearest(time_s)
     if index is None:
         return 0.0

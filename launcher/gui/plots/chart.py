@@ -1,8 +1,9 @@
-"""One plot: curves by pyqtgraph, with an overlay of our own. Importing this takes 0.3 s: not before the first paint."""
+"""One plot: pyqtgraph curves with our own overlay. Importing it takes 0.3 s, so never before the first paint."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyqtgraph
 from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QColor, QResizeEvent
@@ -13,33 +14,33 @@ from launcher.gui.plots.axes import MARGIN, PADDING, TimeAxis, ValueAxis
 from launcher.gui.plots.overlay import Overlay
 from launcher.gui.plots.quantities import Plot, Quantity
 from launcher.gui.plots.samples import Floats
-from launcher.gui.words import tr
+from launcher.gui.translation import tr
 
 _LEAST_HEIGHT, _TIMES, _NO_TIMES = 55, 18, 6
-"""In pixels: a plot without its times, and what is below it with and without them."""
+"""In pixels: least plot height without time labels, and the height of the area below it with and without them."""
 _GLYPHS = 15
-"""Above the plot, for the glyphs of marks."""
+"""Height above the plot for the glyphs of marks, in pixels."""
 
 
-class _Curve(pyqtgraph.PlotCurveItem):  # type: ignore[misc]
-    """A curve that fills its plot: pyqtgraph would look for its bounds several times each time it is drawn."""
+class _PlotCurve(pyqtgraph.PlotCurveItem):  # type: ignore[misc]
+    """Curve whose bounds are the plot's: pyqtgraph would compute them several times per drawing."""
 
     def __init__(self, *, antialias: bool) -> None:
         self.box = QRectF()
         super().__init__(connect="finite", antialias=antialias)
 
     def boundingRect(self) -> QRectF:  # noqa: N802 -- Qt's name
-        """Return the whole plot."""
+        """Return the plot's area."""
         return self.box
 
-    def cover(self, box: QRectF) -> None:
-        """Fill another stretch."""
+    def set_area(self, box: QRectF) -> None:
+        """Set the plot's area."""
         self.prepareGeometryChange()
         self.box = box
 
 
 class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
-    """Shows what it is given; x is in seconds from the end of the span, y in the units of the left axis."""
+    """Chart of given values. x is in seconds from the end of the span, y in units of the left axis."""
 
     def __init__(self, plot: Plot) -> None:
         self.time_axis = TimeAxis()
@@ -63,26 +64,26 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         for axis in axes.values():
             axis.enableAutoSIPrefix(False)
         for curve in plot.curves:
-            drawn = _Curve(antialias=not curve.dashed)
+            drawn = _PlotCurve(antialias=not curve.dashed)
             self._curves[curve.name] = drawn
             self.addItem(drawn)
         item.getViewBox().disableAutoRange()
         self.overlay.setParent(self)
-        self.overlay.unit = plot.unit if len(plot.read_outs) > 1 else ""  # else the read-out says it
-        self.overlay.top = "100 %" if plot.right else ""  # an axis at the right would shift this plot's time
+        self.overlay.unit = plot.unit if len(plot.read_outs) > 1 else ""  # otherwise the read-out has the unit
+        self.overlay.top = "100 %" if plot.right else ""  # a right axis would shift this plot's time axis
         self.overlay.setAccessibleName(self.accessibleName())
         self.recolour()
         self.show_times(True)
         self.set_range(60.0, plot.top or plot.least)
 
     def show_times(self, shown: bool) -> None:
-        """Write the times under the plot, or leave them to the plot below it."""
+        """Show the time labels, or leave them to the plot below."""
         self.time_axis.setStyle(showValues=shown)
         self.time_axis.setHeight(theme.px(_TIMES if shown else _NO_TIMES))
         self.setMinimumHeight(theme.px(_LEAST_HEIGHT + (_TIMES if shown else _NO_TIMES)))
 
     def recolour(self) -> None:
-        """Take the colours of the theme."""
+        """Apply the theme's colours."""
         colours = theme.current()
         self.setBackground(colours.card)
         for side in ("left", "bottom"):
@@ -93,37 +94,43 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
             axis.setTickPen(pyqtgraph.mkPen(QColor(colours.secondary) if side == "left" else None))
         for curve in self._plot.curves:
             style = Qt.PenStyle.DashLine if curve.dashed else Qt.PenStyle.SolidLine
-            self._curves[curve.name].setPen(pyqtgraph.mkPen(colour_of(curve), width=1, style=style))
+            self._curves[curve.name].setPen(pyqtgraph.mkPen(curve_colour(curve), width=1, style=style))
         self.overlay.update()
 
     def set_range(self, length_s: float, top: float) -> None:
-        """Show this many seconds, and values from 0 to `top`."""
+        """Show this many seconds and values from 0 to `top`."""
         if (length_s, top) != self._range:
             self._range = length_s, top
             box = QRectF(-length_s, -PADDING * top, (1 + MARGIN) * length_s, (1 + 2 * PADDING) * top)
             for curve in self._curves.values():
-                curve.cover(box)
+                curve.set_area(box)
             self.setXRange(-length_s, MARGIN * length_s, padding=0.0)
             self.setYRange(0.0, top, padding=PADDING)
 
     @property
     def colours(self) -> dict[str, str]:
-        """The colours of the curves by name."""
-        return {curve.name: colour_of(curve).name() for curve in self._plot.curves}
+        """The curves' colours by name."""
+        return {curve.name: curve_colour(curve).name() for curve in self._plot.curves}
 
     @property
     def columns(self) -> int:
-        """How many pixels there are for the span."""
+        """Number of device pixels for the span."""
         return max(1, int(self.area().width() * self.devicePixelRatioF()))
 
+    @property
+    def points(self) -> dict[str, int]:
+        """Number of known values drawn per curve, for curves that have any."""
+        drawn = {name: curve.yData for name, curve in self._curves.items() if curve.yData is not None}
+        return {name: count for name, values in drawn.items() if (count := int(np.isfinite(values).sum()))}
+
     def area(self) -> QRectF:
-        """Return where values from 0 to the top, from the start to the end of the span, are painted, in pixels."""
+        """Return the rectangle, in pixels, from the start to the end of the span and from 0 to the top."""
         box: QRectF = self.getPlotItem().getViewBox().sceneBoundingRect()
         height = box.height() / (1 + 2 * PADDING)
         return QRectF(box.left(), box.top() + PADDING * height, box.width() / (1 + MARGIN), height)
 
     def draw(self, x: Floats, lines: Sequence[tuple[str, Floats]]) -> None:
-        """Draw curves, by name; those that are not given are empty."""
+        """Draw curves by name. Curves that are not given are emptied."""
         given = dict(lines)
         for name, curve in self._curves.items():
             values = given.get(name)
@@ -136,16 +143,16 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         self.overlay.update()
 
     def resizeEvent(self, event: QResizeEvent | None) -> None:  # noqa: N802 -- Qt's name
-        """Keep the overlay over the whole of it."""
+        """Keep the overlay over the whole chart."""
         super().resizeEvent(event)
-        if event is None:  # pyqtgraph's own call while it is made
+        if event is None:  # pyqtgraph calls it with None from its constructor
             return
         self.overlay.setGeometry(self.viewport().geometry())
         self.overlay.area = self.area()
 
 
-def colour_of(quantity: Quantity) -> QColor:
-    """Return a curve's colour: of its role, and for draft positions lighter and lighter steps of it."""
+def curve_colour(quantity: Quantity) -> QColor:
+    """Return a curve's colour from its role; draft positions get ever fainter shades of it."""
     colours = theme.current()
     colour, card = QColor(getattr(colours, quantity.colour)), QColor(colours.card)
     if not quantity.step:
@@ -154,9 +161,9 @@ def colour_of(quantity: Quantity) -> QColor:
         towards, share = card, 0.05 + 0.04 * quantity.step
     else:
         towards, share = QColor(colours.text), 0.2 + 0.07 * quantity.step
-    mixed = [round(a + (b - a) * share) for a, b in zip(_rgb(colour), _rgb(towards), strict=True)]
+    mixed = [round(a + (b - a) * share) for a, b in zip(_rgb_channels(colour), _rgb_channels(towards), strict=True)]
     return QColor(*mixed)
 
 
-def _rgb(colour: QColor) -> tuple[int, int, int]:
+def _rgb_channels(colour: QColor) -> tuple[int, int, int]:
     return colour.red(), colour.green(), colour.blue()

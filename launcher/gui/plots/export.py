@@ -1,4 +1,4 @@
-"""What the plots show, as a table for other programs."""
+"""Export of the plotted data as CSV."""
 
 import csv
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from launcher.gui.plots.marks import Mark
-from launcher.gui.plots.quantities import Quantity, exported
+from launcher.gui.plots.quantities import Quantity, exported_quantities
 from launcher.gui.plots.samples import Floats, Samples
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A copy of what is shown: it does not change while it is written."""
+class PlotTable:
+    """Copy of the shown data, so that it does not change while it is written."""
 
     times: Floats
     wall: Floats
@@ -23,29 +23,31 @@ class Table:
     marks: tuple[Mark, ...]
 
 
-def table_of(samples: Samples, from_s: float, to_s: float, marks: Sequence[Mark]) -> Table:
-    """Copy the samples of a stretch of time, with the marks that are in it. Series that had no value are left out."""
+def copy_table(samples: Samples, from_s: float, to_s: float, marks: Sequence[Mark]) -> PlotTable:
+    """Copy the samples and marks of a time span. Series without any value are left out."""
     part = samples.between(from_s, to_s)
     inside = (samples.times(part) >= from_s) & (samples.times(part) <= to_s)
     names = set(samples.names)
     columns = tuple(
-        (quantity, samples.values(quantity.name, part)[inside]) for quantity in exported() if quantity.name in names
+        (quantity, samples.values(quantity.name, part)[inside])
+        for quantity in exported_quantities()
+        if quantity.name in names
     )
     shown = tuple(mark for mark in marks if from_s <= mark.time_s <= to_s)
-    return Table(samples.times(part)[inside], samples.wall(part)[inside], columns, shown)
+    return PlotTable(samples.times(part)[inside], samples.wall_times(part)[inside], columns, shown)
 
 
-def write_csv(table: Table, path: Path) -> None:
-    """Write a table: time (ISO 8601, UTC), seconds from its last row, a column per series with its unit, marks.
+def write_csv(table: PlotTable, path: Path) -> None:
+    """Write a CSV file: time (ISO 8601, UTC), seconds before the last row, one column per series with its unit, marks.
 
-    An unknown value is an empty cell. A mark stands in the row of the first sample after it. Raises OSError.
+    An unknown value is an empty cell. A mark is in the row of the first sample after it. Raises OSError.
     """
     end_s = float(table.times[-1]) if len(table.times) else 0.0
     left = list(table.marks)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(
-            ["time (UTC)", "time before the last row [s]", *(_header(q) for q, _ in table.columns), "marks"]
+            ["time (UTC)", "time before the last row [s]", *(_column_title(q) for q, _ in table.columns), "marks"]
         )
         for row in range(len(table.times)):
             at_s = float(table.times[row])
@@ -53,20 +55,20 @@ def write_csv(table: Table, path: Path) -> None:
             while left and (left[0].time_s <= at_s or row == len(table.times) - 1):
                 came.append(left.pop(0).text)
             stamp = datetime.fromtimestamp(float(table.wall[row]), UTC).isoformat(timespec="milliseconds")
-            values = [_number(quantity, float(values[row])) for quantity, values in table.columns]
-            writer.writerow([stamp, f"{at_s - end_s:.3f}", *values, _safe("; ".join(came))])
+            values = [_format_cell(quantity, float(values[row])) for quantity, values in table.columns]
+            writer.writerow([stamp, f"{at_s - end_s:.3f}", *values, _escape_formula("; ".join(came))])
 
 
-def _header(quantity: Quantity) -> str:
-    """Return a column's title: names stay English, because programs read them."""
+def _column_title(quantity: Quantity) -> str:
+    """Return a column's title. Titles stay English, because programs read them."""
     title = quantity.title.format(n=quantity.step) if quantity.step else quantity.title
     return f"{title} [{quantity.unit}]"
 
 
-def _number(quantity: Quantity, value: float) -> str:
+def _format_cell(quantity: Quantity, value: float) -> str:
     return "" if value != value else f"{value * quantity.scale:.{quantity.digits + 2}f}"
 
 
-def _safe(text: str) -> str:
-    """Keep a spreadsheet from taking words for a formula."""
-    return f"'{text}" if text.startswith(_FORMULA) else text
+def _escape_formula(text: str) -> str:
+    """Escape text that a spreadsheet would run as a formula."""
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

@@ -1,4 +1,4 @@
-"""What happened, at its moment on the axis: requests, first tokens, restarts, and what health has to say."""
+"""Event marks on the time axis: requests, first tokens, restarts and health findings."""
 
 import time
 from collections import deque
@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPen, QPixmap, QPolygonF
 
-from launcher.engine.state import Notice, State
+from launcher.engine.server.state import Notice, ServerState
 from launcher.gui import theme
-from launcher.gui.sentences import say
-from launcher.gui.words import tr
+from launcher.gui.translation import render, tr
 
 if TYPE_CHECKING:
-    from launcher.engine.client import Delta
+    from launcher.engine.server.client import Delta
     from launcher.gui.controller import Controller
     from launcher.monitor.health_event import Finding
 
-_MOST = 4_000
+_MOST_MARKS = 4_000
 GLYPH_PX = 11
 
 
 class MarkKind(StrEnum):
-    """What a mark stands for; each has a glyph of its own."""
+    """Kind of a mark; each has its own glyph."""
 
     REQUEST = "request"
     FIRST_TOKEN = "first token"  # noqa: S105 -- no password
@@ -40,7 +39,7 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened at `time_s` of the monitor's clock."""
+    """An event at `time_s` of the monitor's clock."""
 
     time_s: float
     kind: MarkKind
@@ -48,12 +47,12 @@ class Mark:
 
 
 class MarkLog:
-    """Turns what the controller tells into marks. `added` is called after each."""
+    """Log that turns the controller's signals into marks. Calls `added` after each."""
 
     def __init__(
         self, controller: "Controller", added: Callable[[], object], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._marks: deque[Mark] = deque(maxlen=_MOST)
+        self._marks: deque[Mark] = deque(maxlen=_MOST_MARKS)
         self._controller = controller
         self._added = added
         self._clock = clock
@@ -70,16 +69,16 @@ class MarkLog:
         return len(self._marks)
 
     def add(self, kind: MarkKind, text: str) -> None:
-        """Note that something happened now."""
-        self.put(Mark(self._clock(), kind, text))
+        """Add a mark at the current time."""
+        self.append(Mark(self._clock(), kind, text))
 
-    def put(self, mark: Mark) -> None:
-        """Keep a mark that is not older than the last."""
+    def append(self, mark: Mark) -> None:
+        """Add a mark that is not older than the last one."""
         self._marks.append(mark)
         self._added()
 
     def between(self, from_s: float, to_s: float) -> list[Mark]:
-        """Return the marks of a stretch of time, oldest first."""
+        """Return the marks of a time span, oldest first."""
         found = []
         for mark in reversed(self._marks):
             if mark.time_s < from_s:
@@ -89,13 +88,13 @@ class MarkLog:
         return found[::-1]
 
     def next(self, time_s: float, *, back: bool) -> Mark | None:
-        """Return the mark that comes next after a moment, or before it."""
+        """Return the next mark after a moment, or with `back` the last one before it."""
         if back:
             return next((mark for mark in reversed(self._marks) if mark.time_s < time_s - 1e-6), None)
         return next((mark for mark in self._marks if mark.time_s > time_s + 1e-6), None)
 
     def take_view(self, _view: object) -> None:
-        """Look at what the server does now, and whether a reply of ours is being made."""
+        """Record state changes of the server, and requests of this window."""
         inputs = self._controller.inputs
         state, before = inputs.status.state, self._state
         replying, replied = inputs.replying, self._replying
@@ -103,45 +102,45 @@ class MarkLog:
         if replying and not replied:
             self._asked_s = self._clock()
             self.add(MarkKind.REQUEST, tr("Request sent"))
-        elif state is State.BUSY and before is State.READY and not (replying or replied):
+        elif state is ServerState.BUSY and before is ServerState.READY and not (replying or replied):
             self.add(MarkKind.REQUEST, tr("Request of another program"))
         if state is before:
             return
         error = inputs.status.error
-        if state is State.RESTARTING:
-            self.add(MarkKind.RESTART, tr("Restart: {reason}", reason=say(error.title)) if error else tr("Restart"))
-        elif state is State.FAILED:
-            self.add(MarkKind.STOPPED, tr("Failed: {reason}", reason=say(error.title)) if error else tr("Failed"))
-        elif state is State.STOPPED:
+        if state is ServerState.RESTARTING:
+            self.add(MarkKind.RESTART, tr("Restart: {reason}", reason=render(error.title)) if error else tr("Restart"))
+        elif state is ServerState.FAILED:
+            self.add(MarkKind.STOPPED, tr("Failed: {reason}", reason=render(error.title)) if error else tr("Failed"))
+        elif state is ServerState.STOPPED:
             self.add(MarkKind.STOPPED, tr("Stopped"))
-        elif state is State.READY and before not in (State.BUSY, State.DRAINING):
+        elif state is ServerState.READY and before not in (ServerState.BUSY, ServerState.DRAINING):
             self.add(
                 MarkKind.READY, tr("Ready: {settings}", settings=inputs.settings) if inputs.settings else tr("Ready")
             )
 
     def take_deltas(self, deltas: "Sequence[Delta]") -> None:
-        """Note the first token of a reply."""
+        """Record the first token of a reply."""
         if self._asked_s is not None and any(delta.content or delta.reasoning for delta in deltas):
             after_s = self._clock() - self._asked_s
             self._asked_s = None
             self.add(MarkKind.FIRST_TOKEN, tr("First token after {seconds:.2f} s", seconds=after_s))
 
     def take_health(self, standing: "Sequence[Finding]") -> None:
-        """Note what was raised; a finding that only changed its figures is no news."""
+        """Record newly raised findings; one whose figures changed is not new."""
         before, self._standing = self._standing, frozenset(str(finding.code) for finding in standing)
         for finding in standing:
             code = str(finding.code)
             if code not in before:
                 throttled = code.startswith("throttled")
                 kind = MarkKind.THROTTLING if throttled else MarkKind.SPILL if code == "spill" else MarkKind.NOTICE
-                self.add(kind, say(finding.sentence))
+                self.add(kind, render(finding.sentence))
 
     def take_notice(self, notice: Notice) -> None:
-        """Note what the supervisor has to say."""
-        self.add(MarkKind.NOTICE, say(notice.text))
+        """Record a notice of the supervisor."""
+        self.add(MarkKind.NOTICE, render(notice.text))
 
 
-def colour_of(kind: MarkKind, colours: theme.Theme) -> str:
+def mark_colour(kind: MarkKind, colours: theme.Theme) -> str:
     """Return the colour of a mark's line and glyph."""
     if kind is MarkKind.SPILL:
         return colours.bad
@@ -150,7 +149,7 @@ def colour_of(kind: MarkKind, colours: theme.Theme) -> str:
 
 @lru_cache(maxsize=64)
 def glyph_pixmap(kind: MarkKind, ratio: float, colours: theme.Theme) -> QPixmap:
-    """Return a mark's glyph as a picture of GLYPH_PX, for a screen with `ratio` device pixels to one."""
+    """Return a mark's glyph as a pixmap of GLYPH_PX, for a screen with device pixel ratio `ratio`."""
     picture = QPixmap(round(GLYPH_PX * ratio), round(GLYPH_PX * ratio))
     picture.setDevicePixelRatio(ratio)
     picture.fill(Qt.GlobalColor.transparent)
@@ -162,8 +161,8 @@ def glyph_pixmap(kind: MarkKind, ratio: float, colours: theme.Theme) -> QPixmap:
 
 
 def _paint_glyph(painter: QPainter, kind: MarkKind, centre: QPointF, size: float, colours: theme.Theme) -> None:
-    """Paint a mark's glyph: told apart by its shape, not only by colour."""
-    colour, half = QColor(colour_of(kind, colours)), size / 2
+    """Paint a mark's glyph. Kinds differ in shape, not only in colour."""
+    colour, half = QColor(mark_colour(kind, colours)), size / 2
     box = QRectF(centre.x() - half, centre.y() - half, size, size)
     painter.setPen(QPen(colour, 1.2))
     painter.setBrush(colour)

@@ -1,4 +1,4 @@
-"""What lies over a plot's curves: limits, marks, the newest values as dots, and the read-out under the pointer."""
+"""Overlay of a plot: limits, marks, dots at the newest values, and the read-out under the pointer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,18 +9,19 @@ from PySide6.QtGui import QColor, QFontMetrics, QMouseEvent, QPainter, QPaintEve
 from PySide6.QtWidgets import QWidget
 
 from launcher.gui import theme
-from launcher.gui.plots.marks import GLYPH_PX, MarkKind, colour_of, glyph_pixmap
+from launcher.gui.plots.marks import GLYPH_PX, MarkKind, glyph_pixmap, mark_colour
 
 _LEAST_LINE, _LEAST_GLYPH, _LEAST_TICK, _TICK = 14.0, 11.0, 3.0, 6
-"""Pixels between two marks' lines, and glyphs: of those that are closer the first is painted, of the others a tick."""
+"""Least distance in pixels between two marks' lines, glyphs and ticks. Closer ones: the first is painted, the others
+get a tick."""
 _WIDEST = 260
 _UNIT_PX = 10
 _NOTCH = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """A horizontal line with its words; `dotted` else dashed. One above the axis is only named."""
+class LabelledLine:
+    """A labelled horizontal line, `dotted` or dashed. Above the axis only its label is shown."""
 
     share: float
     text: str
@@ -29,7 +30,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A value at its place, in shares of the width and the height of the plot; its radius is in pixels."""
+    """A value's position as shares of the plot's width and height. `radius` is in pixels."""
 
     x: float
     y: float
@@ -40,7 +41,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class HoverRow:
-    """A line of the read-out under the pointer."""
+    """A row of the read-out under the pointer."""
 
     colour: str | None
     name: str
@@ -49,7 +50,7 @@ class HoverRow:
 
 @dataclass(frozen=True, slots=True)
 class Hover:
-    """The read-out at a share of the width: words first, then a row per series."""
+    """The read-out at a share of the width: text lines first, then a row per series."""
 
     x: float
     words: tuple[str, ...]
@@ -58,7 +59,7 @@ class Hover:
 
 
 class Overlay(QWidget):
-    """Paints, and tells what the pointer does, in shares of the plot's width."""
+    """Paints the overlay and emits pointer actions, in shares of the plot's width."""
 
     hovered = Signal(float)
     left = Signal()
@@ -70,18 +71,18 @@ class Overlay(QWidget):
         super().__init__()
         self.setMouseTracking(True)
         self.area = QRectF()
-        """Where the values are painted, in pixels."""
-        self.levels: tuple[Level, ...] = ()
+        """The area of the values, in pixels."""
+        self.levels: tuple[LabelledLine, ...] = ()
         self.marks: Sequence[tuple[float, MarkKind]] = ()
         self.dots: Sequence[Dot] = ()
         self.hover: Hover | None = None
         self.unit = self.top = ""
-        """What the left axis counts, and what the upper end of the right one is."""
+        """Unit of the left axis, and label of the right axis's upper end."""
         self._grabbed: float | None = None
         self._font = theme.font(11, tabular=True)
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
-        """Paint all of it."""
+        """Paint the overlay."""
         painter = QPainter(self)
         painter.setFont(self._font)
         colours = theme.current()
@@ -90,7 +91,7 @@ class Overlay(QWidget):
         left, gutter = self.area.left(), self.area.top()
         painter.drawText(QRectF(0, -1, left - 6, gutter), int(Qt.AlignmentFlag.AlignRight), self.unit)
         begins = self.area.right() - painter.fontMetrics().horizontalAdvance(self.top) - GLYPH_PX
-        if all(self._x(share) < begins for share, _ in self.marks[-1:]):  # the glyph of the newest goes before
+        if all(self._x(share) < begins for share, _ in self.marks[-1:]):  # the newest mark's glyph takes precedence
             words = QRectF(left, -1, self.area.width(), gutter)
             painter.drawText(words, int(Qt.AlignmentFlag.AlignRight), self.top)
         painter.setFont(self._font)
@@ -116,7 +117,7 @@ class Overlay(QWidget):
             round(self.area.top()),
             round(self.area.height()),
         )
-        lines = {kind: _faint(colour_of(kind, colours), colours.card) for kind in MarkKind}
+        lines = {kind: _mix_with_surface(mark_colour(kind, colours), colours.card) for kind in MarkKind}
         glyphs = {kind: glyph_pixmap(kind, self.devicePixelRatioF(), colours) for kind in MarkKind}
         for share, kind in self.marks:
             x = round(left + share * width)
@@ -202,11 +203,11 @@ class Overlay(QWidget):
             y += line
 
     def share_at(self, x: float) -> float:
-        """Return which share of the plot's width a pixel is at."""
+        """Convert an x coordinate to a share of the plot's width."""
         return (x - self.area.left()) / max(self.area.width(), 1.0)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:  # noqa: N802
-        """Drag along, or tell what the pointer is on."""
+        """Drag, or report the pointer's position."""
         share = self.share_at(event.position().x())
         if self._grabbed is not None:
             self.dragged.emit(share - self._grabbed)
@@ -214,22 +215,22 @@ class Overlay(QWidget):
         self.hovered.emit(share)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:  # noqa: N802
-        """Begin to drag."""
+        """Start dragging."""
         if event.button() is Qt.MouseButton.LeftButton:
             self._grabbed = self.share_at(event.position().x())
             self.setCursor(Qt.CursorShape.ClosedHandCursor)
 
     def mouseReleaseEvent(self, _event: QMouseEvent) -> None:  # noqa: N802
-        """End it."""
+        """Stop dragging."""
         self._grabbed = None
         self.unsetCursor()
 
     def mouseDoubleClickEvent(self, _event: QMouseEvent) -> None:  # noqa: N802
-        """Back to now."""
+        """Return to the live view."""
         self.homed.emit()
 
     def leaveEvent(self, _event: object) -> None:  # noqa: N802
-        """Tell that the pointer is gone."""
+        """Report that the pointer has left."""
         self.left.emit()
 
     def wheelEvent(self, event: QWheelEvent) -> None:  # noqa: N802
@@ -243,9 +244,8 @@ class Overlay(QWidget):
 
 
 @lru_cache(maxsize=64)
-def _faint(colour: str, surface: str) -> QColor:
-    """Return a colour a little over half-way from the surface: opaque, because blending each line takes ten times as
-    long."""
+def _mix_with_surface(colour: str, surface: str) -> QColor:
+    """Return a colour mixed 55:45 with the surface. Opaque, because alpha blending takes ten times as long per line."""
     over, under = QColor(colour), QColor(surface)
     mixed = (
         round(0.55 * a + 0.45 * b)

@@ -1,99 +1,421 @@
-"""All plots on one axis of time: pause, zoom, pan, a read-out under the pointer or the arrow keys, and export."""
+"""Panel with all plots on one time axis: pause, zoom, pan, cursor read-out and export."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QHideEvent, QKeyEvent, QPaintEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtCore import QEvent, QObject, QStandardPaths, Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QAction, QHideEvent, QImage, QKeyEvent, QPaintEvent, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QScrollArea, QVBoxLayout, QWidget
 
+from launcher.base.errors import LauncherError
 from launcher.gui import theme
-from launcher.gui.plots import asides
-from launcher.gui.plots.card import PlotCard
-from launcher.gui.plots.cursor import Cursor
-from launcher.gui.plots.head import Head
+from launcher.gui.labels import set_tooltip
+from launcher.gui.plots.card import PlotCard, Reference
 from launcher.gui.plots.marks import MarkLog
 from launcher.gui.plots.quantities import GPU_NAMES, MEAN_LENGTH, PLOTS, POSITIONS, position_name
-from launcher.gui.plots.references import References
-from launcher.gui.plots.saving import free_path, save_picture, save_table
-from launcher.gui.plots.span import Span
-from launcher.gui.sentences import say
-from launcher.gui.words import tr
+from launcher.gui.plots.readout import ElidedText
+from launcher.gui.plots.span import TimeSpan
+from launcher.gui.translation import ntr, render, tr
+from launcher.gui.widgets import ComboBox
+from launcher.machine.gpu import Reading
 
 if TYPE_CHECKING:
+    from launcher.engine.server.launch import Launch
+    from launcher.gui.bridge import Bridge
     from launcher.gui.controller import Controller
+    from launcher.gui.plots.export import PlotTable
     from launcher.gui.plots.samples import Columns, Samples
-    from launcher.monitor.monitor import Sampled
+    from launcher.gui.viewmodel import View
+    from launcher.machine.gpu import Reading
+    from launcher.monitor.monitor import MonitorSnapshot
+
+# Cursor: the values at one moment in all plots, chosen by pointer or arrow keys.
+
+_NEAR, _STEP = 0.012, 0.008
+"""Shares of the width: distance within which a mark is listed, and the step of an arrow key."""
+_MOST_MARKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CursorText:
+    """Text of the read-out: one line, and complete."""
+
+    line: str = ""
+    whole: str = ""
+
+
+class PlotCursor:
+    """The moment whose values are read, set by pointer or keyboard."""
+
+    def __init__(self, span: TimeSpan, marks: MarkLog, cards: Sequence[PlotCard]) -> None:
+        self._span = span
+        self._marks = marks
+        self._cards = cards
+        self._pointer: tuple[PlotCard, float] | None = None
+        self._at_s: float | None = None
+
+    @property
+    def share(self) -> float | None:
+        """Position as a share of the width, or None."""
+        if self._at_s is not None:
+            return self._span.share(self._at_s)
+        return self._pointer[1] if self._pointer is not None else None
+
+    def follow_pointer(self, card: PlotCard | None, share: float) -> None:
+        """Follow the pointer over a card; None when it has left."""
+        self._pointer = None if card is None else (card, share)
+        if card is not None:
+            self._at_s = None
+
+    def clear(self) -> None:
+        """Drop the position set by keyboard."""
+        self._at_s = None
+
+    def step(self, samples: Samples, way: int, *, to_mark: bool) -> None:
+        """Step left (-1) or right (1), or to the next mark. The span follows if necessary."""
+        span, share = self._span, self.share
+        at_s = span.end_s if share is None else span.start_s + share * span.length_s
+        if to_mark:
+            mark = self._marks.next(at_s, back=way < 0)
+            if mark is None:
+                return
+            at_s = mark.time_s
+        else:
+            at_s += way * max(_STEP * span.length_s, 0.1)
+        self._pointer = None
+        self._at_s = min(max(at_s, samples.oldest_s), samples.newest_s)
+        span.show(self._at_s)
+
+    def show(self, samples: Samples) -> CursorText:
+        """Show the read-out in all cards. Returns its text."""
+        share, cards = self.share, [card for card in self._cards if card.isVisible()]
+        at_s = None if share is None else self._span.start_s + share * self._span.length_s
+        index = None if at_s is None else samples.nearest(at_s)
+        if at_s is None or index is None:
+            for card in cards:
+                card.hover(samples, self._span, None, ())
+            return CursorText()
+        near_s = _NEAR * self._span.length_s
+        words = [mark.text for mark in self._marks.between(at_s - near_s, at_s + near_s)[-_MOST_MARKS:]]
+        with_words = self._pointer[0] if self._pointer else next((c for c in cards if c.absent is None), None)
+        moment = _format_moment(samples, index)
+        head = (moment, *words)
+        said = [card.hover(samples, self._span, index, head if card is with_words else ()) for card in cards]
+        return CursorText(" · ".join(head), ". ".join(filter(None, [*head, *said])))
+
+
+def _format_moment(samples: Samples, index: int) -> str:
+    at_s, wall_s = samples.time_at(index)
+    minutes, seconds = divmod(round(samples.newest_s - at_s), 60)
+    ago = tr("{m} min {s} s ago", m=minutes, s=seconds) if minutes else tr("{s} s ago", s=seconds)
+    return f"{datetime.fromtimestamp(wall_s).astimezone():%H:%M:%S} · {ago}"
+
+
+# Line above the plots: read-out, time span, pause, export.
+
+_LENGTHS_S = (60.0, 120.0, 300.0, 900.0, 3_600.0)
+
+
+class PlotHead(QWidget):
+    """Line above the plots: read-out, time span, pause and export. Emits the user's choices."""
+
+    length_chosen = Signal(float)
+    pause_asked = Signal()
+    table_asked = Signal()
+    picture_asked = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._notice = ""
+        self._live, self._rests = True, False
+        self._words = ElidedText()
+        self._words.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+        self._length = ComboBox()
+        self._length.setAccessibleName(tr("Stretch of time"))
+        self._length.setToolTip(tr("How much time the plots show. The wheel zooms, dragging goes back in time."))
+        for length_s in _LENGTHS_S:
+            self._length.addItem(_format_length(length_s), length_s)
+        self._length.activated.connect(lambda index: self.length_chosen.emit(self._length.itemData(index)))
+        self._pause = QPushButton(tr("Pause"))
+        self._pause.setToolTip(tr("Hold the plots, or follow the newest samples (Space). Home also zooms back."))
+        self._pause.clicked.connect(self.pause_asked)
+        widest = max(self._pause.fontMetrics().horizontalAdvance(words) for words in (tr("Pause"), tr("Go live")))
+        self._pause.setMinimumWidth(widest + theme.px(34))
+        export = QPushButton(tr("Export"))
+        export.setToolTip(tr("Save what the plots show as a picture or as a table"))
+        menu = QMenu(export)
+        for words, signal in ((tr("Picture (PNG)"), self.picture_asked), (tr("Table (CSV)"), self.table_asked)):
+            action = QAction(words, menu)
+            action.triggered.connect(lambda _checked=False, signal=signal: signal.emit())
+            menu.addAction(action)
+        export.setMenu(menu)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(theme.px(theme.GAP))
+        layout.addWidget(self._words, 1)
+        for widget in (self._length, self._pause, export):
+            layout.addWidget(widget)
+        self.show_span(TimeSpan())
+
+    def show_span(self, span: TimeSpan, *, rests: bool = False) -> None:
+        """Show the time span, and whether it is held or no server runs."""
+        self._rests = rests
+        if span.live != self._live:
+            self._live = span.live
+            self._pause.setText(tr("Pause") if span.live else tr("Go live"))
+        index = next((i for i, length_s in enumerate(_LENGTHS_S) if abs(length_s - span.length_s) < 1), -1)
+        if index != self._length.currentIndex():
+            self._length.setCurrentIndex(index)
+        if index < 0:
+            self._length.setPlaceholderText(_format_length(span.length_s))
+
+    def show_reading(self, line: str, whole: str) -> None:
+        """Show the read-out; with an empty line the last notice, or the state of the plots."""
+        if line:
+            self._notice = ""
+        state = tr("Live") if self._live else tr("Held; samples are still kept")
+        text = line or self._notice or (tr("Nothing runs.") if self._rests else state)
+        if self._words.text() != text:
+            self._words.setText(text)
+            set_tooltip(self._words, whole or self._notice)
+
+    def show_notice(self, text: str) -> None:
+        """Show a notice until the next read-out."""
+        self._notice = text
+        self.show_reading("", text)
+
+
+def _format_length(length_s: float) -> str:
+    if length_s >= 3_600:
+        return tr("1 hour")
+    return tr("{n:.0f} min", n=length_s / 60) if length_s >= 60 else tr("{n:.0f} s", n=length_s)
+
+
+# Reference lines of the rate: the limit set by memory bandwidth, and the measured rate without MTP.
+
+
+class RateReferences(QObject):
+    """Reference lines for the running server, requested at each launch."""
+
+    changed = Signal()
+
+    def __init__(self, controller: Controller, parent: QObject) -> None:
+        super().__init__(parent)
+        self._controller = controller
+        self.limit: Reading | None = None
+        """In tokens per second; without a value it has the reason."""
+        self.baseline: Reference | None = None
+        controller.launched.connect(self.take_launch)
+
+    @property
+    def lines(self) -> tuple[Reference, ...]:
+        """The reference lines to draw."""
+        rate = self.limit.value if self.limit is not None else None
+        line = Reference(rate, tr("limit {rate:,.0f}", rate=rate)) if rate else None
+        return tuple(each for each in (line, self.baseline) if each is not None)
+
+    def set_limit(self, limit: Reading | None) -> None:
+        """Draw the bandwidth limit as a dashed line; None removes it."""
+        self.limit = limit
+        self.changed.emit()
+
+    def set_baseline(self, tokens_per_second: float | None, source: str = "") -> None:
+        """Draw the rate without MTP as a dotted line, labelled with `source`; None removes it."""
+        self.baseline = None
+        if tokens_per_second is not None:
+            words = tr("without MTP {rate:,.0f}", rate=tokens_per_second)
+            self.baseline = Reference(tokens_per_second, f"{words} · {source}" if source else words, dotted=True)
+        self.changed.emit()
+
+    def take_launch(self, launch: Launch | None) -> None:
+        """Request the references of a newly launched server."""
+        self.set_limit(None)
+        self.set_baseline(None)
+        if launch is None:
+            return
+
+        def took_limit(limit: Reading) -> None:
+            if self._controller.launch is launch:
+                self.set_limit(limit)
+
+        def took_baseline(rate: float | None) -> None:
+            if self._controller.launch is launch:
+                self.set_baseline(rate, tr("as tuned"))
+
+        run = self._controller.bridge.run
+        run(lambda _tell: _read_limit(launch), done=took_limit)
+        run(lambda _tell: _read_baseline(launch), done=took_baseline, failed=_ignore_error)
+
+
+def _ignore_error(_error: object) -> None:
+    """Ignore an error: the reference line is optional."""
+
+
+async def _read_baseline(launch: Launch) -> float | None:
+    from launcher.app.tuner import measured_without_mtp
+
+    return await asyncio.to_thread(measured_without_mtp, launch)
+
+
+async def _read_limit(launch: Launch) -> Reading:
+    from launcher.app.speed_limit import speed_limit
+
+    return await asyncio.to_thread(speed_limit, launch)
+
+
+# Export of picture and table, written on the core's thread so that the window stays responsive.
+
+_MOST_FILES = 100
+
+
+class NotSaved(LauncherError):
+    """A picture or table could not be written."""
+
+
+def unused_export_path(suffix: str, folder: Path | None = None) -> Path:
+    """Return an unused path named after the current time, in `folder` or the user's downloads."""
+    if folder is None:
+        place = Path(QStandardPaths.writableLocation(QStandardPaths.StandardLocation.DownloadLocation))
+        folder = place if place.is_dir() else Path.home()
+    name = f"mtp-launcher-{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
+    names = (f"{name}{again}.{suffix}" for again in ("", *(f"-{n}" for n in range(2, _MOST_FILES))))
+    return next((folder / each for each in names if not (folder / each).exists()), folder / f"{name}.{suffix}")
+
+
+def save_table(bridge: Bridge, table: PlotTable, path: Path, told: Callable[[str, Path | None], object]) -> None:
+    """Write a CSV file. `told` gets a message, and the path if it was written."""
+    from launcher.gui.plots.export import write_csv
+
+    _save_file(bridge, lambda: write_csv(table, path), path, told)
+
+
+def save_picture(bridge: Bridge, picture: QImage, path: Path, told: Callable[[str, Path | None], object]) -> None:
+    """Write a PNG file. `told` as for save_table."""
+
+    def save() -> None:
+        if not picture.save(str(path)):
+            raise OSError(tr("the folder cannot be written to, or the disk is full"))
+
+    _save_file(bridge, save, path, told)
+
+
+def _save_file(
+    bridge: Bridge, write: Callable[[], None], path: Path, told: Callable[[str, Path | None], object]
+) -> None:
+    async def work(_tell: object) -> None:
+        try:
+            await asyncio.to_thread(write)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise NotSaved(
+                tr("{path} could not be written: {reason}.", path=path, reason=reason),
+                tr("Free some space and try again."),
+            ) from error
+
+    bridge.run(
+        work,
+        done=lambda _: told(tr("Saved: {path}", path=path), path),
+        failed=lambda error: told(str(error), None),
+    )
+
 
 _TICK_MS = 100
-_SAID_S = 0.2
-"""Numbers change five times a second: faster nobody can read them."""
+_NUMBERS_S = 0.2
+"""Least interval between updates of numbers, in seconds: nobody reads faster."""
 _SLOWEST_S = 1.0
 _HEIGHTS = (4, 3, 3, 3, 3)
-_DENSE = 660
-"""In pixels: lower, four plots have not the room for their times each."""
+_DENSE_HEIGHT = 660
+"""Height in pixels below which the plots share one row of time labels."""
 
 
 class PlotPanel(QWidget):
-    """The plots of what `controller` samples. An hour is kept; it is drawn while it is seen, and where it changed."""
+    """All plots of the controller's samples. Keeps one hour, and draws only while visible and after a change."""
 
     exported = Signal(str)
-    """The path of a file that was written."""
+    """The path of a written file."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
         self.samples: Samples | None = None
-        self.span = Span()
+        self.span = TimeSpan()
         self.cards = tuple(map(PlotCard, PLOTS))
         self._rate, self._acceptance, self._gpu, self._vram, self._host = self.cards
         self._vram.hide()
-        self._waiting: list[Sampled] = []
-        self._latest: Sampled | None = None
+        self._waiting: list[MonitorSnapshot] = []
+        self._latest: MonitorSnapshot | None = None
         self._throttled: tuple[float, str] | None = None
-        self._drawn_s = self._said_s = float("-inf")
+        self._drawn_s = self._numbers_s = self._served_s = float("-inf")
+        self._rests = controller.view.resting
         self._stale = self._attaching = False
         self._room: tuple[bool, list[PlotCard]] | None = None
-        """Whether it is little, and which plots have their times."""
+        """Whether the height is small, and the plots that have time labels."""
         self.drawings = 0
-        """How often the plots were drawn."""
+        """Number of drawings."""
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(_TICK_MS)
-        self._timer.timeout.connect(self._tick)
+        self._timer.timeout.connect(self._draw_if_due)
         self.marks = MarkLog(controller, self.redraw)
-        self.cursor_line = Cursor(self.span, self.marks, self.cards)
-        self.head = Head()
+        self.cursor_line = PlotCursor(self.span, self.marks, self.cards)
+        self.head = PlotHead()
         self._build()
         controller.sampled.connect(self.take_samples)
-        self.references = References(controller, self)
+        controller.view_changed.connect(self._take_view)
+        controller.launched.connect(self._take_launch)
+        self.references = RateReferences(controller, self)
         self.references.changed.connect(self._show_references)
         self.references.take_launch(controller.launch)
 
     @Slot()
     def _show_references(self) -> None:
         self._rate.references = self.references.lines
-        self._said_s = float("-inf")
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Refresh the numbers soon, not only the plots."""
+        self._numbers_s = float("-inf")
         self.redraw()
+
+    # running server
+
+    @Slot(object)
+    def _take_view(self, view: View) -> None:
+        """Show that no server runs any more: no further sample would."""
+        if view.resting != self._rests:
+            self._rests = view.resting
+            self._refresh()
+
+    @Slot(object)
+    def _take_launch(self, launch: Launch | None) -> None:
+        """Restart the figures for another server."""
+        if launch is not None:
+            self._served_s, self._latest = time.monotonic(), None
+            for card in (self._rate, self._acceptance):
+                card.show_aside("")
 
     # samples
 
-    def take_samples(self, batch: list[Sampled]) -> None:
-        """Keep new samples; drawing follows, not more often than it can be seen."""
+    def take_samples(self, batch: list[MonitorSnapshot]) -> None:
+        """Store new samples and schedule a drawing at a limited rate."""
         if not batch:
             return
         self._latest = batch[-1]
         if self.samples is None:
             self._waiting += batch
         else:
-            self._keep(self.samples, batch)
+            self._store(self.samples, batch)
         if self._is_seen() and not self._timer.isActive():
             self._timer.start()
 
-    def _keep(self, samples: Samples, batch: list[Sampled]) -> None:
+    def _store(self, samples: Samples, batch: list[MonitorSnapshot]) -> None:
         offset_s = time.time() - time.monotonic()
         for sample in batch:
             values = {name: reading.value for name, reading in sample.readings.items()}
@@ -103,13 +425,13 @@ class PlotPanel(QWidget):
                 values |= {position_name(n): 100 * share for n, share in enumerate(shares, 1)}
             samples.add(sample.time_s, offset_s + sample.time_s, values)
             if sample.activity is not None and sample.activity.throttled_by:
-                self._throttled = sample.time_s, tr(", ").join(map(say, sample.activity.throttled_by))
+                self._throttled = sample.time_s, tr(", ").join(map(render, sample.activity.throttled_by))
         self.span.follow(samples.oldest_s, samples.newest_s)
 
     # drawing
 
     def redraw(self) -> None:
-        """Draw soon: several changes within a moment are drawn once."""
+        """Schedule a drawing. Several calls in quick succession cause one."""
         self._stale = True
         if self._is_seen():
             self._timer.start(0)
@@ -117,14 +439,14 @@ class PlotPanel(QWidget):
     def _is_seen(self) -> bool:
         return self.isVisible() and not self.window().isMinimized()
 
-    def _tick(self) -> None:
+    def _draw_if_due(self) -> None:
         self._timer.setInterval(_TICK_MS)
         samples = self.samples
         if samples is None or not self._is_seen():
             return
         now_s = samples.newest_s
-        if self._latest is not None and abs(now_s - self._said_s) >= _SAID_S:
-            self._said_s = now_s
+        if self._latest is not None and abs(now_s - self._numbers_s) >= _NUMBERS_S:
+            self._numbers_s = now_s
             self._show_readings(self._latest, samples)
         chart = self._rate.chart
         column_s = self.span.length_s / (chart.columns if chart else 1)
@@ -146,7 +468,7 @@ class PlotPanel(QWidget):
         times = samples.times(samples.between(span.start_s, span.end_s))
 
         def columns(count: int) -> Columns:
-            """Divide the samples; cards of one width share it."""
+            """Group the samples into columns, shared by cards of equal width."""
             if count not in divided:
                 divided[count] = Columns.of(times, span.length_s / count)
             return divided[count]
@@ -154,50 +476,55 @@ class PlotPanel(QWidget):
         marks = self.marks.between(span.start_s, span.end_s)
         for card in self.cards:
             card.draw(samples, span, marks, columns)
-        self.head.show_span(span)
+        self.head.show_span(span, rests=self._rests)
         self._show_cursor()
 
-    def _show_readings(self, latest: Sampled, samples: Samples) -> None:
+    def _show_readings(self, latest: MonitorSnapshot, samples: Samples) -> None:
         has_gpu = any(name in samples.names for name in GPU_NAMES)
         self._vram.setVisible(has_gpu)
         self._host.setVisible(not has_gpu)
         for card in self.cards:
             if not card.isHidden():
-                card.show_readings(latest.readings, samples)
+                card.show_readings(latest.readings, samples, served_s=self._served_s)
         self._make_room()
-        self._rate.show_aside(*asides.of_rate(samples, self.references.limit, self._controller.note))
-        drafts = asides.of_drafts(latest)
+        if self._rests:
+            for card in self.cards:
+                card.show_nothing_runs()
+            return
+        limit, note = self.references.limit, self._controller.note
+        self._rate.show_aside(*rate_aside(samples, limit, note, served_s=self._served_s))
+        drafts = drafts_aside(latest)
         if drafts is not None:
             self._acceptance.show_aside(*drafts)
         if self._gpu.absent is None:
-            self._gpu.show_aside(*asides.of_throttling(latest, self._throttled))
-        self._vram.show_aside(*asides.of_memory(latest, "vram_used_mib", "vram_total_mib"))
-        self._host.show_aside(*asides.of_memory(latest, "host_memory_used_mib", "host_memory_total_mib"))
+            self._gpu.show_aside(*throttling_aside(latest, self._throttled))
+        self._vram.show_aside(*memory_aside(latest, "vram_used_mib", "vram_total_mib"))
+        self._host.show_aside(*memory_aside(latest, "host_memory_used_mib", "host_memory_total_mib"))
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Leave out what the plots have in common where there is little height."""
+        """Leave out repeated labels where the height is small."""
         super().resizeEvent(event)
         self._make_room()
 
     def _make_room(self) -> None:
-        dense = self.height() < theme.px(_DENSE)
+        dense = self.height() < theme.px(_DENSE_HEIGHT)
         timed = [card for card in self.cards if not card.isHidden() and card.absent is None][-1 if dense else 0 :]
         if (dense, timed) != self._room:
             self._room = dense, timed
             for card in self.cards:
                 card.show_dense(dense, times=card in timed)
 
-    # the plots' library comes after the first paint
+    # loading the plot library after the first paint
 
     def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
-        """Once there was something to see, load the plots."""
+        """Load the plot library after the first paint."""
         super().paintEvent(event)
         if not self._attaching:
             self._attaching = True
             QTimer.singleShot(0, self, self.attach)
 
     def attach(self) -> None:
-        """Load the plots' library, unless that was done, and put the plots into the cards."""
+        """Load the plot library once and put the charts into the cards."""
         if self.samples is not None:
             return
         from launcher.gui.plots.chart import Chart
@@ -208,30 +535,29 @@ class PlotPanel(QWidget):
         for card in self.cards:
             chart = Chart(card.plot)
             card.attach(chart)
-            chart.overlay.hovered.connect(lambda share, card=card: self.point(card, share))
-            chart.overlay.left.connect(lambda: self.point(None))
+            chart.overlay.hovered.connect(lambda share, card=card: self.read_at(card, share))
+            chart.overlay.left.connect(lambda: self.read_at(None))
             chart.overlay.zoomed.connect(self.zoom)
             chart.overlay.dragged.connect(self.pan)
             chart.overlay.homed.connect(self.home)
         self._room = None
         self._make_room()
         waiting, self._waiting = self._waiting, []
-        self._keep(self.samples, waiting)
+        self._store(self.samples, waiting)
         self.redraw()
 
     def showEvent(self, event: QShowEvent) -> None:  # noqa: N802
-        """Draw what came while nobody looked."""
+        """Draw the samples received while hidden."""
         super().showEvent(event)
-        self._said_s = float("-inf")
-        self.redraw()
+        self._refresh()
 
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
-        """Draw nothing that nobody sees."""
+        """Stop drawing while hidden."""
         super().hideEvent(event)
         self._timer.stop()
 
     def changeEvent(self, event: QEvent) -> None:  # noqa: N802
-        """Take the colours of another theme."""
+        """Apply another theme's colours."""
         super().changeEvent(event)
         if event.type() is QEvent.Type.PaletteChange:
             for card in self.cards:
@@ -239,26 +565,26 @@ class PlotPanel(QWidget):
                     card.chart.recolour()
             self.redraw()
 
-    # the axis of time
+    # time axis
 
     def zoom(self, notches: float, share: float = 1.0) -> None:
-        """Zoom in by notches of the wheel around a share of the width, with negative ones out."""
+        """Zoom in by wheel notches (negative: out) around a share of the width."""
         self.span.zoom(notches, self.span.start_s + share * self.span.length_s)
         self.redraw()
 
     def pan(self, share: float) -> None:
-        """Go back by a share of the width, with a negative one forward."""
+        """Pan back by a share of the width (negative: forward)."""
         self.span.pan(share * self.span.length_s)
         self.redraw()
 
     def home(self) -> None:
-        """Back to now and to the usual stretch of time."""
+        """Return to the live view and the usual span."""
         self.span.home()
         self.cursor_line.clear()
         self.redraw()
 
     def toggle_pause(self) -> None:
-        """Hold what is shown, or follow the newest samples again."""
+        """Hold the plots, or follow the newest samples again."""
         if self.span.live:
             self.span.hold()
         else:
@@ -270,22 +596,22 @@ class PlotPanel(QWidget):
         self.span.choose(seconds)
         self.redraw()
 
-    # the read-out
+    # cursor
 
-    def point(self, card: PlotCard | None, share: float = 0.0) -> None:
-        """Read values at a share of the width, as the pointer over a card does; None when it is gone."""
-        self.cursor_line.point(card, share)
+    def read_at(self, card: PlotCard | None, share: float = 0.0) -> None:
+        """Read the values at a share of the width under the pointer; None when it has left."""
+        self.cursor_line.follow_pointer(card, share)
         self._show_cursor()
 
     def _show_cursor(self) -> None:
         if self.samples is not None:
             said = self.cursor_line.show(self.samples)
-            self.head.say(said.line, said.whole)
+            self.head.show_reading(said.line, said.whole)
             if self._board.accessibleDescription() != said.whole:
                 self._board.setAccessibleDescription(said.whole)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802
-        """Arrows move the read-out, with Ctrl to the next mark, with Shift the axis; + and - zoom, Home goes live."""
+        """Move the cursor with the arrows, with Ctrl to the next mark, with Shift pan; + and - zoom, Home goes live."""
         key, modifiers = Qt.Key(event.key()), event.modifiers()
         way = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}.get(key)
         at = self.cursor_line.share
@@ -310,23 +636,23 @@ class PlotPanel(QWidget):
     # export
 
     def export_csv(self, folder: Path | None = None) -> None:
-        """Write what is shown as a table into a folder, else the user's downloads; a line in place tells where."""
+        """Write the shown data as CSV to `folder` or the user's downloads. A notice names the path."""
         if self.samples is None or not len(self.samples):
-            self.head.tell(tr("There is nothing to export yet."))
+            self.head.show_notice(tr("There is nothing to export yet."))
             return
-        from launcher.gui.plots.export import table_of
+        from launcher.gui.plots.export import copy_table
 
         start_s, end_s = self.span.start_s, self.span.end_s
-        table = table_of(self.samples, start_s, end_s, self.marks.between(start_s, end_s))
-        save_table(self._controller.bridge, table, free_path("csv", folder), self._saved)
+        table = copy_table(self.samples, start_s, end_s, self.marks.between(start_s, end_s))
+        save_table(self._controller.bridge, table, unused_export_path("csv", folder), self._show_saved)
 
     def export_png(self, folder: Path | None = None) -> None:
-        """Write a picture of the plots likewise."""
+        """Write a picture of the plots in the same way."""
         picture = self._board.grab().toImage()
-        save_picture(self._controller.bridge, picture, free_path("png", folder), self._saved)
+        save_picture(self._controller.bridge, picture, unused_export_path("png", folder), self._show_saved)
 
-    def _saved(self, words: str, path: Path | None) -> None:
-        self.head.tell(words)
+    def _show_saved(self, words: str, path: Path | None) -> None:
+        self.head.show_notice(words)
         if path is not None:
             self.exported.emit(str(path))
 
@@ -356,3 +682,73 @@ class PlotPanel(QWidget):
         self.head.pause_asked.connect(self.toggle_pause)
         self.head.table_asked.connect(self.export_csv)
         self.head.picture_asked.connect(self.export_png)
+
+
+# Text at the right of the read-outs: one or two short lines, and a tooltip.
+
+MEAN_S = 300.0
+_GIB = 1_024
+_Aside = tuple[str, str]
+
+
+def rate_aside(samples: Samples, limit: Reading | None, note: str = "", *, served_s: float = float("-inf")) -> _Aside:
+    """Return the five-minute mean and its share of the limit. `note` is a remark on the running server's speed.
+
+    The limit belongs to the server that runs since `served_s`, so only its samples count for the mean.
+    """
+    from_s, newest_s = max(samples.newest_s - MEAN_S, served_s), samples.newest_s
+    mean = samples.mean("tokens_per_second", from_s, newest_s) if from_s <= newest_s else None
+    lines = [] if mean is None else [tr("mean of 5 min {rate:,.1f}", rate=mean)]
+    tips = [note] if note else []
+    if limit is not None and limit.value:
+        if mean is not None:
+            lines.append(tr("{share:.0f} % of the limit", share=100 * mean / limit.value))
+        tips.append(
+            tr(
+                "The limit is the GPU's memory bandwidth over the bytes that a pass over one token reads. MTP may get"
+                " past it, because one pass then yields several tokens."
+            )
+        )
+    elif limit is not None:
+        lines.append(tr("limit not known"))
+        tips.append(render(limit.absent or ""))
+    return "\n".join(lines), "\n".join(tips)
+
+
+def drafts_aside(latest: MonitorSnapshot) -> _Aside | None:
+    """Return mean accepted length and acceptance by position, or None while nothing is drafted."""
+    length = latest.acceptance.mean_length if latest.acceptance else None
+    if latest.acceptance is None or length is None:
+        return None
+    shares = " · ".join(f"{share:.2f}" for share in latest.acceptance.rates_by_position)
+    said = tr("mean length {length:.2f}", length=length)
+    by_position = tr("{shares} by position", shares=shares)
+    tip = tr("Tokens that one pass yields on average, and the share of drafts accepted at each position.")
+    return f"{said}\n{by_position}", f"{by_position}\n{tip}"
+
+
+def throttling_aside(latest: MonitorSnapshot, throttled: tuple[float, str] | None) -> _Aside:
+    """Return the clock limits active now or within five minutes. `throttled` is (time, reason) of the last one."""
+    activity = latest.activity
+    if activity is not None and activity.throttled_by:
+        return tr("throttled by\n{reasons}", reasons=tr(", ").join(map(render, activity.throttled_by))), ""
+    if throttled is not None and latest.time_s - throttled[0] <= MEAN_S:
+        minutes = max(1, round((latest.time_s - throttled[0]) / 60))
+        ago = ntr("1 min ago", "{n} min ago", minutes)
+        return f"{throttled[1]}\n{ago}", tr("The clocks were held back {ago} by: {why}.", ago=ago, why=throttled[1])
+    if activity is None:
+        return "", ""
+    if activity.throttled_by is None:
+        return tr("throttling\nnot known"), render(activity.absent.get("throttled_by", ""))
+    return tr("no throttling\nin 5 min"), ""
+
+
+def memory_aside(latest: MonitorSnapshot, used_name: str, total_name: str) -> _Aside:
+    """Return used and free memory."""
+    used, total = latest.readings.get(used_name), latest.readings.get(total_name)
+    if used is None or used.value is None:
+        return "", render(used.absent or "") if used else ""
+    if total is None or total.value is None:
+        return tr("{used:,.1f} GiB\nin use", used=used.value / _GIB), render(total.absent or "") if total else ""
+    words = tr("of {total:,.1f} GiB", total=total.value / _GIB)
+    return f"{words}\n{tr('{free:,.1f} free', free=(total.value - used.value) / _GIB)}", ""

@@ -1,30 +1,31 @@
-"""What is plotted, declared in one place: read-outs, curves, cards. The titles are translated when they are shown."""
+"""Declarations of everything that is plotted: read-outs, curves, cards. Titles are translated when shown."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.gui.words import mark
+from launcher.gui.translation import mark
 
 POSITIONS = 8
-"""The longest draft that can be set."""
+"""Longest draft length that can be set."""
 MEAN_LENGTH = "mean_accepted_tokens"
 _GIB = 1 / 1_024
-"""From MiB."""
+"""Factor from MiB."""
 
 
 def position_name(position: int) -> str:
-    """Return the name of the series of a draft position, counted from 1."""
+    """Return the series name of a draft position, counted from 1."""
     return f"accepted_at_{position}_percent"
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One series and how it is said. `scale` goes from the sample's unit to `unit`.
+    """One series and its display. `scale` converts the sample's unit to `unit`.
 
-    `colour` is a role of the theme, `step` how far its line stands back behind the others of that colour. `against` is
-    the axis of its curve: the left one, the right one in percent (of which the end alone is written), or the left one
-    as a share of `reference` in percent. It `stands_for` another series where that is not known. A read-out reserves
-    room for `widest`; with `lasts` its last value stays on show, with its age.
+    `colour` is a theme role, `step` the number of shades by which the line is fainter. `against` is the curve's axis:
+    left, right in percent (only its end is labelled), or share: the left axis, in percent of `reference`. `stands_for`
+    names another series that is drawn instead while that one is unknown. A read-out reserves the width of `widest`;
+    with `lasts` its last value stays visible with its age. `of_server` series belong to the running server, the others
+    to the machine.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Quantity:
     widest: str = "000"
     scale: float = 1.0
     lasts: bool = False
+    of_server: bool = False
     step: int = 0
     dashed: bool = False
     against: Literal["left", "right", "share"] = "left"
@@ -42,15 +44,15 @@ class Quantity:
     stands_for: str = ""
 
     def text(self, value: float) -> str:
-        """Return a value as it is read, without its unit."""
+        """Return a value as text without its unit."""
         return f"{value * self.scale:,.{self.digits}f}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One card: read-outs over curves. `top` is the end of its left axis, None where that follows the values.
+    """One card: read-outs over curves. `top` is the end of the left axis, None to follow the values.
 
-    `least` is the lowest end it takes then. `also` is said by the hover read-out beside the curves.
+    `least` is then the lowest end. `also` lists further series for the cursor read-out.
     """
 
     name: str
@@ -64,8 +66,12 @@ class Plot:
     also: tuple[Quantity, ...] = ()
 
 
-_RATE = Quantity("tokens_per_second", mark("Tokens per second"), "t/s", 1, "rate", "0,000.0", lasts=True)
-_SHARE = Quantity("acceptance_percent", mark("Draft acceptance"), "%", 1, "acceptance", "100.0", lasts=True)
+_RATE = Quantity(
+    "tokens_per_second", mark("Tokens per second"), "t/s", 1, "rate", "0,000.0", lasts=True, of_server=True
+)
+_SHARE = Quantity(
+    "acceptance_percent", mark("Draft acceptance"), "%", 1, "acceptance", "100.0", lasts=True, of_server=True
+)
 _AT = tuple(
     Quantity(position_name(n), mark("Position {n}"), "%", 0, "acceptance", step=n) for n in range(1, POSITIONS + 1)
 )
@@ -73,14 +79,14 @@ _LENGTH = Quantity(MEAN_LENGTH, mark("Mean accepted length"), mark("tokens"), 2)
 _HEAT = Quantity("gpu_temperature_c", mark("Temperature"), "°C", 0, "temperature", "00")
 _POWER = Quantity("gpu_power_w", mark("Power"), "W", 0, "power", "000", against="share", reference="gpu_power_limit_w")
 _CLOCK = Quantity("gpu_clock_mhz", mark("Clock"), "MHz", 0, "clock", "0,000", against="share")
-_OURS = Quantity("engine_vram_mib", mark("VRAM, this server"), "GiB", 1, "ours", "00.0", _GIB)
+_OURS = Quantity("engine_vram_mib", mark("VRAM, this server"), "GiB", 1, "ours", "00.0", _GIB, of_server=True)
 _OTHERS = Quantity("others_vram_mib", mark("Other programs"), "GiB", 1, "others", "00.0", _GIB)
 _VRAM = Quantity("vram_used_mib", mark("VRAM in use"), "GiB", 1, "others", "00.0", _GIB, stands_for="engine_vram_mib")
 _VRAM_TOTAL = Quantity("vram_total_mib", mark("VRAM in total"), "GiB", 1, "limit", scale=_GIB, dashed=True)
 _USE = Quantity("gpu_use_percent", mark("GPU use"), "%", 0, "power", "100", against="right")
 _CPU = Quantity("host_cpu_percent", mark("Processor"), "%", 0, "power", "100", against="right")
 _RAM = Quantity("host_memory_used_mib", mark("Memory in use"), "GiB", 1, "others", "00.0", _GIB)
-_RAM_OURS = Quantity("engine_memory_mib", mark("Memory, this server"), "GiB", 1, "ours", "00.0", _GIB)
+_RAM_OURS = Quantity("engine_memory_mib", mark("Memory, this server"), "GiB", 1, "ours", "00.0", _GIB, of_server=True)
 _RAM_TOTAL = Quantity("host_memory_total_mib", mark("Memory in total"), "GiB", 1, "limit", scale=_GIB, dashed=True)
 
 RATE = Plot("rate", mark("Tokens per second"), (_RATE,), (_RATE,), "t/s")
@@ -106,10 +112,10 @@ HOST = Plot(
 PLOTS = (RATE, ACCEPTANCE, GPU, VRAM, HOST)
 
 GPU_NAMES = ("gpu_temperature_c", "gpu_power_w", "gpu_clock_mhz", "vram_used_mib", "gpu_use_percent")
-"""A GPU is there as soon as one of these has a value."""
+"""A GPU is present once one of these has a value."""
 
 
-def exported() -> tuple[Quantity, ...]:
-    """Return all that is kept, each once, in the order of the cards."""
+def exported_quantities() -> tuple[Quantity, ...]:
+    """Return all recorded series once each, in the order of the cards."""
     found = {each.name: each for plot in PLOTS for each in (*plot.read_outs, *reversed(plot.curves), *plot.also)}
     return tuple(found.values())

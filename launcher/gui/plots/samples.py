@@ -1,4 +1,4 @@
-"""An hour of samples by name, and what of it a plot can show: the lowest and the highest of each pixel column."""
+"""One hour of samples by name, and their reduction to the lowest and highest value per pixel column."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ Floats = NDArray[np.floating]
 KEPT_S = 3_600.0
 _CAPACITY = 36_600
 """An hour at 10 Hz, and some."""
-_GAP_S = 2.5
-"""Samples come every second when nothing happens; what is further apart is not joined by a line."""
+_LONGEST_GAP_S = 2.5
+"""Idle samples come every second; samples further apart than this, in seconds, are not joined by a line."""
 
 
 class Samples:
-    """Ring buffers, each written twice a capacity apart, so that any stretch of time is one slice and never a copy.
+    """Ring buffers, each written twice a capacity apart, so that any time span is one slice without a copy.
 
-    Times are of the monitor's clock in seconds, `wall` seconds since the epoch. Unknown is nan.
+    Times are seconds of the monitor's clock, `wall` seconds since the epoch. Unknown is nan.
     """
 
     def __init__(self, capacity: int = _CAPACITY) -> None:
@@ -36,26 +36,26 @@ class Samples:
 
     @property
     def names(self) -> Set[str]:
-        """The names that had a value."""
+        """The names that ever had a value."""
         return self._columns.keys()
 
     @property
     def newest_s(self) -> float:
-        """The time of the newest sample, 0 when there is none."""
+        """Time of the newest sample, 0 without any."""
         return float(self._times[self._first + self._count - 1]) if self._count else 0.0
 
     @property
     def oldest_s(self) -> float:
-        """The time of the oldest sample that is kept, at most an hour before the newest."""
+        """Time of the oldest stored sample, at most an hour before the newest."""
         return max(float(self._times[self._first]), self.newest_s - KEPT_S) if self._count else 0.0
 
     def add(self, time_s: float, wall_s: float, values: Mapping[str, float | None]) -> None:
-        """Append one sample; a time that does not go on from the one before is left out."""
+        """Append a sample. One that is not newer than the last is ignored."""
         if self._count:
             since_s = time_s - self.newest_s
             if since_s <= 0:
                 return
-            if since_s > _GAP_S:
+            if since_s > _LONGEST_GAP_S:
                 self._append(time_s - since_s / 2, wall_s - since_s / 2, {})
         self._append(time_s, wall_s, values)
 
@@ -80,7 +80,7 @@ class Samples:
         return self._head if self._count == self._capacity else 0
 
     def between(self, from_s: float, to_s: float) -> slice:
-        """Return which samples lie in a stretch of time, and one more on either side, so that lines reach the edges."""
+        """Return the slice of a time span, with one more sample on either side so that lines reach the edges."""
         first = self._first
         times = self._times[first : first + self._count]
         low, high = np.searchsorted(times, (from_s, to_s), side="left")
@@ -88,24 +88,24 @@ class Samples:
         return slice(first + max(0, int(low) - 1), first + min(self._count, int(high) + 1))
 
     def times(self, part: slice) -> Floats:
-        """Return the times of some samples; not to be written to."""
+        """Return the times of a slice. Read-only."""
         return self._times[part]
 
-    def wall(self, part: slice) -> Floats:
-        """Return when some samples were taken, in seconds since the epoch."""
+    def wall_times(self, part: slice) -> Floats:
+        """Return the times of a slice in seconds since the epoch."""
         return self._wall[part]
 
     def values(self, name: str, part: slice) -> Floats:
-        """Return some values of one name, nan where it was unknown; not to be written to."""
+        """Return the values of one series, nan where unknown. Read-only."""
         column = self._columns.get(name)
         return np.full(part.stop - part.start, np.nan, np.float32) if column is None else column[part]
 
     def last_known(self, name: str) -> tuple[float, float] | None:
-        """Return the newest known value and its age in seconds, None when there never was one."""
+        """Return the newest known value and its age in seconds, or None."""
         return (self._last[name][1], self.newest_s - self._last[name][0]) if name in self._last else None
 
     def mean(self, name: str, from_s: float, to_s: float) -> float | None:
-        """Return the mean of the known values in a stretch of time, None without any."""
+        """Return the mean of the known values in a time span, or None."""
         part = self.between(from_s, to_s)
         times = self._times[part]
         values = self.values(name, part)[(times >= from_s) & (times <= to_s)]
@@ -113,11 +113,11 @@ class Samples:
         return float(known.mean(dtype=np.float64)) if len(known) else None
 
     def highest(self, name: str) -> float | None:
-        """Return the highest value that there ever was."""
+        """Return the highest value so far, or None."""
         return self._highest.get(name)
 
     def nearest(self, time_s: float) -> int | None:
-        """Return which sample was taken nearest to a time, for `at`."""
+        """Return the index of the sample nearest to a time, for `at`."""
         if not self._count:
             return None
         first = self._first
@@ -127,11 +127,11 @@ class Samples:
         return first + (before if time_s - times[before] < times[after] - time_s else after)
 
     def time_at(self, index: int) -> tuple[float, float]:
-        """Return the time and the wall time of a sample."""
+        """Return a sample's time and its seconds since the epoch."""
         return float(self._times[index]), float(self._wall[index])
 
-    def at(self, name: str, index: int) -> float | None:
-        """Return one value, None where it was unknown."""
+    def value_at(self, name: str, index: int) -> float | None:
+        """Return one value, or None where unknown."""
         column = self._columns.get(name)
         value = None if column is None else float(column[index])
         return None if value is None or value != value else value
@@ -139,10 +139,10 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The pixel columns of a plot, and which samples fall into each.
+    """Pixel columns of a plot and the samples in each.
 
-    They lie at multiples of their width on the monitor's clock: a column keeps its samples while it moves along, so
-    that nothing flickers.
+    Columns lie at multiples of their width on the monitor's clock: a column keeps its samples while it scrolls, so
+    nothing flickers.
     """
 
     times: Floats
@@ -150,7 +150,7 @@ class Columns:
 
     @classmethod
     def of(cls, times: Floats, width_s: float) -> "Columns":
-        """Divide samples into columns `width_s` wide; where they are further apart each stands for itself."""
+        """Group samples into columns `width_s` wide. If they are further apart, each is its own column."""
         if len(times) < 2 or times[-1] - times[0] <= 0 or (times[-1] - times[0]) / width_s >= len(times):
             return cls(times, None)
         numbers = np.floor(times / width_s).astype(np.int64)
@@ -159,17 +159,17 @@ class Columns:
         edges[1::2] += 1
         return cls(edges * width_s, starts)
 
-    def alone(self, values: Floats) -> NDArray[np.intp]:
-        """Return which of `values`, as `decimate` gave them, lie between two gaps, so that no line would show them."""
+    def isolated(self, values: Floats) -> NDArray[np.intp]:
+        """Return the indices of `values`, as given by `decimate`, between two gaps: no line would show them."""
         if self.starts is not None:
-            return np.empty(0, np.intp)  # a column is as wide as a pixel
+            return np.empty(0, np.intp)  # a column is as wide as a pixel, so it is visible
         known = np.concatenate(([False], ~np.isnan(values), [False]))
         return np.flatnonzero(known[1:-1] & ~known[:-2] & ~known[2:])
 
     def decimate(self, values: Floats) -> Floats:
-        """Return the values that belong to `times`: of each column the lowest and the highest, in the way it goes.
+        """Return the values for `times`: the lowest and highest of each column, in the order of its direction.
 
-        A column without any known value is a gap; no peak is lost.
+        A column without a known value is a gap; no peak is lost.
         """
         if self.starts is None:
             return values

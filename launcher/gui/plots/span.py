@@ -1,14 +1,14 @@
-"""Which stretch of time all plots show: the last minutes as they come, or one that is held."""
+"""Time span shown by all plots: live or held."""
 
 SHORTEST_S, LONGEST_S, USUAL_S = 10.0, 3_600.0, 300.0
 GROWING_S = (30.0, 60.0, 120.0, USUAL_S)
-"""While there is less to show than the usual stretch, and nobody chose one, the axis is shorter."""
+"""Automatic lengths while there are fewer samples than the usual span, unless the user chose one."""
 STEP = 1.25
-"""Of one notch of the wheel."""
+"""Zoom factor of one wheel notch."""
 
 
-class Span:
-    """A stretch of time of the monitor's clock. While it is `live` its end goes along with the newest sample."""
+class TimeSpan:
+    """A span of the monitor's clock. While `live`, its end follows the newest sample."""
 
     def __init__(self) -> None:
         self.live = True
@@ -19,15 +19,15 @@ class Span:
 
     @property
     def start_s(self) -> float:
-        """Where it begins."""
+        """Start of the span."""
         return self.end_s - self.length_s
 
     def share(self, time_s: float) -> float:
-        """Return where a moment lies: 0 at the start, 1 at the end."""
+        """Return a moment's position: 0 at the start, 1 at the end."""
         return (time_s - self.start_s) / self.length_s
 
     def follow(self, oldest_s: float, newest_s: float) -> None:
-        """Take note of how far the samples reach."""
+        """Set the range of the samples."""
         self._oldest_s, self._newest_s = oldest_s, newest_s
         if not self._chosen:
             there_s = newest_s - oldest_s
@@ -36,19 +36,19 @@ class Span:
             self.end_s = newest_s
 
     def choose(self, length_s: float) -> None:
-        """Show this many seconds; the end stays."""
+        """Show this many seconds. The end stays."""
         self._chosen = True
         self.length_s = min(max(length_s, SHORTEST_S), LONGEST_S)
 
     def zoom(self, notches: float, at_s: float) -> None:
-        """Show less (or with negative notches more) around a moment; a live end stays where it is."""
+        """Zoom in by wheel notches (negative: out) around a moment. A live end stays."""
         before_s = self.length_s
         self.choose(before_s * STEP**-notches)
         if not self.live:
             self._hold_at(at_s + (self.end_s - at_s) * self.length_s / before_s)
 
     def pan(self, by_s: float) -> None:
-        """Go back (or with a negative value forward); at the newest sample it becomes live again."""
+        """Pan back (negative: forward). At the newest sample it becomes live again."""
         if by_s < 0 and self.live:
             return
         self._chosen = True
@@ -59,7 +59,7 @@ class Span:
             self._hold_at(end_s)
 
     def hold(self) -> None:
-        """Stand still; samples go on being kept."""
+        """Hold the span; samples are still recorded."""
         self._chosen = True
         self.live = False
 
@@ -68,19 +68,19 @@ class Span:
         self.live, self.end_s = True, self._newest_s
 
     def home(self) -> None:
-        """Back to the newest sample and the usual length."""
+        """Return to the newest sample and the usual length."""
         self._chosen = False
         self.go_live()
         self.follow(self._oldest_s, self._newest_s)
 
     def show(self, time_s: float) -> None:
-        """Bring a moment into sight."""
+        """Scroll to a moment."""
         if not self.start_s <= time_s <= self.end_s:
             self._chosen = True
             self._hold_at(time_s + self.length_s / 2)
 
     def _hold_at(self, end_s: float) -> None:
-        """Hold an end that keeps some of the samples in sight."""
+        """Hold an end that keeps some samples visible."""
         earliest_s = min(self._oldest_s + self.length_s / 2, self._newest_s)
         self.live = False
         self.end_s = min(max(end_s, earliest_s), self._newest_s)

@@ -1,1 +1,1 @@
-"""The Settings page, made from the declared settings."""
+"""The Settings page, generated from the declared app settings."""

@@ -1,38 +1,86 @@
-"""A control for each kind of setting. It shows a value without telling, and tells what the user chose."""
+"""Controls for each kind of app setting. They show a value silently and emit the user's choice."""
 
 import re
 from collections.abc import Callable
 
-from PySide6.QtCore import QLocale, Qt, QTimer, Signal
-from PySide6.QtGui import QFocusEvent, QFontMetrics, QValidator, QWheelEvent
+from PySide6.QtCore import QLocale, QRect, Qt, QTimer, Signal
+from PySide6.QtGui import QFocusEvent, QFontMetrics, QPainter, QPaintEvent, QResizeEvent, QValidator, QWheelEvent
 from PySide6.QtWidgets import (
+    QBoxLayout,
     QCheckBox,
     QComboBox,
     QDoubleSpinBox,
     QFileDialog,
+    QFrame,
     QHBoxLayout,
+    QLineEdit,
     QPlainTextEdit,
     QPushButton,
+    QStyle,
+    QStyleOptionFrame,
+    QVBoxLayout,
     QWidget,
 )
 
+from launcher.app.settings import SettingState
+from launcher.app.settings_declared import Setting
+from launcher.app.settings_file import Value
+from launcher.base.text import make_visible
 from launcher.gui import theme
-from launcher.gui.labels import Label, set_tip
-from launcher.gui.settings.path_line import PathLine
+from launcher.gui.labels import Label, display_path, set_tooltip
+from launcher.gui.translation import tr
+from launcher.gui.widgets import Glyph
 from launcher.gui.widgets.combo_box import ComboBox
 from launcher.gui.widgets.slider import Slider
-from launcher.gui.words import tr
-from launcher.settings_declared import Setting
-from launcher.settings_file import Value
+
+# Path field that elides its middle.
+
+_MARGIN = 2
+"""Left and right text margin of a QLineEdit, in pixels."""
+
+
+class PathLine(QLineEdit):
+    """Path field that elides the middle of the path unless it has the focus."""
+
+    @property
+    def elided(self) -> str:
+        """The path as shown without the focus."""
+        mode = Qt.TextElideMode.ElideMiddle
+        return self.fontMetrics().elidedText(
+            make_visible(display_path(self.text())), mode, self._text_rect(self._style_option()).width()
+        )
+
+    def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
+        """Paint the elided path."""
+        seen = self.elided
+        if self.hasFocus() or seen == self.text():
+            super().paintEvent(event)
+            return
+        option = self._style_option()
+        with QPainter(self) as painter:
+            self.style().drawPrimitive(QStyle.PrimitiveElement.PE_PanelLineEdit, option, painter, self)
+            painter.setPen(theme.colour("text" if self.isEnabled() else "secondary"))
+            place = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
+            painter.drawText(self._text_rect(option), place, seen)
+
+    def _style_option(self) -> QStyleOptionFrame:
+        option = QStyleOptionFrame()
+        self.initStyleOption(option)
+        return option
+
+    def _text_rect(self, option: QStyleOptionFrame) -> QRect:
+        inner = self.style().subElementRect(QStyle.SubElement.SE_LineEditContents, option, self)
+        return inner.adjusted(_MARGIN, 0, -_MARGIN, 0)
+
 
 _SETTLED_MS = 300
-"""So long must what is moved or written rest before it is kept."""
+"""Milliseconds without a change after which a value is stored."""
 _DECIMALS, _WORDS_HEIGHT = 2, 84
 _NUMBER = re.compile(r"-?[\d,.]+")
 
 
-class Control(QWidget):
-    """What a setting is changed with."""
+class SettingControl(QWidget):
+    """Base class of the controls."""
 
     chosen = Signal(object)
     """The value that the user chose."""
@@ -45,18 +93,18 @@ class Control(QWidget):
         self.row.setSpacing(theme.px(theme.GAP))
 
     def show_value(self, value: Value) -> None:
-        """Show a value."""
+        """Show a value without emitting `chosen`."""
         raise NotImplementedError
 
-    def name(self, widget: QWidget) -> None:
-        """Give a widget the setting's name for screen readers, and a tip with its name in the file and the terminal."""
+    def set_accessible_name(self, widget: QWidget) -> None:
+        """Set a widget's accessible name, and a tooltip with the setting's name in file and terminal."""
         widget.setAccessibleName(tr(self.setting.title))
         widget.setAccessibleDescription(tr(self.setting.sentence))
-        set_tip(widget, tip(self.setting))
+        set_tooltip(widget, setting_tooltip(self.setting))
 
 
-class Choice(Control):
-    """One of a few words."""
+class ChoiceControl(SettingControl):
+    """One of a few options."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -66,7 +114,7 @@ class Choice(Control):
         self.box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.box.setMinimumWidth(theme.px(140))
         self.box.activated.connect(lambda at: self.chosen.emit(self.box.itemData(at)))
-        self.name(self.box)
+        self.set_accessible_name(self.box)
         self.row.addWidget(self.box, 1)
 
     def show_value(self, value: Value) -> None:
@@ -74,8 +122,8 @@ class Choice(Control):
         self.box.setCurrentIndex(self.box.findData(value))
 
 
-class Number(Control):
-    """A slider with its value; it tells when it has come to rest."""
+class NumberControl(SettingControl):
+    """Slider with its value. Emits `chosen` once it rests."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -86,47 +134,47 @@ class Number(Control):
         self.value = Label()
         font = theme.font(theme.BODY_PX, bold=True, tabular=True)
         self.value.setFont(font)
-        self.value.setMinimumWidth(QFontMetrics(font).horizontalAdvance(self._words(int(setting.most))))
+        self.value.setMinimumWidth(QFontMetrics(font).horizontalAdvance(self._format_number(int(setting.most))))
         self.value.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        self._rest = _rests(self, lambda: self.chosen.emit(self._number()))
+        self._rest = _make_rest_timer(self, lambda: self.chosen.emit(self._number()))
         self.slider.valueChanged.connect(self._moved)
-        self.name(self.slider)
+        self.set_accessible_name(self.slider)
         self.row.addWidget(self.slider, 1)
         self.row.addWidget(self.value)
 
     def show_value(self, value: Value) -> None:
         """Show a value."""
         if self._rest.isActive():
-            return  # it is under the user's hand
+            return  # the user is moving it
         self.slider.blockSignals(True)
         self.slider.setValue(round((int(value) - self.setting.least) / self.setting.step))
         self.slider.blockSignals(False)
         self.slider.update()
-        self._say(int(value))
+        self._show_number(int(value))
 
     def _moved(self) -> None:
-        self._say(self._number())
+        self._show_number(self._number())
         self._rest.start()
 
     def _number(self) -> int:
         return int(self.setting.least + self.setting.step * self.slider.value())
 
-    def _say(self, number: int) -> None:
-        self.value.setText(self._words(number))
-        self.slider.setAccessibleDescription(self._words(number))
+    def _show_number(self, number: int) -> None:
+        self.value.setText(self._format_number(number))
+        self.slider.setAccessibleDescription(self._format_number(number))
 
-    def _words(self, number: int) -> str:
+    def _format_number(self, number: int) -> str:
         return f"{number:,} {self.setting.unit}".strip()
 
 
-class Switch(Control):
+class SwitchControl(SettingControl):
     """On or off."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.box = QCheckBox(tr("On"))
         self.box.clicked.connect(lambda checked: self.chosen.emit(checked))
-        self.name(self.box)
+        self.set_accessible_name(self.box)
         self.row.addWidget(self.box)
         self.row.addStretch()
 
@@ -135,8 +183,8 @@ class Switch(Control):
         self.box.setChecked(bool(value))
 
 
-class Box(QDoubleSpinBox):
-    """A number to type or step; below the least is the word for none. The wheel scrolls the page instead."""
+class NumberBox(QDoubleSpinBox):
+    """Number field. One step below the least is the word for none. The wheel scrolls the page instead."""
 
     def __init__(self, setting: Setting, word: str) -> None:
         super().__init__()
@@ -147,53 +195,57 @@ class Box(QDoubleSpinBox):
         self.setSuffix(f" {setting.unit}" if setting.unit else "")
         self.setLocale(QLocale.c())
         self.setGroupSeparatorShown(setting.whole)
-        self.lineEdit().setTextMargins(theme.px(theme.GAP) - 2, 0, 0, 0)  # a style sheet's padding does not reach it
+        # a style sheet's padding does not affect the inner line edit
+        self.lineEdit().setTextMargins(theme.px(theme.GAP) - 2, 0, 0, 0)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setKeyboardTracking(False)
 
     def validate(self, text: str, at: int) -> tuple[QValidator.State, str, int]:
-        """Take a comma for a point; a number that cannot be may be written, and leaves the one before."""
-        state, text, at = super().validate(self._plain(text), at)
+        """Accept a comma as the decimal point, and numbers outside the range while typing.
+
+        Leaving the field restores the last valid number.
+        """
+        state, text, at = super().validate(self._with_decimal_point(text), at)
         if state == QValidator.State.Invalid and _NUMBER.fullmatch(text.removesuffix(self.suffix())):
             state = QValidator.State.Intermediate
         return state, text, at
 
     def valueFromText(self, text: str) -> float:  # noqa: N802 -- Qt's name
-        """Return the number that is written."""
-        return super().valueFromText(self._plain(text))
+        """Return the number in a text."""
+        return super().valueFromText(self._with_decimal_point(text))
 
-    def _plain(self, text: str) -> str:
+    def _with_decimal_point(self, text: str) -> str:
         return text.replace(",", ".") if self.decimals() and text != self.specialValueText() else text
 
     def wheelEvent(self, event: QWheelEvent) -> None:  # noqa: N802 -- Qt's name
-        """Leave it to the page."""
+        """Leave the wheel to the page."""
         event.ignore()
 
 
-class NumberOrNone(Control):
-    """A number, or the word that stands for none."""
+class NumberOrNoneControl(SettingControl):
+    """A number, or the word for none."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._none, word = setting.choices[0]
         self._shown: Value = self._none
-        self.box = Box(setting, tr(word))
+        self.box = NumberBox(setting, tr(word))
         self.box.setMinimumWidth(theme.px(140))
-        self._rest = _rests(self, self._settle)
+        self._rest = _make_rest_timer(self, self._emit_change)
         self.box.valueChanged.connect(lambda _value: self._rest.start())
-        self.name(self.box)
+        self.set_accessible_name(self.box)
         self.row.addWidget(self.box, 1)
 
     def show_value(self, value: Value) -> None:
         """Show a value."""
         if self._rest.isActive():
-            return  # it is under the user's hand
+            return  # the user is changing it
         self._shown = value
         self.box.blockSignals(True)
         self.box.setValue(self.box.minimum() if isinstance(value, str) else value)
         self.box.blockSignals(False)
 
-    def _settle(self) -> None:
+    def _emit_change(self) -> None:
         number = round(self.box.value(), _DECIMALS)
         value: Value = self._none if number < self.setting.least else int(number) if self.setting.whole else number
         if value != self._shown:
@@ -201,11 +253,11 @@ class NumberOrNone(Control):
             self.chosen.emit(value)
 
 
-class Words(QPlainTextEdit):
-    """Lines of text; Tab leaves them."""
+class TextArea(QPlainTextEdit):
+    """Multi-line text field. Tab leaves it."""
 
     left = Signal()
-    """The focus has gone elsewhere."""
+    """The field has lost the focus."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,26 +266,26 @@ class Words(QPlainTextEdit):
         self.setFixedHeight(theme.px(_WORDS_HEIGHT))
 
     def focusOutEvent(self, event: QFocusEvent) -> None:  # noqa: N802 -- Qt's name
-        """Tell it."""
+        """Emit `left`."""
         super().focusOutEvent(event)
         self.left.emit()
 
 
-class Text(Control):
-    """A text of some lines, kept when it is left or rests."""
+class TextControl(SettingControl):
+    """Multi-line text, stored when the field is left or typing pauses."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._shown = ""
-        self.edit = Words()
-        self._rest = _rests(self, self._settle)
+        self.edit = TextArea()
+        self._rest = _make_rest_timer(self, self._emit_change)
         self.edit.textChanged.connect(self._rest.start)
-        self.edit.left.connect(self._settle)
-        self.name(self.edit)
+        self.edit.left.connect(self._emit_change)
+        self.set_accessible_name(self.edit)
         self.row.addWidget(self.edit, 1)
 
     def show_value(self, value: Value) -> None:
-        """Show a value, unless the user is writing."""
+        """Show a value, unless the user is typing."""
         text = str(value)
         if not self._rest.isActive() and text != self._shown:
             self._shown = text
@@ -241,7 +293,7 @@ class Text(Control):
             self.edit.setPlainText(text)
             self.edit.blockSignals(False)
 
-    def _settle(self) -> None:
+    def _emit_change(self) -> None:
         self._rest.stop()
         text = self.edit.toPlainText()
         if text.strip() != self._shown.strip():
@@ -249,30 +301,30 @@ class Text(Control):
             self.chosen.emit(text)
 
 
-class Folder(Control):
-    """A path that can be typed, or chosen."""
+class FolderControl(SettingControl):
+    """Path that can be typed or chosen."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._shown = ""
         self.line = PathLine()
         self.line.setMinimumWidth(theme.px(100))
-        self.line.editingFinished.connect(self._typed)
-        self.name(self.line)
+        self.line.editingFinished.connect(self._emit_typed)
+        self.set_accessible_name(self.line)
         self.button = QPushButton(tr("Choose …"))
-        set_tip(self.button, tr("Choose a folder: {title}", title=tr(setting.title)))
-        self.button.clicked.connect(lambda _checked=False: self._choose())
+        set_tooltip(self.button, tr("Choose a folder: {title}", title=tr(setting.title)))
+        self.button.clicked.connect(lambda _checked=False: self._choose_folder())
         self.row.addWidget(self.line, 1)
         self.row.addWidget(self.button)
 
     def show_value(self, value: Value) -> None:
-        """Show a value, from its beginning."""
+        """Show a value, scrolled to its beginning."""
         self._shown = str(value)
         self.line.setText(self._shown)
         self.line.setCursorPosition(0)
-        set_tip(self.line, f"{self._shown}\n{tip(self.setting)}")
+        set_tooltip(self.line, f"{self._shown}\n{setting_tooltip(self.setting)}")
 
-    def _typed(self) -> None:
+    def _emit_typed(self) -> None:
         text = self.line.text().strip()
         if text and text != self._shown:
             self._shown = text
@@ -280,7 +332,7 @@ class Folder(Control):
         elif not text:
             self.line.setText(self._shown)
 
-    def _choose(self) -> None:
+    def _choose_folder(self) -> None:
         dialog = QFileDialog(self, tr(self.setting.title), self._shown)
         dialog.setFileMode(QFileDialog.FileMode.Directory)
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
@@ -288,29 +340,155 @@ class Folder(Control):
         dialog.open()
 
 
-_CONTROLS: dict[str, type[Control]] = {
-    "choice": Choice,
-    "number": Number,
-    "switch": Switch,
-    "folder": Folder,
-    "text": Text,
+_CONTROLS: dict[str, type[SettingControl]] = {
+    "choice": ChoiceControl,
+    "number": NumberControl,
+    "switch": SwitchControl,
+    "folder": FolderControl,
+    "text": TextControl,
 }
 
 
-def control_for(setting: Setting) -> Control:
-    """Return the control of a setting's kind."""
-    return (NumberOrNone if setting.kind == "number" and setting.choices else _CONTROLS[setting.kind])(setting)
+def control_for(setting: Setting) -> SettingControl:
+    """Return the control for a setting's kind."""
+    return (NumberOrNoneControl if setting.kind == "number" and setting.choices else _CONTROLS[setting.kind])(setting)
 
 
-def tip(setting: Setting) -> str:
-    """Return what a setting is called, here and elsewhere."""
+def setting_tooltip(setting: Setting) -> str:
+    """Return the tooltip with a setting's title and its name in file and terminal."""
     return tr("{title}. In the file and the terminal: {name}", title=tr(setting.title), name=setting.name)
 
 
-def _rests(control: Control, then: Callable[[], object]) -> QTimer:
-    """Return a timer that calls once what it is started for rests."""
+def _make_rest_timer(control: SettingControl, then: Callable[[], object]) -> QTimer:
+    """Return a timer that calls `then` once its trigger rests."""
     timer = QTimer(control)
     timer.setSingleShot(True)
     timer.setInterval(_SETTLED_MS)
     timer.timeout.connect(then)
     return timer
+
+
+# Row of one setting: text, control, change mark and reset button.
+
+CONTROL_WIDTH, _NARROW = 320, 640
+
+
+class SettingRow(QWidget):
+    """Row of one setting. On a narrow page the control is under the text."""
+
+    changed = Signal(str, object)
+    """Name and value that the user chose."""
+    reset = Signal(str)
+    """Name of the setting to reset to its default."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__()
+        self.setObjectName("plain")
+        self.setting = setting
+        self.standing: SettingState | None = None
+        """The setting's value and origin; None until they are read."""
+        title = Label(tr(setting.title))
+        title.setFont(theme.font(theme.BODY_PX, bold=True))
+        self._title = title
+        self.mark = Glyph("dot", "attention", 12)
+        set_tooltip(self.mark, tr("Changed"))
+        self._sentence = _make_caption(
+            " ".join(filter(None, (tr(setting.sentence), applies_text(setting)))).replace("。 ", "。")
+        )
+        self._note = _make_caption("")
+        self.back = QPushButton(tr("Reset"))
+        self.back.setObjectName("quiet")
+        self.back.setAccessibleName(tr("Reset: {title}", title=tr(setting.title)))
+        _retain_size(self.back)
+        _retain_size(self.mark)
+        self.back.clicked.connect(lambda _checked=False: self.reset.emit(setting.name))
+        self._head = head = QHBoxLayout()
+        head.setSpacing(theme.px(6))
+        head.addWidget(title)
+        head.addWidget(self.mark)
+        head.addWidget(self.back)
+        head.addStretch()
+        words = QVBoxLayout()
+        words.setSpacing(theme.px(2))
+        words.addLayout(head)
+        words.addWidget(self._sentence)
+        words.addWidget(self._note)
+        words.addStretch()
+        self.control: SettingControl = control_for(setting)
+        self.control.chosen.connect(lambda value: self.changed.emit(setting.name, value))
+        self.line = QFrame()
+        self.line.setObjectName("line")
+        self.line.setFixedHeight(1)
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(0, 0, 0, 0)
+        whole.setSpacing(theme.px(theme.GAP_M))
+        whole.addWidget(self.line)
+        self._layout = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        whole.addLayout(self._layout)
+        self._layout.setSpacing(theme.px(theme.GAP_XL))
+        self._layout.addLayout(words, 1)
+        self._layout.addWidget(self.control)
+        self.control.setEnabled(False)  # until the value is read
+        self.back.hide()
+        self.mark.hide()
+        self._note.hide()
+
+    def show_standing(self, standing: SettingState, default: str) -> None:
+        """Show the value and its origin. `default` is the default value as text."""
+        self.standing = standing
+        self.control.setEnabled(not standing.overridden)
+        self.control.show_value(standing.value)
+        shown = standing.changed and not standing.overridden
+        self.mark.setVisible(standing.changed)
+        self.back.setVisible(shown)
+        set_tooltip(self.back, tr("Back to the usual: {value}", value=default))
+        note = standing.note
+        if standing.overridden:
+            note = tr("{variable} is set, and goes before what is chosen here.", variable=self.setting.variable)
+        self._note.setText(note)
+        self._note.setVisible(bool(note))
+
+    def matches(self, words: list[str]) -> bool:
+        """Return whether all words occur in the setting's texts."""
+        setting = self.setting
+        said = (setting.title, setting.sentence, setting.group, *(words for _, words in setting.choices))
+        text = " ".join((setting.name, *map(tr, said))).casefold()
+        return all(word in text for word in words)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Put the control beside or under the text."""
+        super().resizeEvent(event)
+        narrow = event.size().width() < theme.px(_NARROW)
+        across, down = QBoxLayout.Direction.LeftToRight, QBoxLayout.Direction.TopToBottom
+        self._layout.setDirection(down if narrow else across)
+        self._title.setWordWrap(narrow)
+        self._head.setStretchFactor(self._title, 1 if narrow else 0)
+        self._layout.setSpacing(theme.px(theme.GAP if narrow else theme.GAP_XL))
+        self.control.setMaximumWidth(theme.px(CONTROL_WIDTH))
+        self.control.setMinimumWidth(0 if narrow else theme.px(CONTROL_WIDTH))
+
+
+def applies_text(setting: Setting) -> str:
+    """Return when a new value takes effect, or "" if at once."""
+    return {
+        "now": "",
+        "next window": tr("Applies when the window is opened the next time."),
+        "next download": tr("Applies to the next download."),
+        "next login": "",
+    }[setting.applies]
+
+
+def _make_caption(text: str) -> Label:
+    label = Label(text)
+    label.setObjectName("secondary")
+    label.setFont(theme.font(theme.CAPTION_PX))
+    label.setWordWrap(True)
+    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    return label
+
+
+def _retain_size(widget: QWidget) -> None:
+    """Retain the widget's size when it is hidden, so that nothing moves."""
+    policy = widget.sizePolicy()
+    policy.setRetainSizeWhenHidden(True)
+    widget.setSizePolicy(policy)

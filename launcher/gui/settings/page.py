@@ -1,4 +1,4 @@
-"""The Settings page: every declared setting in its group, searched, changed and taken back."""
+"""The Settings page: all declared settings by group, with search and reset."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -8,33 +8,33 @@ from PySide6.QtCore import QCoreApplication, Qt, Slot
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QApplication, QFrame, QHBoxLayout, QLineEdit, QScrollArea, QVBoxLayout, QWidget
 
-from launcher import settings
+from launcher.app import settings
+from launcher.app.settings import SettingsSnapshot, SettingState
+from launcher.app.settings_declared import APPLY, MODELS_FOLDER, MOTION, SETTINGS, SYSTEM, THEME, Setting
+from launcher.app.settings_file import Value
 from launcher.base.errors import LauncherError
-from launcher.base.paths import refusal
+from launcher.base.paths import explain_os_error
 from launcher.gui import theme
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Elided, Label, shown_path
-from launcher.gui.settings.row import Row
+from launcher.gui.labels import ElidedLabel, Label, display_path
+from launcher.gui.settings.controls import SettingRow
 from launcher.gui.settings.sharing import SharingCard
+from launcher.gui.translation import tr
 from launcher.gui.widgets import Banner, Card, PageHead
-from launcher.gui.words import tr
-from launcher.settings import Look, Standing
-from launcher.settings_declared import APPLY, MODELS_FOLDER, MOTION, SETTINGS, SYSTEM, THEME, Setting
-from launcher.settings_file import Value
 
 _WIDEST = 920
 _T = TypeVar("_T")
 
 
 class SettingsPage(QWidget):
-    """Made from launcher.settings_declared.SETTINGS: what is declared there is here."""
+    """Page generated from launcher.app.settings_declared.SETTINGS."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self._order = asyncio.Lock()
-        """On the core's thread: what is chosen later is written later."""
-        self.rows: dict[str, Row] = {}
+        self._write_lock = asyncio.Lock()
+        """Used on the core's thread: writes happen in the order of the choices."""
+        self.rows: dict[str, SettingRow] = {}
         self.cards: dict[str, Card] = {}
         self.search = QLineEdit()
         self.search.setPlaceholderText(tr("Search settings"))
@@ -42,7 +42,7 @@ class SettingsPage(QWidget):
         self.search.setToolTip(tr("Show what holds all of these words (Ctrl+F)"))
         self.search.setClearButtonEnabled(True)
         self.search.setMinimumWidth(theme.px(120))
-        self.search.textChanged.connect(self.show_found)
+        self.search.textChanged.connect(self.filter_rows)
         QShortcut(
             QKeySequence.StandardKey.Find,
             self,
@@ -51,13 +51,13 @@ class SettingsPage(QWidget):
         )
         self.banner = Banner()
         self.sharing = SharingCard(controller)
-        self.sharing.failed.connect(self._fail)
+        self.sharing.failed.connect(self._show_error)
         self.token = self._make_token_row()
         self.none = Label()
         self.none.setObjectName("secondary")
         self.none.setWordWrap(True)
         self.none.hide()
-        self._path = Elided()
+        self._path = ElidedLabel()
         self._path.setObjectName("secondary")
         self._path.setTextInteractionFlags(theme.SELECTABLE)
         self._where = self._make_path_line()
@@ -66,20 +66,24 @@ class SettingsPage(QWidget):
         controller.setting_changed.connect(self._take_setting)
 
     def build_on(self) -> bool:
-        """Build the next card, if one is left."""
+        """Build the next card. Returns False when none is left."""
         return next(self._steps, False)
 
     def shown(self) -> None:
-        """Read how all stand: the file may have been edited."""
+        """Read all settings: the file may have been edited."""
         run = self._controller.bridge.run
-        run(lambda _tell: asyncio.to_thread(_explained, settings.look), done=self._show, failed=self._fail)
-        run(lambda _tell: asyncio.to_thread(settings.hub_token), done=self._show_token)
+        run(
+            lambda _tell: asyncio.to_thread(_explain_errors, settings.read_app_settings),
+            done=self._show_settings,
+            failed=self._show_error,
+        )
+        run(lambda _tell: asyncio.to_thread(settings.hub_token_source), done=self._show_token)
 
-    def show_found(self, text: str) -> None:
-        """Show the settings that hold all words of a text."""
+    def filter_rows(self, text: str) -> None:
+        """Show only the settings that contain all words of a text."""
         words = text.casefold().split()
         for row in self.rows.values():
-            row.setVisible(row.holds(words))
+            row.setVisible(row.matches(words))
         token = tr("Hugging Face token").casefold()
         self.token.setVisible(all(word in token for word in words))
         for group, card in self.cards.items():
@@ -87,33 +91,35 @@ class SettingsPage(QWidget):
             card.setVisible(bool(seen) or (group == _TOKEN_GROUP and not self.token.isHidden()))
             for row in seen:
                 row.line.setVisible(row is not seen[0])
-        self.sharing.setVisible(self.sharing.holds(words))
+        self.sharing.setVisible(self.sharing.matches(words))
         self.none.setText(tr("No setting holds “{text}”.", text=text.strip()))
         self.none.setVisible(all(card.isHidden() for card in (*self.cards.values(), self.sharing)))
 
     def change(self, name: str, value: Value) -> None:
-        """Choose a value for a setting."""
-        declared = settings.setting(name)
+        """Store a value for a setting."""
+        declared = settings.find_setting(name)
 
-        def work() -> Standing:
-            meant = settings.parse(declared, str(value)) if declared.kind == "folder" else value
-            return settings.change(name, meant)
+        def work() -> SettingState:
+            meant = settings.parse_value(declared, str(value)) if declared.kind == "folder" else value
+            return settings.change_setting(name, meant)
 
         self._write(work)
 
     def reset(self, name: str) -> None:
-        """Go back to a setting's default."""
-        self._write(lambda: settings.reset(name))
+        """Reset a setting to its default."""
+        self._write(lambda: settings.reset_setting(name))
 
-    def _write(self, work: Callable[[], Standing]) -> None:
+    def _write(self, work: Callable[[], SettingState]) -> None:
         self.banner.clear()
-        self._controller.bridge.run(lambda _tell: self._in_order(work), done=self._changed, failed=self._refused)
+        self._controller.bridge.run(
+            lambda _tell: self._write_in_order(work), done=self._show_changed, failed=self._show_refusal
+        )
 
-    async def _in_order(self, work: Callable[[], Standing]) -> Standing:
-        async with self._order:
-            return await asyncio.to_thread(_explained, work)
+    async def _write_in_order(self, work: Callable[[], SettingState]) -> SettingState:
+        async with self._write_lock:
+            return await asyncio.to_thread(_explain_errors, work)
 
-    def _changed(self, standing: Standing) -> None:
+    def _show_changed(self, standing: SettingState) -> None:
         self._show_standing(standing)
         name, value = standing.setting.name, standing.value
         if name == THEME:
@@ -122,29 +128,29 @@ class SettingsPage(QWidget):
             theme.set_motion(None if value == SYSTEM else False)
         if name in (THEME, MOTION):
             _apply_theme()
-        self._controller.take_setting(name, value)
+        self._controller.apply_setting(name, value)
 
     @Slot(str, object)
     def _take_setting(self, name: str, value: Value) -> None:
-        """Look anew where another page changed it."""
-        standing = self.rows[name].standing if name in self.rows else None  # not while it is being built
+        """Read the settings again when another page has changed one."""
+        standing = self.rows[name].standing if name in self.rows else None  # None while the page is being built
         if standing is not None and standing.value != value:
             self.shown()
 
-    def _refused(self, error: LauncherError) -> None:
-        self._fail(error)
-        self.shown()  # so that the controls say again how all stand
+    def _show_refusal(self, error: LauncherError) -> None:
+        self._show_error(error)
+        self.shown()  # resets the controls to the stored values
 
-    def _fail(self, error: LauncherError) -> None:
-        self.banner.tell(str(error))
+    def _show_error(self, error: LauncherError) -> None:
+        self.banner.show_message(str(error))
 
-    def _show(self, found: Look) -> None:
+    def _show_settings(self, found: SettingsSnapshot) -> None:
         for standing in found.standings:
             self._show_standing(standing)
-        self._path.setText(shown_path(found.path))
+        self._path.setText(display_path(found.path))
         self._where.show()
         if found.notices:
-            self.banner.tell("\n".join(found.notices), "attention")
+            self.banner.show_message("\n".join(found.notices), "attention")
 
     def _show_token(self, place: str | None) -> None:
         words = {
@@ -154,12 +160,12 @@ class SettingsPage(QWidget):
         }
         self.token_words.setText(words[place])
 
-    def _show_standing(self, standing: Standing) -> None:
+    def _show_standing(self, standing: SettingState) -> None:
         row = self.rows[standing.setting.name]
-        row.show_standing(standing, _words(standing.setting, settings.default_of(standing.setting)))
+        row.show_standing(standing, _value_text(standing.setting, settings.default_of(standing.setting)))
 
     def _lay_out(self) -> Iterator[bool]:
-        """Lay out the page: its frame, then a card a step, then what stands under them."""
+        """Lay out the page: its frame, then one card per step, then the footer."""
         inner = QWidget()
         inner.setObjectName("plain")
         inner.setMaximumWidth(theme.px(_WIDEST))
@@ -169,7 +175,7 @@ class SettingsPage(QWidget):
         area = QScrollArea()
         area.setWidgetResizable(True)
         area.setWidget(inner)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)  # at 200 %
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)  # needed at 200 % text scale
         area.setAccessibleName(tr("Settings"))
         head = PageHead(tr("Settings"), tr("What is chosen here holds in the terminal, too."))
         head.add_widget(self.search)
@@ -184,20 +190,20 @@ class SettingsPage(QWidget):
             yield True
             self.cards[group] = self._make_card(group)
             column.addWidget(self.cards[group])
-            if group == settings.setting(APPLY).group:
+            if group == settings.find_setting(APPLY).group:
                 column.addWidget(self.sharing)
         yield True
         column.addWidget(self.none)
         column.addWidget(self._where)
         column.addStretch()
-        self.show_found(self.search.text())
+        self.filter_rows(self.search.text())
         yield True
 
     def _make_card(self, group: str) -> Card:
         card = Card(tr(group))
         for declared in SETTINGS:
             if declared.group == group:
-                row = self.rows[declared.name] = Row(declared)
+                row = self.rows[declared.name] = SettingRow(declared)
                 row.changed.connect(self.change)
                 row.reset.connect(self.reset)
                 card.body.addWidget(row)
@@ -247,10 +253,10 @@ class SettingsPage(QWidget):
         return row
 
 
-_TOKEN_GROUP = settings.setting(MODELS_FOLDER).group
+_TOKEN_GROUP = settings.find_setting(MODELS_FOLDER).group
 
 
-def _words(declared: Setting, value: Value) -> str:
+def _value_text(declared: Setting, value: Value) -> str:
     if isinstance(value, bool):
         return tr("on") if value else tr("off")
     chosen = next((words for each, words in declared.choices if each == value), None)
@@ -263,12 +269,12 @@ def _words(declared: Setting, value: Value) -> str:
     )
 
 
-def _explained(work: Callable[[], _T]) -> _T:
-    """Do it; what the system refuses is told in a sentence."""
+def _explain_errors(work: Callable[[], _T]) -> _T:
+    """Run `work`. An OSError becomes a LauncherError with an explanation."""
     try:
         return work()
     except OSError as error:
-        raise refusal(error) from error
+        raise explain_os_error(error) from error
 
 
 def _apply_theme() -> None:

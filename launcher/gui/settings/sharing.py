@@ -1,4 +1,4 @@
-"""The card that shares the server with the network: what that means is said before, and the real addresses after."""
+"""Card for sharing the server with the network: a warning first, then the actual addresses."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -10,35 +10,35 @@ from PySide6.QtWidgets import QBoxLayout, QCheckBox, QFrame, QPushButton, QVBoxL
 from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Label, set_tip
+from launcher.gui.labels import Label, set_tooltip
+from launcher.gui.translation import tr
 from launcher.gui.widgets import Card
 from launcher.gui.widgets.blocks import make_button
-from launcher.gui.words import tr
 
 if TYPE_CHECKING:
-    from launcher.sharing import Sharing
+    from launcher.app.sharing import ShareInfo
 
 
 class SharingCard(Card):
-    """A switch that asks before it shares. Nothing of it is kept: it is off whenever a server is started."""
+    """Switch that asks before it shares. The state is not stored: it is off for every new server."""
 
     failed = Signal(object)
-    """LauncherError: it could not be shared, and runs as before, if it can"""
+    """LauncherError: sharing failed; the server runs as before, if it can."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Network"))
         self._controller = controller
-        self._works = False
+        self._restarting = False
         self._port = 0
         self.switch = QCheckBox(tr("Share with the network"))
-        set_tip(self.switch, tr("Let other computers use this server. Flag: --host 0.0.0.0"))
-        self.switch.clicked.connect(self._switched)
-        self._line = _secondary("")
-        self._question = _panel("attention")
+        set_tooltip(self.switch, tr("Let other computers use this server. Flag: --host 0.0.0.0"))
+        self.switch.clicked.connect(self._on_switch_clicked)
+        self._line = _make_caption("")
+        self._question = _make_panel("attention")
         self.share_button = make_button(tr("Share now"), self._share, primary=True)
-        set_tip(self.share_button, tr("Restart the server so that other computers reach it. Flag: --host 0.0.0.0"))
+        set_tooltip(self.share_button, tr("Restart the server so that other computers reach it. Flag: --host 0.0.0.0"))
         self.cancel_button = make_button(tr("Leave it private"), self.show_state)
-        set_tip(self.cancel_button, tr("Change nothing"))
+        set_tooltip(self.cancel_button, tr("Change nothing"))
         meaning = Label(
             tr(
                 "Whoever has the key can use the server, and whoever can listen on the network reads the key and all"
@@ -46,11 +46,11 @@ class SharingCard(Card):
             )
         )
         meaning.setWordWrap(True)
-        how = _secondary(
+        how = _make_caption(
             tr("The server restarts for it. It is private again when it stops, and at each start of this program.")
         )
-        _fill(self._question, meaning, how, Buttons(self.share_button, self.cancel_button))
-        self._shared = _panel("information")
+        _fill_panel(self._question, meaning, how, ButtonRow(self.share_button, self.cancel_button))
+        self._shared = _make_panel("information")
         self.addresses = Label()
         self.addresses.setFont(theme.monospace())
         self.addresses.setWordWrap(True)
@@ -60,12 +60,12 @@ class SharingCard(Card):
         self.hint.setWordWrap(True)
         self.hint.setTextInteractionFlags(theme.SELECTABLE)
         self.copy_url = make_button(tr("Copy base URL"), self._copy_url)
-        set_tip(self.copy_url, tr("Copy the address that clients on other computers take"))
+        set_tooltip(self.copy_url, tr("Copy the address that clients on other computers take"))
         self.copy_key = make_button(tr("Copy API key"), self._copy_key)
-        set_tip(self.copy_key, tr("Copy the key, which clients send with each request; it is not shown"))
-        self._copied = _secondary("")
+        set_tooltip(self.copy_key, tr("Copy the key, which clients send with each request; it is not shown"))
+        self._copied = _make_caption("")
         self._copied.hide()
-        _fill(self._shared, self.addresses, self.hint, Buttons(self.copy_url, self.copy_key), self._copied)
+        _fill_panel(self._shared, self.addresses, self.hint, ButtonRow(self.copy_url, self.copy_key), self._copied)
         top = QVBoxLayout()
         top.setSpacing(theme.px(2))
         top.addWidget(self.switch)
@@ -77,8 +77,8 @@ class SharingCard(Card):
         controller.view_changed.connect(lambda _view: self._show_switch())
         self.show_state()
 
-    def holds(self, words: list[str]) -> bool:
-        """Whether all words are in what it says."""
+    def matches(self, words: list[str]) -> bool:
+        """Return whether all words occur in the card's texts."""
         said = " ".join(
             (tr("Network"), self.switch.text(), self._line.text(), "lan", self.copy_url.text(), self.copy_key.text())
         )
@@ -86,7 +86,7 @@ class SharingCard(Card):
 
     @Slot()
     def show_state(self) -> None:
-        """Show whether it is shared, and where."""
+        """Show whether the server is shared, and its addresses."""
         shared = self._controller.shared
         self._question.hide()
         self._copied.hide()
@@ -95,7 +95,7 @@ class SharingCard(Card):
         port = self._controller.view.address.rpartition(":")[2]
         if shared and port.isdecimal():
             self._port = int(port)
-            self._controller.bridge.run(lambda _tell: _look(self._port), done=self._show_addresses)
+            self._controller.bridge.run(lambda _tell: _read_addresses(self._port), done=self._show_addresses)
         else:
             self.addresses.setText("")
 
@@ -103,8 +103,8 @@ class SharingCard(Card):
         serves = self._controller.launch is not None
         asks = not self._question.isHidden()
         self.switch.setChecked(self._controller.shared or asks)
-        self.switch.setEnabled(serves and not self._works)
-        if self._works:
+        self.switch.setEnabled(serves and not self._restarting)
+        if self._restarting:
             line = tr("The server restarts ...")
         elif not serves:
             line = tr("Only this computer reaches a server. Start a model first to share it.")
@@ -115,7 +115,7 @@ class SharingCard(Card):
         self._line.setText(line)
 
     @Slot(bool)
-    def _switched(self, on: bool) -> None:
+    def _on_switch_clicked(self, on: bool) -> None:
         if on and not self._controller.shared:
             self._question.show()
             self.cancel_button.setFocus()
@@ -130,18 +130,18 @@ class SharingCard(Card):
         self._restart(shared=True)
 
     def _restart(self, *, shared: bool) -> None:
-        self._works = True
+        self._restarting = True
         self._question.hide()
-        self._controller.share(shared, self._ended)
+        self._controller.share(shared, self._finish_restart)
         self._show_switch()
 
-    def _ended(self, error: LauncherError | None) -> None:
-        self._works = False
+    def _finish_restart(self, error: LauncherError | None) -> None:
+        self._restarting = False
         self.show_state()
         if error is not None:
             self.failed.emit(error)
 
-    def _show_addresses(self, found: "Sharing") -> None:
+    def _show_addresses(self, found: "ShareInfo") -> None:
         urls = [f"{url}/v1" for url in found.urls]
         self.addresses.setText("\n".join(urls) or tr("This computer has no address in a network."))
         self.copy_url.setEnabled(bool(urls))
@@ -163,8 +163,8 @@ class SharingCard(Card):
         self._copied.show()
 
 
-class Buttons(QWidget):
-    """Buttons beside each other, or under each other where there is no room for that."""
+class ButtonRow(QWidget):
+    """Buttons in a row, or in a column where there is no room."""
 
     def __init__(self, *buttons: QPushButton) -> None:
         super().__init__()
@@ -178,24 +178,24 @@ class Buttons(QWidget):
         self._layout.addStretch()
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Be as wide as the widest of them."""
+        """Return the width of the widest button."""
         return QSize(max(each.sizeHint().width() for each in self._buttons), super().minimumSizeHint().height())
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
-        """Put them beside or under each other."""
+        """Arrange the buttons in a row or a column."""
         super().resizeEvent(event)
         room = sum(each.sizeHint().width() + self._layout.spacing() for each in self._buttons)
         across, down = QBoxLayout.Direction.LeftToRight, QBoxLayout.Direction.TopToBottom
         self._layout.setDirection(across if room <= self.width() else down)
 
 
-async def _look(port: int) -> "Sharing":
-    from launcher.sharing import sharing
+async def _read_addresses(port: int) -> "ShareInfo":
+    from launcher.app.sharing import read_share_info
 
-    return await asyncio.to_thread(sharing, port)
+    return await asyncio.to_thread(read_share_info, port)
 
 
-def _secondary(text: str) -> Label:
+def _make_caption(text: str) -> Label:
     label = Label(text)
     label.setObjectName("secondary")
     label.setFont(theme.font(theme.CAPTION_PX))
@@ -203,7 +203,7 @@ def _secondary(text: str) -> Label:
     return label
 
 
-def _panel(meaning: str) -> QFrame:
+def _make_panel(meaning: str) -> QFrame:
     panel = QFrame()
     panel.setObjectName("banner")
     panel.setProperty("meaning", meaning)
@@ -211,7 +211,7 @@ def _panel(meaning: str) -> QFrame:
     return panel
 
 
-def _fill(panel: QFrame, *widgets: QWidget) -> None:
+def _fill_panel(panel: QFrame, *widgets: QWidget) -> None:
     column = QVBoxLayout(panel)
     column.setContentsMargins(*(theme.px(theme.GAP_M),) * 4)
     column.setSpacing(theme.px(theme.GAP))

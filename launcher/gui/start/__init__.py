@@ -1,1 +1,1 @@
-"""The Start page: what this computer can run, and from nothing to the first token."""
+"""The Start page: what this computer can run, and the way to the first token."""

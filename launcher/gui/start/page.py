@@ -1,4 +1,4 @@
-"""The Start page: this computer, the recommended plan and others, and one button from here to the first token."""
+"""The Start page: this computer, the recommended plan and others, and one button that leads to the first token."""
 
 from __future__ import annotations
 
@@ -9,114 +9,126 @@ from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QComboBox, QGridLayout, QScrollArea, QVBoxLayout, QWidget
 
+from launcher.app.first_steps import Stage, StepProgress
 from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
-from launcher.first_steps import Stage, StepTold
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.sentences import say, say_error
-from launcher.gui.start import facts
-from launcher.gui.start.flow import Flow
-from launcher.gui.start.looking import Answer, Found, Looking, Question
-from launcher.gui.start.machine_card import MachineCard
-from launcher.gui.start.plan_card import PlanCard, goal_name
-from launcher.gui.start.plans_table import PlansTable
-from launcher.gui.start.steps_card import StepsCard
+from launcher.gui.start import computer_text as facts
+from launcher.gui.start.cards import MachineCard, PlanCard, PlansTable, StepsCard, goal_name
+from launcher.gui.start.flow import StartFlow
+from launcher.gui.start.queries import EngineAnswer, PlanRequest, PlanResult, ReadingPhase
+from launcher.gui.translation import render, tr
 from launcher.gui.widgets import Banner, Card, ComboBox, PageHead
-from launcher.gui.words import tr
 
 if TYPE_CHECKING:
-    from launcher.app import Reply
+    from launcher.app.start_settings import KeptPlan
     from launcher.gui.controller import Controller
     from launcher.models.plan import Plan
+    from launcher.monitor.reply import Reply
 
 _MACHINE_WIDTH, _NARROW, _CRAMPED = 296, 900, 620
 _GOALS = ("balanced", "long-context", "best-quality", "as-published")
 
 
 class StartPage(QWidget):
-    """From nothing to the first token. Nothing is downloaded or started before the button is pressed."""
+    """The page. Nothing is downloaded or started before the button is pressed."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self.question = Question()
-        self.found: Found | None = None
+        self.question = PlanRequest()
+        self.found: PlanResult | None = None
         self.plan: Plan | None = None
-        """What the button starts; None is the demo."""
+        """The plan that the button starts; None is the demo."""
         self._chosen = self._looked = self._needs_network = self._broken = False
-        self._replaces = self._stepped = False
-        """Whether what is chosen is to take the place of what runs; whether what runs went through the steps here."""
-        self._answer: Answer | None = None
-        self.flow = Flow(controller, self)
+        self._replaces = self._stepped = self._quiet = False
+        """Whether the choice replaces the running server; whether that server was started by the steps on this page."""
+        self._answer: EngineAnswer | None = None
+        self.flow = StartFlow(controller, self)
         self.banner = Banner()
         self.machine = MachineCard(self.check_again, self.copy_report)
-        self.card = PlanCard(self.go, self.flow.pause, self._ask, self._take_demo, self._take_other)
+        self.card = PlanCard(
+            self.press_main_button, self.flow.pause, self._ask_engine, self._choose_demo, self._switch_settings
+        )
         self.steps = StepsCard()
         self.table = PlansTable()
         self.family = ComboBox()
         self.goal = ComboBox()
         self._lay_out()
         self._connect()
-        self._show_looking(Looking.COMPUTER)  # the first frame says what comes
+        self._show_looking(ReadingPhase.COMPUTER)  # the first frame shows what is coming
         self._show_plan()
         self._show_buttons()
 
     def shown(self) -> None:
-        """Look at this computer when the page is first seen."""
-        if not self._looked:
-            self.look()
+        """Read this computer. Its memory is read each time the page is shown."""
+        if self._looked:
+            self.refresh()
+        else:
+            self.read_and_plan()
 
-    def look(self, question: Question | None = None, *, again: bool = False) -> None:
-        """Look, and plan; `question` is another one than before."""
+    @Slot()
+    def refresh(self) -> None:
+        """Read the memory again and plan with it, keeping the selection. Skipped during a read or a first start."""
+        if self._looked and not self.flow.running and not self.flow.is_reading:
+            self._quiet = True
+            self.flow.read_and_plan(self.question, again=True)
+
+    def read_and_plan(self, question: PlanRequest | None = None, *, again: bool = False) -> None:
+        """Read and plan, optionally for another question."""
         self.question = question or self.question
-        self._looked, self._chosen = True, False
-        self.flow.look(self.question, again=again)
+        self._looked, self._chosen, self._quiet = True, False, False
+        self.flow.read_and_plan(self.question, again=again)
 
     def check_again(self) -> None:
-        """Read the computer anew."""
-        self.look(again=True)
+        """Read the computer again."""
+        self.read_and_plan(again=True)
 
     def copy_report(self) -> None:
-        """Copy what the card of this computer says."""
+        """Copy the card of this computer as text."""
         if self.found is not None:
             QGuiApplication.clipboard().setText(facts.report_of(self.found))
-            self.banner.tell(tr("The report is copied."), "good")
+            self.banner.show_message(tr("The report is copied."), "good")
 
-    def go(self) -> None:
-        """Do what the one button says."""
-        if self._serves and not self._broken:
+    def press_main_button(self) -> None:
+        """Carry out the main button's action."""
+        if self._is_serving and not self._broken:
             self._controller.open_chat()
             return
         self.banner.clear()
-        self.flow.start(self.plan, kept=self._with_kept)
+        self.flow.start(self.plan, self._own_settings)
 
     @property
-    def _with_kept(self) -> bool:
-        """Whether what is chosen is a plan with the user's own settings."""
-        kept = self.found.kept_for(self.plan) if self.found is not None and self.plan is not None else None
+    def _own_settings(self) -> KeptPlan | None:
+        return self.found.kept_for(self.plan) if self.found is not None and self.plan is not None else None
+
+    @property
+    def _has_own_settings(self) -> bool:
+        """Whether the chosen plan has the user's own settings."""
+        kept = self._own_settings
         return kept is not None and self.plan is not None and kept.with_kept(self.plan)
 
-    def _take_other(self) -> None:
-        """Take the plan's own settings in place of the user's, or the user's again."""
+    def _switch_settings(self) -> None:
+        """Switch between the plan's own settings and the user's."""
         found, plan = self.found, self.plan
         kept = found.kept_for(plan) if found is not None and plan is not None else None
         if found is None or plan is None or kept is None or kept.mine is None:
             return
-        other = kept.planned if self._with_kept else kept.mine
-        self.found = found.with_other(plan, other)
+        other = kept.planned if self._has_own_settings else kept.mine
+        self.found = found.with_plan_replaced(plan, other)
         row = next(at for at, each in enumerate(self.found.plans) if each is other)
         self.table.show_plans(self.found.plans, several=found.question.family is None, row=row)
         self._choose(other)
 
-    def _take_demo(self) -> None:
+    def _choose_demo(self) -> None:
         self._chosen = self._replaces = True
         self._choose(None)
         self.table.clearSelection()
 
     @property
-    def _serves(self) -> bool:
-        """Whether something runs, whose place nothing else is to take."""
+    def _is_serving(self) -> bool:
+        """Whether a server runs that the choice does not replace."""
         return self._controller.launch is not None and not self._replaces
 
     def _lay_out(self) -> None:
@@ -138,7 +150,7 @@ class StartPage(QWidget):
         self._others.head.addWidget(self.family)
         self._others.head.addWidget(self.goal)
         self._others.body.setSpacing(theme.px(theme.GAP))
-        self._others.hang(self.table, self.table.inset)
+        self._others.add_inset(self.table, self.table.inset)
         self._lacking = Label()
         self._lacking.setObjectName("secondary")
         self._lacking.setWordWrap(True)
@@ -167,10 +179,10 @@ class StartPage(QWidget):
         self._arrange()
 
     def _arrange(self) -> None:
-        """Put the computer at the left, or below where there is no room for two columns."""
+        """Put the computer's card at the left, or below where there is no room for two columns."""
         cramped = self.width() < theme.px(_CRAMPED)
         side = QBoxLayout.Direction.TopToBottom if cramped else QBoxLayout.Direction.LeftToRight
-        self.card.arrange(side)
+        self.card.set_direction(side)
         self._others.head.setDirection(side)
         self._grid.setContentsMargins(*(theme.px(theme.GAP if cramped else theme.GAP_XL),) * 4)
         narrow = self.width() < theme.px(_NARROW)
@@ -185,7 +197,7 @@ class StartPage(QWidget):
         self._grid.setRowStretch(2, 1)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Take the layout that there is room for."""
+        """Choose the layout for the width."""
         super().resizeEvent(event)
         self._arrange()
 
@@ -207,20 +219,24 @@ class StartPage(QWidget):
         self._controller.launched.connect(self._take_launch)
 
     @Slot(object)
-    def _show_looking(self, what: Looking) -> None:
+    def _show_looking(self, what: ReadingPhase) -> None:
         words = {
-            Looking.COMPUTER: tr("Reading the GPUs and their drivers, memory and disk."),
-            Looking.PLANS: tr("Working out which models fit, and how."),
+            ReadingPhase.COMPUTER: tr("Reading the GPUs and their drivers, memory and disk."),
+            ReadingPhase.PLANS: tr("Working out which models fit, and how."),
         }[what]
-        if what is Looking.COMPUTER:
-            self.machine.show_looking(words)
-        if self.found is None and not self._serves:
-            self.card.show_looking(words)
+        if what is ReadingPhase.COMPUTER and not self._quiet:
+            self.machine.show_reading(words)
+        if self.found is None and not self._is_serving:
+            self.card.show_reading(words)
 
     @Slot(object)
-    def _show_found(self, found: Found) -> None:
+    def _show_found(self, found: PlanResult) -> None:
+        quiet, self._quiet = self._quiet, False
+        if quiet and self.flow.running:
+            return  # a start in progress keeps its plan
+        chosen, with_kept = self.plan, self._has_own_settings
         self.found = found
-        self.machine.show_facts(facts.facts_of(found))
+        self.machine.show_facts(facts.facts_of(found), found.situation.read_at if found.situation else None)
         if self.family.count() == 1:
             for model_id, name in found.families:
                 self.family.addItem(name.removesuffix(" with MTP head"), model_id)
@@ -228,19 +244,47 @@ class StartPage(QWidget):
         self.goal.setCurrentIndex(self.goal.findData(found.question.intent))
         self.table.show_plans(found.plans, several=found.question.family is None)
         lacking = "\n".join(
-            tr("{file}: {why}. {remedy}", file=each.quant or each.model, why=say(each.reason), remedy=say(each.remedy))
+            tr(
+                "{file}: {why}. {remedy}",
+                file=each.quant or each.model,
+                why=render(each.reason),
+                remedy=render(each.remedy),
+            )
             for each in found.lacking[:3]
         )
         self._lacking.setText(lacking)
         self._lacking.setVisible(bool(lacking))
+        if quiet and self._chosen:
+            self._keep_chosen(chosen, with_kept=with_kept)
+            return
         no_gpu = found.situation is None or (found.situation.no_gpu and found.question.family is None)
         plan = next((each for each in found.plans if each.status.value != "TOO BIG"), None)
         if plan is None or ((no_gpu or found.offline) and not self._chosen):
             self.table.clearSelection()
-            self._choose(None)
+            self._choose(None, quiet=quiet)
         else:
             self.table.show_plans(found.plans, several=found.question.family is None, row=found.plans.index(plan))
-            self._choose(plan)
+            self._choose(plan, quiet=quiet)
+
+    def _keep_chosen(self, before: Plan | None, *, with_kept: bool) -> None:
+        """Select the earlier choice again among the new plans."""
+        found = self.found
+        assert found is not None  # noqa: S101 -- it was just taken
+        alike = [each for each in found.plans if before is not None and _is_same_file(each, before)]
+        same = next((each for each in alike if before is not None and each.setting == before.setting), None)
+        same = same or next(iter(alike), None)
+        if same is None:
+            self.table.clearSelection()
+            self._choose(None, quiet=True)
+            return
+        kept = found.kept_for(same)
+        if kept is not None and kept.mine is not None and kept.with_kept(same) != with_kept:
+            other = kept.mine if with_kept else kept.planned
+            found, same = found.with_plan_replaced(same, other), other
+            self.found = found
+        row = next(at for at, each in enumerate(found.plans) if each is same)
+        self.table.show_plans(found.plans, several=found.question.family is None, row=row)
+        self._choose(same, quiet=True)
 
     @Slot(int)
     def _choose_row(self, row: int) -> None:
@@ -248,27 +292,32 @@ class StartPage(QWidget):
             self._chosen = self._replaces = True
             self._choose(self.found.plans[row])
 
-    def _choose(self, plan: Plan | None) -> None:
-        """Take a plan, or the demo, for what the button starts."""
+    def _choose(self, plan: Plan | None, *, quiet: bool = False) -> None:
+        """Select a plan, or the demo (None). `quiet` keeps the texts beside it."""
         if self.flow.running:
             return
-        self.plan, self._broken, self._needs_network = plan, False, False
-        self.banner.clear()
+        before, self.plan = self.plan, plan
+        if quiet and (plan is before or (plan and before and _is_same_file(plan, before))):
+            self._show_plan()
+            return
+        self._broken, self._needs_network = False, False
+        if not quiet:
+            self.banner.clear()
         if self._controller.launch is not None and self._replaces:
-            words = tr("{model} is being served. What you start here takes its place.", model=self._served)
-            self.banner.tell(words, "information", [(tr("Open the chat"), self._controller.open_chat)])
+            words = tr("{model} is being served. What you start here takes its place.", model=self._served_model)
+            self.banner.show_message(words, "information", [(tr("Open the chat"), self._controller.open_chat)])
         self._show_plan()
         self.flow.survey(plan)
         self._show_buttons()
 
     @property
-    def _served(self) -> str:
+    def _served_model(self) -> str:
         return one_line(self._controller.inputs.model or "")
 
     def _show_plan(self) -> None:
         found, plan, inputs = self.found, self.plan, self._controller.inputs
-        if self._serves:
-            self.card.show_served(self._served, inputs.settings, inputs.address)
+        if self._is_serving:
+            self.card.show_served(self._served_model, inputs.settings, inputs.address)
             return
         if found is None:
             return
@@ -279,7 +328,7 @@ class StartPage(QWidget):
         self.card.show_asking(tr("Ask the engine"))
         self.card.show_plan(found, plan, self._answer, recommended=recommended)
 
-    def _why_demo(self, found: Found) -> str:
+    def _why_demo(self, found: PlanResult) -> str:
         if self._chosen:
             return tr("Chosen by you")
         if found.problem is not None:
@@ -293,15 +342,15 @@ class StartPage(QWidget):
     @Slot(int)
     def _choose_family(self, _index: int) -> None:
         self._replaces = True
-        self.look(replace(self.question, family=self.family.currentData()))
+        self.read_and_plan(replace(self.question, family=self.family.currentData()))
 
     @Slot(int)
     def _choose_goal(self, _index: int) -> None:
         self._replaces = True
-        self.look(replace(self.question, intent=self.goal.currentData()))
+        self.read_and_plan(replace(self.question, intent=self.goal.currentData()))
 
     @Slot(object)
-    def _show_survey(self, steps: tuple[StepTold, ...]) -> None:
+    def _show_survey(self, steps: tuple[StepProgress, ...]) -> None:
         if not self.flow.running:
             self.steps.show_steps(steps)
             self._show_buttons()
@@ -313,10 +362,10 @@ class StartPage(QWidget):
     @Slot()
     def _show_buttons(self) -> None:
         running = self.flow.running
-        paused = any(told.stage is Stage.PAUSED for told in self.steps.told.values())
+        paused = any(told.stage is Stage.PAUSED for told in self.steps.progress.values())
         if self._broken:
             words, tip = tr("Retry"), tr("Go on from the step that failed")
-        elif self._serves:
+        elif self._is_serving:
             words, tip = tr("Open the chat"), tr("It serves: go to the cockpit and ask it something")
         elif paused and not running:
             words, tip = tr("Resume"), tr("Go on from where it was")
@@ -335,10 +384,10 @@ class StartPage(QWidget):
         self.card.primary.setToolTip(tip)
         self.card.primary.setAccessibleName(words)
         self.card.primary.setVisible(not running)
-        self.card.primary.setEnabled(self.found is not None or self._serves)
+        self.card.primary.setEnabled(self.found is not None or self._is_serving)
         self.card.pause.setVisible(running)
-        self.card.demo.setVisible(not running and not self._serves and self.plan is not None)
-        self.steps.setVisible(running or self._stepped or not self._serves)
+        self.card.demo.setVisible(not running and not self._is_serving and self.plan is not None)
+        self.steps.setVisible(running or self._stepped or not self._is_serving)
         for widget in (self.table, self.family, self.goal, self.machine.check_button):
             widget.setEnabled(not running)
 
@@ -346,14 +395,15 @@ class StartPage(QWidget):
     def _show_end(self, reply: Reply) -> None:
         self._broken, self._stepped = False, True
         first = tr("The first token came after {seconds:.2f} s.", seconds=reply.first_token_s or 0.0)
-        self.banner.tell(tr("It serves. {first}", first=first), "good")
+        self.banner.show_message(tr("It serves. {first}", first=first), "good")
         self._show_plan()
         self._show_buttons()
         self.card.primary.setFocus()
+        self._refresh_shown()
 
     @Slot(object)
     def _take_launch(self, launch: object) -> None:
-        """Show what runs; once it runs no more, offer to start what is chosen."""
+        """Show the running server or, when it has stopped, offer to start the choice."""
         self._replaces = False
         if not self.flow.running:
             self._stepped = False
@@ -363,25 +413,38 @@ class StartPage(QWidget):
                 self.banner.clear()
                 self._show_plan()
                 self._show_buttons()
+            self._refresh_shown()
+
+    def _refresh_shown(self) -> None:
+        """Read the memory again if the page is visible; otherwise `shown` does."""
+        if self.isVisible():
+            self.refresh()
 
     @Slot(object)
     def _show_failure(self, error: LauncherError) -> None:
-        failed = any(told.stage is Stage.FAILED for told in self.steps.told.values())
+        failed = any(told.stage is Stage.FAILED for told in self.steps.progress.values())
         self._broken = failed
-        buttons = [] if failed else [(tr("Retry"), self.check_again)]  # the one button retries a step
-        self.banner.tell(str(error), "bad", buttons)
+        buttons = [] if failed else [(tr("Retry"), self.check_again)]  # a failed step is retried by the main button
+        self.banner.show_message(str(error), "bad", buttons)
         self._show_buttons()
 
-    def _ask(self) -> None:
+    def _ask_engine(self) -> None:
         if self.plan is not None:
             self.card.show_asking(tr("Asking the engine: reading the header of {file}", file=self.plan.file.file))
-            self.flow.ask(self.plan)
+            self.flow.ask_engine(self.plan)
 
     @Slot(object)
-    def _show_answer(self, answer: Answer | LauncherError) -> None:
+    def _show_answer(self, answer: EngineAnswer | LauncherError) -> None:
         if isinstance(answer, LauncherError):
             self.card.show_asking(tr("Ask the engine"))
-            self.banner.tell(tr("The engine could not be asked. {why}", why=say_error(answer)), "attention")
+            self.banner.show_message(
+                tr("The engine could not be asked. {why}", why=render(answer.message)), "attention"
+            )
             return
         self._answer = answer
         self._show_plan()
+
+
+def _is_same_file(plan: Plan, other: Plan) -> bool:
+    """Return whether two plans are for the same file, whatever their settings."""
+    return (plan.entry.id, plan.file.quant) == (other.entry.id, other.file.quant)

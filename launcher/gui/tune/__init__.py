@@ -1,1 +1,1 @@
-"""The Tune page: which settings win on this machine, measured."""
+"""The Tune page: measures which settings are fastest on this machine."""

@@ -1,24 +1,23 @@
-"""What the verdict's card says while a tune is planned, runs, stands or has ended."""
+"""Text of the verdict card while a tune is planned, running, paused or finished."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import LauncherError
-from launcher.gui import words
-from launcher.gui.sentences import say, say_error
-from launcher.gui.tune.told import Told
-from launcher.gui.words import ntr, tr
+from launcher.gui import translation as words
+from launcher.gui.translation import ntr, render, tr
+from launcher.gui.tune.view_data import VerdictText
 
 if TYPE_CHECKING:
-    from launcher.gui.tune.shown import TuneShown
-    from launcher.tuner_space import Prepared
-    from launcher.tuning.tuner_events import TrialPlanned
+    from launcher.app.tuner_space import PreparedTune
+    from launcher.gui.tune.trial_views import TuneView
+    from launcher.tuning.tuner import TrialPlanned
 
 Buttons = Sequence[tuple[str, Callable[[], object]]]
 
 
-def time_words(seconds: float) -> str:
-    """Return a time in words."""
+def format_duration(seconds: float) -> str:
+    """Return a duration as text."""
     whole = round(seconds)
     minutes, rest = divmod(whole, 60)
     if not minutes:
@@ -28,20 +27,20 @@ def time_words(seconds: float) -> str:
     return tr("{minutes} min {seconds} s", minutes=minutes, seconds=rest)
 
 
-def plan_words(prepared: "Prepared") -> str:
-    """Return what a tune is expected to take, for the hint of its budget."""
+def plan_hint(prepared: "PreparedTune") -> str:
+    """Return a tune's expected duration and size, for the hint under the budget."""
     return tr(
         "{model}: about {time}, {starts}, {tokens:,} tokens",
-        time=time_words(prepared.plan.seconds),
+        time=format_duration(prepared.plan.seconds),
         starts=ntr("1 start", "{n} starts", prepared.plan.starts),
         tokens=prepared.tokens,
         model=prepared.model.replace("\\", "/").rsplit("/", 1)[-1],
     )
 
 
-def beginning(buttons: Buttons) -> Told:
-    """Return the card of a tune that begins."""
-    return Told(
+def starting_card(buttons: Buttons) -> VerdictText:
+    """Return the card of a starting tune."""
+    return VerdictText(
         tr("Looking at the model and the machine."),
         tr("Measuring"),
         tr("The model is started with MTP off and with drafts, in turn. It ends as soon as the answer is clear."),
@@ -50,8 +49,8 @@ def beginning(buttons: Buttons) -> Told:
     )
 
 
-def measuring(step: "TrialPlanned", setting: str, planned: int) -> tuple[str, str, str]:
-    """Return kicker, sentence and detail while a trial is made."""
+def trial_texts(step: "TrialPlanned", setting: str, planned: int) -> tuple[str, str, str]:
+    """Return kicker, sentence and detail during a trial."""
     stages = {
         "probe": tr("First look: MTP off, and drafts of a few lengths."),
         "explore": tr("Exploring what may be best."),
@@ -60,55 +59,57 @@ def measuring(step: "TrialPlanned", setting: str, planned: int) -> tuple[str, st
     }
     number = step.number + 1
     of = tr("trial {number} of about {planned}", number=number, planned=planned)
-    kicker = tr("Measuring · {of} · {left} left at most", of=of, left=time_words(max(step.left_s, 0)))
+    kicker = tr("Measuring · {of} · {left} left at most", of=of, left=format_duration(max(step.left_s, 0)))
     return kicker, tr("Measuring: {setting}.", setting=setting), stages[step.stage.value]
 
 
-def pausing() -> tuple[str, str, str]:
-    """Return kicker, sentence and detail while what ran before is started again."""
+def pausing_texts() -> tuple[str, str, str]:
+    """Return kicker, sentence and detail while the earlier server is restarted."""
     return tr("Pausing"), tr("What ran before the measurement is started again."), ""
 
 
-def paused(shown: "TuneShown", why: LauncherError | None, buttons: Buttons) -> Told:
-    """Return the card of a tune that stands."""
+def paused_card(shown: "TuneView", why: LauncherError | None, buttons: Buttons) -> VerdictText:
+    """Return the card of a paused tune."""
     done = ntr("1 trial is kept", "{n} trials are kept", len(shown.trials))
-    detail = tr("Continuing goes on where it was: {model}, {work}.", model=_name(shown.model), work=shown.work)
+    detail = tr("Continuing goes on where it was: {model}, {work}.", model=_file_name(shown.model), work=shown.work)
     if why is not None:
-        detail = f"{say_error(why)} {detail}"
-    return Told(
-        tr("The measurement is paused."), f"{done} · {time_words(shown.seconds)}", detail, "information", buttons
+        detail = f"{render(why.message)} {detail}"
+    return VerdictText(
+        tr("The measurement is paused."), f"{done} · {format_duration(shown.seconds)}", detail, "information", buttons
     )
 
 
-def failed(error: LauncherError) -> Told:
-    """Return the card of a tune that has ended without a verdict."""
-    return Told(say(error.title), tr("Not measured"), say(error.hint), "attention")
+def failed_card(error: LauncherError) -> VerdictText:
+    """Return the card of a tune that failed without a verdict."""
+    return VerdictText(render(error.title), tr("Not measured"), render(error.hint), "attention")
 
 
-def verdict(shown: "TuneShown", buttons: Buttons, *, kept: bool = False) -> Told:
+def verdict_card(shown: "TuneView", buttons: Buttons, *, kept: bool = False) -> VerdictText:
     """Return the card of a verdict."""
     told = shown.verdict or {}
     runs = ntr("1 reply", "{n} replies", len(shown.runs))
     head = tr("Kept for this machine") if kept else tr("Verdict")
-    kicker = f"{head} · {_name(shown.model)} · {shown.work} · {time_words(shown.seconds)} · {runs}"
+    kicker = f"{head} · {_file_name(shown.model)} · {shown.work} · {format_duration(shown.seconds)} · {runs}"
     because = str(told.get("because") or "")
-    detail = tr("Why: {because}", because=say(because)) if because else ""
+    detail = tr("Why: {because}", because=render(because)) if because else ""
     if told.get("speedup") is not None or told.get("gain") is not None:
         detail = f"{detail} {tr('The ranges hold with 95 % confidence, all of them together.')}".strip()
     meaning = {"on": "good", "off": "good", "undecided": "attention"}[str(told["mtp"])]
-    return Told(sentence(told, shown.work), kicker, detail, meaning, buttons)
+    return VerdictText(verdict_sentence(told, shown.work), kicker, detail, meaning, buttons)
 
 
-def sentence(told: Mapping[str, Any], work: str) -> str:
-    """Return a verdict's sentence, in another language than English made anew from its figures: its own is made of
-    parts whose order is English.
+def verdict_sentence(told: Mapping[str, Any], work: str) -> str:
+    """Return a verdict's sentence.
+
+    In other languages than English it is rebuilt from the figures, because the parts of the original have English
+    order.
     """
-    from launcher.gui.tune.shown import setting_words
+    from launcher.gui.tune.trial_views import settings_text
 
     ratio, low, high = told.get("speedup"), told.get("ci_low"), told.get("ci_high")
-    if words.chosen() == "en" or ratio is None or low is None or high is None:
-        return say(str(told["sentence"]))
-    figures = {"work": work, "draft": told["draft"], "low": _change(low), "high": _change(high)}
+    if words.chosen_language() == "en" or ratio is None or low is None or high is None:
+        return render(str(told["sentence"]))
+    figures = {"work": work, "draft": told["draft"], "low": _percent_change(low), "high": _percent_change(high)}
     match told["mtp"]:
         case "on":
             said = tr("For {work}, draft {draft} changes the figure by {low} to {high} against no MTP.", **figures)
@@ -121,28 +122,28 @@ def sentence(told: Mapping[str, Any], work: str) -> str:
     gain = told.get("gain")
     if not gain or gain["estimate"] == ratio:
         return said
-    settings = setting_words(told["settings"], {})
-    ends = {"low": _change(gain["low"]), "high": _change(gain["high"])}
+    settings = settings_text(told["settings"], {})
+    ends = {"low": _percent_change(gain["low"]), "high": _percent_change(gain["high"])}
     more = tr("{settings}: {low} to {high} against the settings without MTP so far.", settings=settings, **ends)
     return f"{said} {more}"
 
 
-def _change(ratio: float) -> str:
+def _percent_change(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.0f} %"
 
 
-def unfinished(shown: "TuneShown", why: str) -> Told:
-    """Return the card of a tune of the history that has no verdict."""
-    return Told(say(why), f"{_name(shown.model)} · {shown.work}", "", "information")
+def unfinished_card(shown: "TuneView", why: str) -> VerdictText:
+    """Return the card of an unfinished tune from the history."""
+    return VerdictText(render(why), f"{_file_name(shown.model)} · {shown.work}", "", "information")
 
 
-def keep_words(shown: "TuneShown") -> str:
-    """Return the words of the button that keeps the winner."""
+def keep_label(shown: "TuneView") -> str:
+    """Return the label of the button that keeps the winner."""
     draft = int((shown.verdict or {}).get("draft", 0))
     if draft:
         return tr("Keep draft {draft} for this machine", draft=draft)
     return tr("Keep MTP off for this machine")
 
 
-def _name(model: str) -> str:
+def _file_name(model: str) -> str:
     return model.replace("\\", "/").rsplit("/", 1)[-1]

@@ -1,4 +1,4 @@
-"""Tokens a second by draft length: measured, with an interval, or predicted; a curve for each workload."""
+"""Plot of tokens a second by draft length: measured with an interval, or predicted; one curve per workload."""
 
 import math
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ from PySide6.QtGui import QFontMetrics, QHelpEvent, QPainter, QPaintEvent, QPen,
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from launcher.gui import theme
-from launcher.gui.tune.told import Curve, Point
+from launcher.gui.translation import tr
+from launcher.gui.tune.view_data import Curve, Point
 from launcher.gui.widgets import paint_glyph
-from launcher.gui.words import tr
 
 _DOT, _NEAR = 4.5, 14
 _STEPS = (1, 2, 2.5, 5, 10)
 
 
 class DraftPlot(QWidget):
-    """One column a setting, in the order of the first curve. Each point says its figures on hover and to readers."""
+    """One column per setting, in the order of the first curve. Points have tooltips and accessible text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,15 +28,15 @@ class DraftPlot(QWidget):
 
     @property
     def curves(self) -> tuple[Curve, ...]:
-        """What it shows."""
+        """The curves shown."""
         return self._curves
 
     def show_curves(self, curves: Sequence[Curve]) -> None:
-        """Show other curves; without any it says what will be here."""
+        """Show curves; without any, a placeholder."""
         self._curves = tuple(curve for curve in curves if curve.points)
         self.setAccessibleName(tr("Tokens per second by draft length"))
-        points = [says(curve, point) for curve in self._curves for point in curve.points]
-        self.setAccessibleDescription("\n".join(points) or _empty())
+        points = [point_text(curve, point) for curve in self._curves for point in curve.points]
+        self.setAccessibleDescription("\n".join(points) or _placeholder_text())
         self.update()
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
@@ -44,13 +44,13 @@ class DraftPlot(QWidget):
         return QSize(theme.px(480), theme.px(240))
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Return the least size at which it can be read."""
+        """Return the least readable size."""
         return QSize(theme.px(200), theme.px(180))
 
-    def place(self, point: Point) -> QPointF:
-        """Return where a point is painted."""
-        area, (low, high, _) = self._area(), self._scale()
-        names = self._names()
+    def position_of(self, point: Point) -> QPointF:
+        """Return a point's position."""
+        area, (low, high, _) = self._plot_area(), self._axis_scale()
+        names = self._setting_names()
         x = area.left() + area.width() * (names.index(point.setting) + 0.5) / len(names)
         return QPointF(x, area.bottom() - area.height() * (point.rate - low) / (high - low))
 
@@ -63,7 +63,9 @@ class DraftPlot(QWidget):
                 painter.setPen(theme.colour("secondary"))
                 painter.setFont(theme.font(theme.BODY_PX))
                 flags = Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap
-                painter.drawText(QRectF(self.rect()).adjusted(theme.px(16), 0, -theme.px(16), 0), int(flags), _empty())
+                painter.drawText(
+                    QRectF(self.rect()).adjusted(theme.px(16), 0, -theme.px(16), 0), int(flags), _placeholder_text()
+                )
                 return
             self._paint_grid(painter)
             for curve in self._curves:
@@ -73,19 +75,19 @@ class DraftPlot(QWidget):
             self._paint_key(painter)
 
     def event(self, event: QEvent) -> bool:
-        """Say the figures of the point under the mouse."""
+        """Show the figures of the point under the mouse."""
         if isinstance(event, QHelpEvent):
-            found = self._at(QPointF(event.pos()))
+            found = self._point_near(QPointF(event.pos()))
             if found is None:
                 QToolTip.hideText()
             else:
-                QToolTip.showText(event.globalPos(), says(*found), self)
+                QToolTip.showText(event.globalPos(), point_text(*found), self)
             return True
         return super().event(event)
 
-    def _at(self, place: QPointF) -> tuple[Curve, Point] | None:
+    def _point_near(self, place: QPointF) -> tuple[Curve, Point] | None:
         near = [
-            (math.hypot((gap := self.place(point) - place).x(), gap.y()), at, curve, point)
+            (math.hypot((gap := self.position_of(point) - place).x(), gap.y()), at, curve, point)
             for at, curve in enumerate(self._curves)
             for point in curve.points
         ]
@@ -94,20 +96,20 @@ class DraftPlot(QWidget):
         distance, _, curve, point = min(near, key=lambda each: each[:2])
         return (curve, point) if distance <= theme.px(_NEAR) else None
 
-    def _names(self) -> list[str]:
+    def _setting_names(self) -> list[str]:
         return list(dict.fromkeys(point.setting for curve in self._curves for point in curve.points))
 
-    def _area(self) -> QRectF:
+    def _plot_area(self) -> QRectF:
         caption = QFontMetrics(theme.font(theme.CAPTION_PX, tabular=True))
-        ticks = max(caption.horizontalAdvance(f"{self._scale()[1]:,.0f}"), caption.horizontalAdvance("000"))
+        ticks = max(caption.horizontalAdvance(f"{self._axis_scale()[1]:,.0f}"), caption.horizontalAdvance("000"))
         return QRectF(self.rect()).adjusted(
             ticks + theme.px(10), caption.height() + theme.px(16), -theme.px(4), -caption.height() - theme.px(10)
         )
 
-    def _scale(self) -> tuple[float, float, float]:
-        """Return the lowest and highest rate of the axis, and the step between its lines.
+    def _axis_scale(self) -> tuple[float, float, float]:
+        """Return the axis's lowest and highest rate and the distance of its lines.
 
-        It begins at 0, so that twice as fast is twice as high.
+        It starts at 0, so that twice as fast is twice as high.
         """
         high = max(max(point.rate + (point.spread or 0) for curve in self._curves for point in curve.points), 1e-6)
         power = 10 ** math.floor(math.log10(high / 4))
@@ -115,7 +117,7 @@ class DraftPlot(QWidget):
         return 0.0, 1.16 * high, step
 
     def _paint_grid(self, painter: QPainter) -> None:
-        area, (low, high, step) = self._area(), self._scale()
+        area, (low, high, step) = self._plot_area(), self._axis_scale()
         line, text = theme.colour("secondary"), theme.colour("secondary")
         line.setAlphaF(0.2)
         digits = 0 if step >= 1 and step == int(step) else 1 if step >= 0.1 else 2
@@ -128,7 +130,7 @@ class DraftPlot(QWidget):
             room = QRectF(0, y - theme.px(10), area.left() - theme.px(8), theme.px(20))
             right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
             painter.drawText(room, int(right), f"{rate:,.{digits}f}")
-        names, metrics = self._names(), painter.fontMetrics()
+        names, metrics = self._setting_names(), painter.fontMetrics()
         for at, name in enumerate(names):
             width = area.width() / len(names)
             room = QRectF(area.left() + at * width, area.bottom() + theme.px(8), width, metrics.height())
@@ -137,15 +139,15 @@ class DraftPlot(QWidget):
 
     def _paint_curve(self, painter: QPainter, curve: Curve) -> None:
         colour = theme.colour(curve.role)
-        places = [self.place(point) for point in curve.points]
+        places = [self.position_of(point) for point in curve.points]
         painter.setPen(QPen(colour, 1.3))
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.drawPolyline(QPolygonF(places))
-        low, high, _ = self._scale()
+        low, high, _ = self._axis_scale()
         for point, place in zip(curve.points, places, strict=True):
             painter.setPen(QPen(colour, 1.5))
             if point.spread:
-                reach = self._area().height() * point.spread / (high - low)
+                reach = self._plot_area().height() * point.spread / (high - low)
                 painter.drawLine(QPointF(place.x(), place.y() - reach), QPointF(place.x(), place.y() + reach))
             painter.setBrush(colour if point.measured else theme.colour("card"))
             radius = theme.px(_DOT) if point.measured else theme.px(_DOT) - 0.8
@@ -154,7 +156,7 @@ class DraftPlot(QWidget):
                 self._paint_starts(painter, point.starts, place)
 
     def _paint_starts(self, painter: QPainter, words: str, place: QPointF) -> None:
-        """Say under a point without a bar of how few starts it is."""
+        """Write the number of starts under a point that has too few for an interval."""
         metrics = painter.fontMetrics()
         width = metrics.horizontalAdvance(words)
         left = min(max(place.x() - width / 2, 0), self.width() - width)
@@ -163,7 +165,7 @@ class DraftPlot(QWidget):
         painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), words)
 
     def _paint_key(self, painter: QPainter) -> None:
-        """Say at the top right what the signs mean; at its left what a single curve is of."""
+        """Paint the legend at the top right and, for a single curve, its name at the left."""
         metrics, side = painter.fontMetrics(), theme.px(12)
         right = float(self.width() - theme.px(4))
         painter.setPen(theme.colour("secondary"))
@@ -185,14 +187,14 @@ class DraftPlot(QWidget):
             painter.drawText(QPointF(0, metrics.ascent()), name)
 
     def _paint_names(self, painter: QPainter) -> None:
-        """Write each curve's name over or under its last point, apart from the others."""
+        """Write each curve's name above or below its last point, without overlaps."""
         painter.setPen(theme.colour("text"))
         metrics, taken = painter.fontMetrics(), list[QRectF]()
-        low, high, _ = self._scale()
+        low, high, _ = self._axis_scale()
         for curve in sorted(self._curves, key=lambda each: -each.points[-1].rate):
             last = curve.points[-1]
-            place = self.place(last)
-            reach = self._area().height() * (last.spread or 0) / (high - low) + theme.px(6)
+            place = self.position_of(last)
+            reach = self._plot_area().height() * (last.spread or 0) / (high - low) + theme.px(6)
             width = metrics.horizontalAdvance(curve.name)
             left = min(place.x() - width / 2, self.width() - width)
             room = QRectF(left, place.y() - reach - metrics.height(), width, metrics.height())
@@ -202,8 +204,8 @@ class DraftPlot(QWidget):
             painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), curve.name)
 
 
-def says(curve: Curve, point: Point) -> str:
-    """Return a point in words."""
+def point_text(curve: Curve, point: Point) -> str:
+    """Return a point as text."""
     rate = f"{point.rate:,.1f}" if point.spread is None else f"{point.rate:,.1f} ± {point.spread:.1f}"
     if point.starts:
         few = {"rate": rate, "starts": point.starts}
@@ -213,5 +215,5 @@ def says(curve: Curve, point: Point) -> str:
     return tr("{curve}, {setting}: {rate} t/s, predicted", curve=curve.name, setting=point.setting, rate=rate)
 
 
-def _empty() -> str:
+def _placeholder_text() -> str:
     return tr("Will show tokens a second with MTP off and with each draft length, each with its 95 % interval.")

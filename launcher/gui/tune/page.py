@@ -1,4 +1,4 @@
-"""The Tune page: what to optimise, how long to measure, and what came of it."""
+"""The Tune page: workload, time budget, and results."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -10,51 +10,58 @@ from PySide6.QtWidgets import QBoxLayout, QComboBox, QFileDialog, QScrollArea, Q
 from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Label, set_tip
+from launcher.gui.labels import Label, set_tooltip
+from launcher.gui.translation import ntr, tr
 from launcher.gui.tune import card_words
+from launcher.gui.tune.cards import (
+    BUDGETS_MIN,
+    USUAL_BUDGET_MIN,
+    HistoryCard,
+    StepCard,
+    TrialTable,
+    TunedSettingsCard,
+    VerdictCard,
+    WorkloadList,
+)
 from launcher.gui.tune.draft_plot import DraftPlot
-from launcher.gui.tune.here_card import HereCard
-from launcher.gui.tune.history_card import HistoryCard
-from launcher.gui.tune.step_card import StepCard
-from launcher.gui.tune.table import TrialTable
-from launcher.gui.tune.told import TrialRow, Wanted
-from launcher.gui.tune.tuning import Tuning
-from launcher.gui.tune.verdict import VerdictCard
-from launcher.gui.tune.workloads import BUDGETS_MIN, USUAL_BUDGET_MIN, WorkloadList
+from launcher.gui.tune.tune_control import TuneControl
+from launcher.gui.tune.view_data import TrialRow, TuneRequest
 from launcher.gui.widgets import Card, ComboBox, PageHead, SliderField
-from launcher.gui.words import ntr, tr
 
 if TYPE_CHECKING:
-    from launcher.gui.tune.shown import TuneShown
-    from launcher.tuner_kept import KeptTune
-    from launcher.tuner_space import Prepared
+    from launcher.app.tuner_kept import SavedTune
+    from launcher.app.tuner_space import PreparedTune
+    from launcher.gui.tune.trial_views import TuneView
     from launcher.tuning.history_records import Session
-    from launcher.tuning.tuner_events import TrialPlanned
+    from launcher.tuning.tuner import TrialPlanned
 
 _PLAN_MS = 300
-"""What is wanted is planned when nothing was changed for so long."""
+"""Milliseconds without a change after which the tune is planned."""
 _LETTERS = 10
 _ASIDE, _STEP, _NARROW, _CRAMPED = 300, 220, 860, 620
 
 
 class TunePage(QWidget):
-    """A tune is planned as it is wanted, begun, and shown while it is made; the last one is shown again."""
+    """The page. It plans a tune for the current choices, runs it and shows its progress; otherwise the last one."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self.tuning = Tuning(controller, self)
+        self.tuning = TuneControl(controller, self)
         self.workloads = WorkloadList()
         self.goal = ComboBox()
         self.goal.setAccessibleName(tr("Goal"))
         self.goal.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.goal.setMinimumContentsLength(_LETTERS)
-        for aim, title, tip in _goals():
+        for aim, title, tip in _goal_choices():
             self.goal.addItem(title, aim)
             self.goal.setItemData(self.goal.count() - 1, tip, Qt.ItemDataRole.ToolTipRole)
-        set_tip(self.goal, tr("What is to be best: speed, the time to the answer, or energy"))
+        set_tooltip(self.goal, tr("What is to be best: speed, the time to the answer, or energy"))
         self.budget = SliderField(
-            tr("Budget"), BUDGETS_MIN, words=_minutes, tip=tr("A measurement ends when this time is over, or before.")
+            tr("Budget"),
+            BUDGETS_MIN,
+            words=_format_minutes,
+            tip=tr("A measurement ends when this time is over, or before."),
         )
         self.budget.set_value(USUAL_BUDGET_MIN)
         self.during = Label()
@@ -62,23 +69,23 @@ class TunePage(QWidget):
         self.plot = DraftPlot()
         self.step = StepCard()
         self.table = TrialTable()
-        self.here = HereCard(controller)
+        self.here = TunedSettingsCard(controller)
         self.history = HistoryCard(controller)
         self._file = ""
-        self._shown: TuneShown | None = None
+        self._shown: TuneView | None = None
         self._session = ""
         self._planned = 0
         head = PageHead(tr("Tune"), tr("Which settings win on this machine, measured."))
         self.export = head.add_button(tr("Export"), lambda: self.history.export(self._session))
-        set_tip(self.export, tr("Write the measurement that is shown into a file: Markdown, CSV or JSON"))
+        set_tooltip(self.export, tr("Write the measurement that is shown into a file: Markdown, CSV or JSON"))
         self.export.setEnabled(False)
         self.measure = head.add_button(tr("Measure"), self._measure, primary=True)
-        set_tip(self.measure, tr("Ask the prompts with each setting in turn, and compare"))
+        set_tooltip(self.measure, tr("Ask the prompts with each setting in turn, and compare"))
         self._lay_out(head)
         self._later = QTimer(self)
         self._later.setSingleShot(True)
         self._later.setInterval(_PLAN_MS)
-        self._later.timeout.connect(self._plan)
+        self._later.timeout.connect(self._plan_tune)
         self.workloads.chosen.connect(self._workload_chosen)
         self.goal.currentIndexChanged.connect(lambda _: self._later.start())
         self.budget.value_changed.connect(lambda _: self._later.start())
@@ -92,69 +99,73 @@ class TunePage(QWidget):
         self.tuning.found.connect(self._show_found)
         self.here.again.connect(self._measure)
         self.history.chosen.connect(self._show_session)
-        self.history.listed.connect(lambda some: self.verdict.know(before=some))
+        self.history.listed.connect(lambda some: self.verdict.set_has_history(before=some))
 
     def shown(self) -> None:
-        """Look at what there is: the last tune, those before, and how long one would take now."""
+        """Read the last tune and the history, and plan a tune for the current choices."""
         if not self.tuning.running:
             if self._shown is None:
-                self.tuning.look()
+                self.tuning.read_last()
             self._later.start()
-            self.here.look()
-        self.history.look()
+            self.here.refresh()
+        self.history.refresh()
 
     @property
-    def wanted(self) -> Wanted:
-        """What is chosen."""
-        return Wanted(self.workloads.value, self._file, str(self.goal.currentData()), float(str(self.budget.value)))
+    def request(self) -> TuneRequest:
+        """The current choices."""
+        return TuneRequest(
+            self.workloads.value, self._file, str(self.goal.currentData()), float(str(self.budget.value))
+        )
 
     def show_rows(self, rows: Sequence[TrialRow]) -> None:
-        """Show the settings that were tried so far."""
+        """Show the settings tried so far."""
         self.table.show_rows(rows)
         self.to_come.setVisible(not rows)
 
-    def show_tune(self, told: "TuneShown") -> None:
-        """Show what is known of a tune."""
-        from launcher.gui.tune import shown
+    def show_tune(self, told: "TuneView") -> None:
+        """Show a tune's results so far."""
+        from launcher.gui.tune import trial_views as shown
 
         self._shown = told
-        self.show_rows(shown.rows(told))
-        self.plot.show_curves(shown.curves(told))
-        self.step.show_parts(*shown.parts(told))
-        said = shown.during(told)
+        self.show_rows(shown.trial_rows(told))
+        self.plot.show_curves(shown.rate_curves(told))
+        self.step.show_parts(*shown.step_parts(told))
+        said = shown.machine_text(told)
         self.during.setText(said)
         self._during_title.setVisible(bool(said))
         self.during.setVisible(bool(said))
 
     def _measure(self) -> None:
-        self._begin(self.wanted)
+        self._begin_tune(self.request)
 
-    def _begin(self, wanted: Wanted | None, *, more_minutes: float = 0.0) -> None:
-        """Begin a tune, or with None go on with the last."""
+    def _begin_tune(self, wanted: TuneRequest | None, *, more_minutes: float = 0.0) -> None:
+        """Start a tune, or with None continue the last one."""
         self.measure.setEnabled(False)
         self.here.setEnabled(False)
         self.export.setEnabled(False)
-        self.verdict.show_verdict(card_words.beginning([(tr("Pause"), self._pause), (tr("Give up"), self._give_up)]))
+        self.verdict.show_verdict(
+            card_words.starting_card([(tr("Pause"), self._pause), (tr("Give up"), self._give_up)])
+        )
         self._area.ensureWidgetVisible(self.verdict)
         self.verdict.buttons[0].setFocus()
         self.tuning.begin(wanted, more_minutes=more_minutes)
 
     def _pause(self) -> None:
-        self._wind_down()
+        self._show_pausing()
         self.tuning.pause()
 
     def _give_up(self) -> None:
-        self._wind_down()
+        self._show_pausing()
         self.tuning.give_up()
 
-    def _wind_down(self) -> None:
-        self.verdict.say(*card_words.pausing())
+    def _show_pausing(self) -> None:
+        self.verdict.show_texts(*card_words.pausing_texts())
         for button in self.verdict.buttons:
             button.setEnabled(False)
 
-    def _plan(self) -> None:
+    def _plan_tune(self) -> None:
         if not self.tuning.running:
-            self.tuning.plan(self.wanted)
+            self.tuning.plan(self.request)
 
     def _workload_chosen(self, name: str) -> None:
         if name == "mine":
@@ -168,76 +179,76 @@ class TunePage(QWidget):
         self._later.start()
 
     def _show_amounts(self) -> None:
-        """Say how many prompts each workload has; the core knows once a plan was made."""
-        from launcher.tuning.workloads import workloads
+        """Show the number of prompts of each workload. Known once a plan was made."""
+        from launcher.tuning.workloads import shipped_workloads
 
-        amounts = {each.name: ntr("1 prompt", "{n} prompts", len(each.prompts)) for each in workloads()}
+        amounts = {each.name: ntr("1 prompt", "{n} prompts", len(each.prompts)) for each in shipped_workloads()}
         mine = self._file.replace("\\", "/").rsplit("/", 1)[-1]
         self.workloads.show_amounts({**amounts, "mine": mine or tr("none yet")})
 
-    def _show_plan(self, prepared: "Prepared") -> None:
+    def _show_plan(self, prepared: "PreparedTune") -> None:
         self._planned = prepared.plan.starts
-        self.budget.show_hint(card_words.plan_words(prepared))
+        self.budget.show_hint(card_words.plan_hint(prepared))
         self._show_amounts()
 
     def _show_step(self, step: "TrialPlanned") -> None:
-        from launcher.gui.tune.shown import setting_words
+        from launcher.gui.tune.trial_views import settings_text
 
         if self._shown is not None and self.verdict.buttons and self.verdict.buttons[0].isEnabled():
-            words = setting_words(step.settings, self._shown.home)
-            self.verdict.say(*card_words.measuring(step, words, max(self._planned, step.number + 1)))
+            words = settings_text(step.settings, self._shown.home)
+            self.verdict.show_texts(*card_words.trial_texts(step, words, max(self._planned, step.number + 1)))
 
     def _show_paused(self, why: LauncherError | None) -> None:
-        self._rest()
+        self._show_idle()
         if self._shown is None or not self._shown.trials:
-            self.verdict.show_verdict(None if why is None else card_words.failed(why))
+            self.verdict.show_verdict(None if why is None else card_words.failed_card(why))
             return
-        buttons = [(tr("Continue"), lambda: self._begin(None)), (tr("Give up"), self.tuning.give_up)]
-        self.verdict.show_verdict(card_words.paused(self._shown, why, buttons))
+        buttons = [(tr("Continue"), lambda: self._begin_tune(None)), (tr("Give up"), self.tuning.give_up)]
+        self.verdict.show_verdict(card_words.paused_card(self._shown, why, buttons))
 
     def _show_ended(self) -> None:
-        self._rest()
+        self._show_idle()
         if self._shown is not None and self._shown.verdict is not None:
             self._show_verdict(self._shown)
             self._controller.notify(tr("Measured"), self.verdict.sentence.text())
-        self.tuning.look()
+        self.tuning.read_last()
 
-    def _show_verdict(self, told: "TuneShown", *, kept: bool = False, may_keep: bool = True) -> None:
+    def _show_verdict(self, told: "TuneView", *, kept: bool = False, may_keep: bool = True) -> None:
         decided = told.verdict is not None and (told.verdict["mtp"] != "undecided" or told.verdict["gain"])
         buttons: list[tuple[str, Callable[[], object]]] = []
         if decided and may_keep and not kept:
-            buttons = [(card_words.keep_words(told), self._keep)]
+            buttons = [(card_words.keep_label(told), self._apply_winner)]
         elif not decided and may_keep:
-            minutes = self.wanted.minutes
+            minutes = self.request.minutes
             words = ntr("Measure for 1 minute more", "Measure for {n} minutes more", round(minutes))
-            buttons = [(words, lambda: self._begin(None, more_minutes=minutes))]
-        self.verdict.show_verdict(card_words.verdict(told, buttons, kept=kept))
+            buttons = [(words, lambda: self._begin_tune(None, more_minutes=minutes))]
+        self.verdict.show_verdict(card_words.verdict_card(told, buttons, kept=kept))
 
     def _show_failed(self, error: LauncherError) -> None:
-        self._rest()
-        self.verdict.show_verdict(card_words.failed(error))
+        self._show_idle()
+        self.verdict.show_verdict(card_words.failed_card(error))
 
-    def _rest(self) -> None:
+    def _show_idle(self) -> None:
         self.measure.setEnabled(True)
         self.here.setEnabled(True)
-        self.here.look()
-        self.history.look()
+        self.here.refresh()
+        self.history.refresh()
         self._later.start()
 
-    def _keep(self) -> None:
+    def _apply_winner(self) -> None:
         for button in self.verdict.buttons:
             button.setEnabled(False)
         self.tuning.apply()
 
     def _show_applied(self, error: LauncherError | None) -> None:
         if error is not None:
-            self.verdict.show_verdict(card_words.failed(error))
+            self.verdict.show_verdict(card_words.failed_card(error))
         elif self._shown is not None:
             self._show_verdict(self._shown, kept=True)
-            self.here.look()
+            self.here.refresh()
 
-    def _show_found(self, kept: "KeptTune | None") -> None:
-        """Show the tune that was begun last, unless its verdict stands there already."""
+    def _show_found(self, kept: "SavedTune | None") -> None:
+        """Show the last tune, unless its verdict is already shown."""
         self._session = kept.session if kept else ""
         self.export.setEnabled(bool(self._session))
         if kept is None:
@@ -258,12 +269,12 @@ class TunePage(QWidget):
                 self._show_verdict(told)
 
     def _show_session(self, session: "Session") -> None:
-        """Show a tune of the history; while one is made, that stays."""
+        """Show a tune from the history, unless one is running."""
         if self.tuning.running:
             return
-        from launcher.gui.tune.tuning import shown_of_session
+        from launcher.gui.tune.tune_control import view_of_session
 
-        told = shown_of_session(session)
+        told = view_of_session(session)
         self._session = session.id
         self.export.setEnabled(True)
         self.show_tune(told)
@@ -271,7 +282,7 @@ class TunePage(QWidget):
             self._show_verdict(told, may_keep=False)
         else:
             why = str(session.result.get("error") or tr("It has no verdict: it was paused, or cut off."))
-            self.verdict.show_verdict(card_words.unfinished(told, why))
+            self.verdict.show_verdict(card_words.unfinished_card(told, why))
         self._area.ensureWidgetVisible(self.verdict)
 
     def _lay_out(self, head: PageHead) -> None:
@@ -296,7 +307,7 @@ class TunePage(QWidget):
         plot.body.addWidget(title)
         plot.body.addWidget(self.plot, 1)
         table = Card()
-        table.hang(self.table, self.table.inset)
+        table.add_inset(self.table, self.table.inset)
         sides = table.body.contentsMargins()
         table.body.setContentsMargins(sides.left(), theme.px(theme.GAP), sides.right(), theme.px(theme.GAP))
         self.to_come = Label(tr("Each setting that is tried will have its row here."))
@@ -338,7 +349,7 @@ class TunePage(QWidget):
         self._arrange(self.width())
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Put beside each other what has room there."""
+        """Arrange the columns for the width."""
         super().resizeEvent(event)
         self._arrange(event.size().width())
 
@@ -350,12 +361,12 @@ class TunePage(QWidget):
         wide = 16_777_215
         self._aside.setMaximumWidth(wide if cramped else theme.px(_ASIDE))
         self._aside.setMinimumWidth(0 if cramped else theme.px(min(_ASIDE, max(220, width // 4))))
-        self.verdict.stack(down if cramped else across)
+        self.verdict.set_button_direction(down if cramped else across)
         self.step.setMaximumWidth(theme.px(_STEP) if width >= theme.px(_NARROW) else wide)
         self.step.setMinimumWidth(theme.px(_STEP) if width >= theme.px(_NARROW) else 0)
 
 
-def _goals() -> list[tuple[str, str, str]]:
+def _goal_choices() -> list[tuple[str, str, str]]:
     return [
         ("speed", tr("Tokens a second"), tr("As many tokens a second as can be while the reply is written")),
         ("answer", tr("Time to the answer"), tr("The whole answer as soon as can be: reading the prompt counts, too")),
@@ -363,5 +374,5 @@ def _goals() -> list[tuple[str, str, str]]:
     ]
 
 
-def _minutes(value: object) -> str:
+def _format_minutes(value: object) -> str:
     return ntr("1 minute", "{n} minutes", int(str(value)))

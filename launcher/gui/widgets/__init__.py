@@ -1,4 +1,4 @@
-"""The window's building blocks. They show what they are told, in the theme's tokens, and tell what is clicked."""
+"""Building blocks of the window. They show given values in the theme's style and emit the user's actions."""
 
 from launcher.gui.widgets.badge import Badge, paint_badge
 from launcher.gui.widgets.banner import Banner
@@ -9,6 +9,7 @@ from launcher.gui.widgets.glyphs import Glyph, paint_glyph
 from launcher.gui.widgets.memory_bar import MemoryBar
 from launcher.gui.widgets.number import NumberLabel
 from launcher.gui.widgets.progress import ProgressLine
+from launcher.gui.widgets.read_age import ReadAge
 from launcher.gui.widgets.segmented import Segmented
 from launcher.gui.widgets.slider import SliderField
 
@@ -24,6 +25,7 @@ __all__ = [
     "NumberLabel",
     "PageHead",
     "ProgressLine",
+    "ReadAge",
     "Segmented",
     "SliderField",
     "paint_badge",

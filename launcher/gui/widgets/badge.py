@@ -1,4 +1,4 @@
-"""How something fits, as a word with a glyph in an outlined pill."""
+"""Badge for a fit verdict: text with a glyph in an outlined pill."""
 
 from enum import Enum
 
@@ -8,27 +8,27 @@ from PySide6.QtWidgets import QSizePolicy
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.words import mark, tr
+from launcher.gui.translation import mark, tr
 
-_LOOKS = {
+_STYLES = {
     mark("FITS"): ("tick", "good"),
     mark("TIGHT"): ("half", "attention"),
     mark("OFFLOADS"): ("down", "information"),
     mark("TOO BIG"): ("cross", "bad"),
 }
-_PLAIN = ("", "control")
+_PLAIN_STYLE = ("", "control")
 
 
 def badge_size(word: str) -> QSize:
     """Return the size of a badge."""
-    glyph = theme.px(17) if word in _LOOKS else 0
+    glyph = theme.px(17) if word in _STYLES else 0
     width = QFontMetrics(theme.font(11, bold=True)).horizontalAdvance(tr(word))
     return QSize(width + glyph + theme.px(17), theme.px(theme.BADGE_HEIGHT))
 
 
 def paint_badge(painter: QPainter, left: float, middle: float, word: str) -> None:
-    """Paint a badge from its left edge, around a height (for delegates of tables)."""
-    name, role = _LOOKS.get(word, _PLAIN)
+    """Paint a badge from its left edge, vertically centred on `middle`. For table delegates."""
+    name, role = _STYLES.get(word, _PLAIN_STYLE)
     size, colour = badge_size(word), theme.colour(role)
     rect = QRectF(left, middle - size.height() / 2, size.width(), size.height()).adjusted(0.5, 0.5, -0.5, -0.5)
     painter.save()
@@ -50,7 +50,7 @@ def paint_badge(painter: QPainter, left: float, middle: float, word: str) -> Non
 
 
 class Badge(Label):
-    """A badge: FITS, TIGHT, OFFLOADS, TOO BIG with their glyphs, any other word plain."""
+    """A badge: FITS, TIGHT, OFFLOADS and TOO BIG have glyphs, other words are plain."""
 
     def __init__(self, status: "Enum | str" = "") -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Badge(Label):
         return self.sizeHint()
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
-        """Paint it."""
+        """Paint the badge."""
         if self._word:
             with QPainter(self) as painter:
                 paint_badge(painter, 0, self.height() / 2, self._word)

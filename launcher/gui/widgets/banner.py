@@ -1,4 +1,4 @@
-"""A line in place of a dialog: what happened, and up to two ways on."""
+"""Inline banner instead of a dialog: a message and up to two buttons."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,20 +9,19 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QPushButton
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.sentences import say
+from launcher.gui.translation import render, tr
 from launcher.gui.widgets.blocks import Button, make_button
-from launcher.gui.widgets.flow import Flow
+from launcher.gui.widgets.flow import FlowLayout
 from launcher.gui.widgets.glyphs import Glyph
-from launcher.gui.words import tr
 
 _GLYPHS = {"bad": "cross", "attention": "triangle", "good": "tick", "information": "dot"}
 _MOST_BUTTONS = 2
-_WORDS_WIDTH, _AROUND, _NARROWEST = 280, 64, 160
-"""In pixels at 100 %: what the text has beside the buttons at least, glyph and edges, and the whole line at least."""
+_WORDS_WIDTH, _MARGINS_WIDTH, _LEAST_WIDTH = 280, 64, 160
+"""In pixels at 100 %: least text width beside the buttons, width of glyph and margins, least width of the banner."""
 
 
 class Banner(QFrame):
-    """Says something that matters here and now; hidden until it does."""
+    """Message that matters now. Hidden while there is none."""
 
     closed = Signal()
 
@@ -37,12 +36,12 @@ class Banner(QFrame):
         said.setSpacing(theme.px(theme.GAP_M))
         said.addWidget(self._glyph, alignment=Qt.AlignmentFlag.AlignVCenter)
         said.addWidget(self.text, 1)
-        self._ways = Flow(gap=theme.px(theme.GAP))
+        self._ways = FlowLayout(gap=theme.px(theme.GAP))
         self.buttons: list[QPushButton] = []
         self._close = QPushButton(tr("Dismiss"))
         self._close.setObjectName("quiet")
         self._close.setToolTip(tr("Take this line away"))
-        self._close.clicked.connect(self._closes)
+        self._close.clicked.connect(self._on_close)
         self._layout = QBoxLayout(QBoxLayout.Direction.LeftToRight, self)
         self._layout.setContentsMargins(theme.px(12), theme.px(8), theme.px(8), theme.px(8))
         self._layout.setSpacing(theme.px(theme.GAP_M))
@@ -51,12 +50,12 @@ class Banner(QFrame):
         self._layout.setAlignment(self._ways, Qt.AlignmentFlag.AlignVCenter)
         self.hide()
 
-    def tell(self, text: str, meaning: str = "bad", buttons: Sequence[Button] = ()) -> None:
+    def show_message(self, text: str, meaning: str = "bad", buttons: Sequence[Button] = ()) -> None:
         """Show a text with a meaning ("bad", "attention", "good", "information") and up to two buttons.
 
-        What the core says is shown in the user's language.
+        Messages of the core are shown in the user's language.
         """
-        text = say(text)
+        text = render(text)
         self._glyph.show_glyph(_GLYPHS[meaning], meaning)
         self.text.setText(text)
         if self.property("meaning") != meaning:
@@ -70,7 +69,7 @@ class Banner(QFrame):
         for button in self.buttons:
             button.setAutoDefault(True)
             self._ways.add(button)
-        self._ways.add(self._close)  # after them, for Tab as for the eye
+        self._ways.add(self._close)  # last, both visually and for Tab
         for before, after in pairwise([*self.buttons, self._close]):
             self.setTabOrder(before, after)
         self.setAccessibleName(text)
@@ -78,27 +77,28 @@ class Banner(QFrame):
         self.show()
 
     def clear(self) -> None:
-        """Say nothing."""
+        """Hide the banner."""
         self.hide()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Put the buttons beside the text or under it."""
+        """Put the buttons beside or under the text."""
         super().resizeEvent(event)
         self._arrange()
         self.updateGeometry()
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Be as narrow as its widest button, and as high as its text needs."""
-        width = max(self._ways.minimumSize().width() + theme.px(20), theme.px(_NARROWEST))
-        return QSize(width, self._layout.heightForWidth(max(self.width(), width)))  # else its text would be squeezed
+        """Return the width of the widest button and the height that the text needs."""
+        width = max(self._ways.minimumSize().width() + theme.px(20), theme.px(_LEAST_WIDTH))
+        # otherwise the text would be squeezed
+        return QSize(width, self._layout.heightForWidth(max(self.width(), width)))
 
     def _arrange(self) -> None:
-        """Leave the text some room beside the buttons, or all of the width above them."""
-        narrow = self.width() - self._ways.sizeHint().width() < theme.px(_WORDS_WIDTH + _AROUND)
+        """Put the buttons beside the text, or below if that leaves it too little room."""
+        narrow = self.width() - self._ways.sizeHint().width() < theme.px(_WORDS_WIDTH + _MARGINS_WIDTH)
         across, down = QBoxLayout.Direction.LeftToRight, QBoxLayout.Direction.TopToBottom
         self._layout.setDirection(down if narrow else across)
         self._layout.setSpacing(theme.px(theme.GAP_S if narrow else theme.GAP_M))
 
-    def _closes(self) -> None:
+    def _on_close(self) -> None:
         self.hide()
         self.closed.emit()

@@ -1,4 +1,4 @@
-"""What pages are made of: cards, heads, and what stands where there is nothing yet."""
+"""Layout blocks of pages: cards, page heads and empty states."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,11 +11,11 @@ from launcher.gui.labels import Label
 
 Button = tuple[str, Callable[[], object]]
 _WORDS_WIDTH = 200
-"""What a page's title and the line at it have beside buttons at least, in pixels."""
+"""Least width of a page's title and subtitle beside the buttons, in pixels."""
 
 
 class Card(QFrame):
-    """A surface for one subject; what belongs on it goes into `body`, what stands beside its title into `head`."""
+    """Surface for one subject. Content goes into `body`, widgets beside the title into `head`."""
 
     def __init__(self, title: str = "") -> None:
         super().__init__()
@@ -32,8 +32,11 @@ class Card(QFrame):
             self.head.addStretch()
             self.body.addLayout(self.head)
 
-    def hang(self, widget: QWidget, inset: int) -> None:
-        """Add what has texts `inset` pixels from its edges, such as a table: they stand in line with the title."""
+    def add_inset(self, widget: QWidget, inset: int) -> None:
+        """Add a widget so that its texts align with the title.
+
+        `inset` is the distance of the texts from the widget's edges in pixels, as in a table.
+        """
         sides = self.body.contentsMargins()
         narrower = max(min(sides.left(), sides.right()) - inset, 0)
         inset = sides.left() - narrower
@@ -47,7 +50,7 @@ class Card(QFrame):
 
 
 class PageHead(QWidget):
-    """A page's title, a line under it or, where height counts, `beside` it, and buttons at the right."""
+    """A page's title, a subtitle under it or `beside` it to save height, and buttons at the right."""
 
     def __init__(self, title: str, subtitle: str = "", *, beside: bool = False) -> None:
         super().__init__()
@@ -70,7 +73,7 @@ class PageHead(QWidget):
         self.show_subtitle(subtitle)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Put the buttons beside the words or, where those would be squeezed, under them."""
+        """Put the buttons beside the text, or under it where that leaves too little room."""
         super().resizeEvent(event)
         room = self.width() - self._buttons.sizeHint().width()
         narrow = room < theme.px(_WORDS_WIDTH) and self._buttons.count() > 0
@@ -80,7 +83,7 @@ class PageHead(QWidget):
         self.updateGeometry()
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Be as narrow as the buttons or the title, and as high as the words need."""
+        """Return the width of the buttons or the title, and the height that the text needs."""
         width = max(self._buttons.minimumSize().width(), self.title.minimumSizeHint().width())
         height = super().minimumSizeHint().height()
         if self._layout.hasHeightForWidth():
@@ -88,23 +91,23 @@ class PageHead(QWidget):
         return QSize(width, height)
 
     def show_subtitle(self, text: str) -> None:
-        """Show another line under the title; none when it is empty."""
+        """Show a subtitle; none if it is empty."""
         self.subtitle.setText(text)
         self.subtitle.setVisible(bool(text))
 
     def add_widget(self, widget: QWidget) -> None:
-        """Put a button at the right, after those that are there."""
+        """Append a widget to the buttons."""
         self._buttons.addWidget(widget, alignment=Qt.AlignmentFlag.AlignVCenter)
 
     def add_button(self, text: str, clicked: Callable[[], object], *, primary: bool = False) -> QPushButton:
-        """Add a button at the right, and return it."""
+        """Append a button. Returns it."""
         button = make_button(text, clicked, primary=primary)
         self.add_widget(button)
         return button
 
 
 class EmptyState(QWidget):
-    """What stands where there is nothing yet: what would be here, and what to do. The first button is the main one."""
+    """Placeholder for an empty page: its purpose and what to do. The first button is primary."""
 
     def __init__(self, title: str, text: str, buttons: Sequence[Button] = ()) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Where a dragged file would go to: a frame over a page, with what becomes of the file."""
+"""Drop target: a frame over a page with a hint on what happens to the dragged file."""
 
 from collections.abc import Callable
 
@@ -8,14 +8,14 @@ from PySide6.QtWidgets import QWidget
 
 from launcher.gui import theme
 
-_VEIL = 225
-"""How much of what is below it hides, of 255."""
+_VEIL_OPACITY = 225
+"""Opacity of the veil over the page, of 255."""
 
 
 class DropTarget(QWidget):
-    """Lets things be dropped on its parent, and lies over that while one is dragged there; hidden until then.
+    """Accepts drops on its parent, and covers it while something is dragged there; hidden until then.
 
-    `words` says what becomes of what is dragged, nothing where it is not taken; `take` gets what was dropped.
+    `words` returns a hint for the dragged data, "" to refuse it; `take` gets the dropped data.
     """
 
     def __init__(self, parent: QWidget, words: Callable[[QMimeData], str], take: Callable[[QMimeData], object]) -> None:
@@ -27,7 +27,7 @@ class DropTarget(QWidget):
         parent.installEventFilter(self)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
-        """Hear what is dragged over the parent, and dropped there."""
+        """Watch drags and drops on the parent."""
         kind = event.type()
         if kind == QEvent.Type.DragLeave:
             self.hide()
@@ -38,7 +38,7 @@ class DropTarget(QWidget):
             if said:
                 event.acceptProposedAction()
             if said and kind == QEvent.Type.DragEnter:
-                self._offer(said)
+                self._show_hint(said)
             else:
                 self.hide()
                 if said:
@@ -46,7 +46,7 @@ class DropTarget(QWidget):
             return bool(said)
         return super().eventFilter(watched, event)
 
-    def _offer(self, words: str) -> None:
+    def _show_hint(self, words: str) -> None:
         self._words = words
         self.setAccessibleName(words)
         self.setGeometry(self._host.rect())
@@ -54,11 +54,11 @@ class DropTarget(QWidget):
         self.show()
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
-        """Paint the veil, the frame and the words."""
+        """Paint veil, frame and hint."""
         with QPainter(self) as painter:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             veil = QColor(theme.colour("window"))
-            veil.setAlpha(_VEIL)
+            veil.setAlpha(_VEIL_OPACITY)
             painter.fillRect(self.rect(), veil)
             gap = theme.px(theme.GAP_M)
             painter.setPen(QPen(theme.colour("accent"), theme.px(2), Qt.PenStyle.DashLine))

@@ -1,4 +1,4 @@
-"""A row of controls that goes on in a further row where it has no room."""
+"""Flow layout: a row of controls that wraps into further rows."""
 
 from PySide6.QtCore import QRect, QSize, Qt
 from PySide6.QtWidgets import QLayout, QLayoutItem, QScrollArea, QVBoxLayout, QWidget
@@ -6,8 +6,11 @@ from PySide6.QtWidgets import QLayout, QLayoutItem, QScrollArea, QVBoxLayout, QW
 from launcher.gui import theme
 
 
-class Flow(QLayout):
-    """Lays out from left to right, each row as high as its highest; what is added with `wide` takes the room left."""
+class FlowLayout(QLayout):
+    """Layout from left to right; each row is as high as its highest item.
+
+    Widgets added with `wide` take the spare width.
+    """
 
     def __init__(self, parent: QWidget | None = None, *, gap: int) -> None:
         super().__init__(parent)
@@ -17,33 +20,33 @@ class Flow(QLayout):
         self.setSpacing(gap)
 
     def add(self, widget: QWidget, *, wide: bool = False) -> None:
-        """Add a widget at the end."""
+        """Append a widget."""
         if wide:
             self._wide.add(widget)
         self.addWidget(widget)
 
     def addItem(self, item: QLayoutItem) -> None:  # noqa: N802 -- Qt's names from here on
-        """Take an item."""
+        """Append an item."""
         self._items.append(item)
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of items."""
         return len(self._items)
 
     def itemAt(self, index: int) -> QLayoutItem | None:  # noqa: N802 -- None is the end
-        """Return one of them."""
+        """Return an item, or None."""
         return self._items[index] if 0 <= index < len(self._items) else None
 
     def takeAt(self, index: int) -> QLayoutItem | None:  # noqa: N802
-        """Take one out."""
+        """Remove and return an item, or None."""
         return self._items.pop(index) if 0 <= index < len(self._items) else None
 
     def expandingDirections(self) -> Qt.Orientation:  # noqa: N802
-        """Grow in no direction by itself."""
+        """Return no direction."""
         return Qt.Orientation(0)
 
     def hasHeightForWidth(self) -> bool:  # noqa: N802
-        """Be as high as the rows at a width."""
+        """Return True: the height depends on the width."""
         return True
 
     def heightForWidth(self, width: int) -> int:  # noqa: N802
@@ -51,13 +54,13 @@ class Flow(QLayout):
         return self._arrange(QRect(0, 0, width, 0), moves=False)
 
     def sizeHint(self) -> QSize:  # noqa: N802
-        """Return the size in which all is in one row."""
+        """Return the size with all items in one row."""
         shown = [item.sizeHint() for item in self._items if not item.isEmpty()]
         gaps = self.spacing() * max(len(shown) - 1, 0)
         return QSize(sum(each.width() for each in shown) + gaps, max((each.height() for each in shown), default=0))
 
     def minimumSize(self) -> QSize:  # noqa: N802
-        """Return the size of the largest."""
+        """Return the size of the largest item."""
         size = QSize()
         for item in self._items:
             if not item.isEmpty():
@@ -65,12 +68,12 @@ class Flow(QLayout):
         return size
 
     def setGeometry(self, rect: QRect) -> None:  # noqa: N802
-        """Put all in their places."""
+        """Place all items."""
         super().setGeometry(rect)
         self._arrange(self.alignmentRect(rect), moves=True)
 
-    def _least(self, item: QLayoutItem) -> int:
-        """Return how wide an item is before the room that is left is given away."""
+    def _base_width(self, item: QLayoutItem) -> int:
+        """Return an item's width before the spare width is distributed."""
         return item.minimumSize().width() if item.widget() in self._wide else item.sizeHint().width()
 
     def _arrange(self, rect: QRect, *, moves: bool) -> int:
@@ -79,7 +82,7 @@ class Flow(QLayout):
         for item in self._items:
             if item.isEmpty():
                 continue
-            width = self._least(item)
+            width = self._base_width(item)
             if rows[-1] and used + self.spacing() + width > rect.width():
                 rows.append([])
                 used = 0
@@ -89,23 +92,23 @@ class Flow(QLayout):
         for row in filter(None, rows):
             height = max(item.sizeHint().height() for item in row)
             if moves:
-                self._place(row, QRect(rect.left(), top, rect.width(), height))
+                self._place_row(row, QRect(rect.left(), top, rect.width(), height))
             top += height + self.spacing()
         return max(top - self.spacing() - rect.top(), 0)
 
-    def _place(self, row: list[QLayoutItem], rect: QRect) -> None:
+    def _place_row(self, row: list[QLayoutItem], rect: QRect) -> None:
         left = rect.left()
-        spare = rect.width() - sum(map(self._least, row)) - self.spacing() * (len(row) - 1)
+        spare = rect.width() - sum(map(self._base_width, row)) - self.spacing() * (len(row) - 1)
         wide = next((item for item in row if item.widget() in self._wide), None)
         for item in row:
             hint = item.sizeHint()
-            width = min(self._least(item), rect.width()) + (max(spare, 0) if item is wide else 0)
+            width = min(self._base_width(item), rect.width()) + (max(spare, 0) if item is wide else 0)
             item.setGeometry(QRect(left, rect.top() + (rect.height() - hint.height()) // 2, width, hint.height()))
             left += width + self.spacing()
 
 
-def scrolled(page: QWidget) -> QVBoxLayout:
-    """Return the column of a page that can be scrolled where large text leaves it no room."""
+def make_scrolling_column(page: QWidget) -> QVBoxLayout:
+    """Return the column of a scrollable page; it scrolls when large text does not fit."""
     content = QWidget()
     content.setObjectName("plain")
     column = QVBoxLayout(content)
@@ -114,7 +117,7 @@ def scrolled(page: QWidget) -> QVBoxLayout:
     area = QScrollArea()
     area.setWidget(content)
     area.setWidgetResizable(True)
-    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)  # at 200 %
+    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)  # needed at 200 % text scale
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     outer = QVBoxLayout(page)
     outer.setContentsMargins(0, 0, 0, 0)
@@ -122,8 +125,8 @@ def scrolled(page: QWidget) -> QVBoxLayout:
     return column
 
 
-def headed(page: QWidget, name: str, *above: QWidget) -> QVBoxLayout:
-    """Return the column of a page that scrolls, called `name`, below what stays `above` it."""
+def make_headed_column(page: QWidget, name: str, *above: QWidget) -> QVBoxLayout:
+    """Return the scrollable column of a page named `name`, below the fixed widgets `above`."""
     content = QWidget()
     content.setObjectName("plain")
     column = QVBoxLayout(content)

@@ -1,4 +1,4 @@
-"""Glyphs that are painted, because fonts may lack them and draw them at other sizes."""
+"""Painted glyphs, because fonts may lack them or draw them at other sizes."""
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF
@@ -62,7 +62,7 @@ def paint_glyph(painter: QPainter, name: str, rect: QRectF, colour: QColor) -> N
 
 
 class Glyph(QWidget):
-    """A painted glyph in a colour by role. It says nothing by itself: words stand beside it."""
+    """A painted glyph in a colour role. It has no accessible name: text is beside it."""
 
     def __init__(self, name: str = "dot", role: str = "secondary", pixels: int = 16) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Glyph(QWidget):
 
     @property
     def name(self) -> str:
-        """Which glyph it shows."""
+        """The glyph's name."""
         return self._name
 
     def show_glyph(self, name: str, role: str) -> None:
@@ -86,6 +86,6 @@ class Glyph(QWidget):
         return QSize(theme.px(self._pixels), theme.px(self._pixels))
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
-        """Paint it."""
+        """Paint the glyph."""
         with QPainter(self) as painter:
             paint_glyph(painter, self._name, QRectF(self.rect()), theme.colour(self._role))

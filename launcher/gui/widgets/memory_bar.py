@@ -1,4 +1,4 @@
-"""What a model takes of the memory, by part, in one bar with a legend."""
+"""Memory bar: a model's memory estimate by part, with a legend."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from launcher.gui import theme
-from launcher.gui.words import tr
+from launcher.gui.translation import tr
 
 _MIB, _GIB = 2**20, 2**30
 _LABELLED = 0.06
-"""Of the bar: a segment that is wider says what it is."""
+"""Share of the bar above which a segment is labelled."""
 _STEPS = {"weights": 0, "kv": 1, "state": 2, "draft": 3, "compute": 4}
 _LINE = 20
-_OTHERS = "others"
+_OTHERS, _SERVERS = "others", "servers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,38 +34,38 @@ class _Segment:
     label: str
     size: int
     mib: int
-    """As it is written: whole MiB that add up."""
+    """Displayed size: whole MiB, rounded so that they add up."""
 
     @property
     def hatched(self) -> bool:
-        """Whether it is not ours."""
-        return self.key == _OTHERS
+        """Whether the memory belongs to other programs or servers."""
+        return self.key in (_OTHERS, _SERVERS)
 
     @property
-    def fill(self) -> QColor:
-        """What it is painted with."""
+    def fill_colour(self) -> QColor:
+        """Fill colour."""
         now, step = theme.current(), _STEPS.get(self.key)
         if step is not None:
             return QColor(now.memory[step])
-        return QColor(now.others if self.hatched else now.driver)
+        return QColor(now.others if self.key == _OTHERS else now.driver)
 
     @property
-    def ink(self) -> QColor:
-        """What its words are written with."""
+    def text_colour(self) -> QColor:
+        """Text colour."""
         now, step = theme.current(), _STEPS.get(self.key)
         return QColor(now.text if step is None else now.on_memory[step])
 
     @property
     def brush(self) -> QBrush:
-        """The fill as it is on the bar."""
-        return QBrush(self.fill, Qt.BrushStyle.BDiagPattern if self.hatched else Qt.BrushStyle.SolidPattern)
+        """The brush of the segment."""
+        return QBrush(self.fill_colour, Qt.BrushStyle.BDiagPattern if self.hatched else Qt.BrushStyle.SolidPattern)
 
 
 class MemoryBar(QWidget):
-    """One bar as wide as its place: the parts from dark to light, what others use hatched, what is free empty.
+    """Stacked bar: the parts from dark to light, memory of others hatched, free memory empty.
 
-    What does not fit is drawn past the edge, with the MiB that are missing. A mark shows the margin that should stay
-    free. Sizes are in bytes.
+    Parts that do not fit are drawn past the edge, with the missing MiB. A mark shows the margin that should stay free.
+    Sizes are in bytes.
     """
 
     def __init__(self) -> None:
@@ -89,56 +89,59 @@ class MemoryBar(QWidget):
         others: int | None,
         margin: int | None,
         *,
+        servers: int = 0,
         needed: int | None = None,
     ) -> None:
-        """Show (key, label, bytes) of the memory's `total`; keys are weights, kv, state, draft, compute, driver.
+        """Show (key, label, bytes) of the memory's `total`. Keys: weights, kv, state, draft, compute, driver.
 
-        `others` is what other programs use, None where it is not known. `needed` is what must be free for the parts,
-        where that is more than they are, as over several GPUs.
+        `others` is used by other programs (None: unknown), `servers` by other servers of ours. `needed` is the memory
+        that must be free if more than the parts' sum, as with several GPUs.
         """
         self._segments, so_far = [], 0
         for key, label, size in parts:
             if size > 0:
-                self._segments.append(_Segment(key, label, size, _whole(so_far + size) - _whole(so_far)))
+                self._segments.append(_Segment(key, label, size, _round_up_mib(so_far + size) - _round_up_mib(so_far)))
                 so_far += size
-        self._needed = max(so_far, needed or 0) + (others or 0)
+        self._needed = max(so_far, needed or 0) + servers + (others or 0)
+        if servers:
+            self._segments.append(_Segment(_SERVERS, tr("other servers"), servers, _round_up_mib(servers)))
         if others:
-            self._segments.append(_Segment(_OTHERS, tr("others"), others, _whole(others)))
+            self._segments.append(_Segment(_OTHERS, tr("others"), others, _round_up_mib(others)))
         self._total, self._margin, self._reason = total, margin or 0, ""
         said = ", ".join(f"{each.label} {each.mib:,} MiB" for each in self._segments)
-        self.setAccessibleName(tr("Memory: {parts}; {rest}", parts=said, rest=self._rest()))
-        self._take_height()
+        self.setAccessibleName(tr("Memory: {parts}; {rest}", parts=said, rest=self._rest_text()))
+        self._update_height()
 
     def show_unknown(self, reason: str) -> None:
-        """Show an empty bar, and why it is."""
+        """Show an empty bar with the reason."""
         self._segments, self._total, self._needed, self._margin, self._reason = [], 0, 0, 0, reason
         self.setAccessibleName(tr("Memory: not known. {reason}", reason=reason))
-        self._take_height()
+        self._update_height()
 
     def show_legend(self, *, shows: bool) -> None:
-        """Show what each part is under the bar, or leave that to the tips where there is no room."""
+        """Show the legend under the bar, or only tooltips where there is no room."""
         if shows != self.has_legend:
             self.has_legend = shows
-            self._take_height()
+            self._update_height()
 
     @property
     def missing(self) -> int:
-        """Bytes that are more than there are; 0 where it fits."""
+        """Missing bytes; 0 if it fits."""
         return max(self._needed - self._total, 0)
 
     def hasHeightForWidth(self) -> bool:  # noqa: N802
-        """The legend takes as many lines as it needs."""
+        """Return True: the legend wraps."""
         return True
 
     def heightForWidth(self, width: int) -> int:  # noqa: N802
         """Return the height of bar and legend."""
         if not (self.has_legend or self._reason):
             return theme.px(theme.BAR_HEIGHT)
-        rows = len(self._legend(width)) if self._segments or self._reason else 0
+        rows = len(self._legend_rows(width)) if self._segments or self._reason else 0
         return theme.px(theme.BAR_HEIGHT) + theme.px(6) + rows * theme.px(_LINE)
 
     def sizeHint(self) -> QSize:  # noqa: N802
-        """Return a size for the width that it has."""
+        """Return a size for the current width."""
         width = max(self.width(), theme.px(240))
         return QSize(theme.px(240), self.heightForWidth(width))
 
@@ -147,19 +150,19 @@ class MemoryBar(QWidget):
         return QSize(theme.px(160), self.heightForWidth(max(self.width(), theme.px(160))))
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
-        """Take the height that the legend needs at this width."""
+        """Set the legend's height for this width."""
         super().resizeEvent(event)
         if event.oldSize().width() != event.size().width():
-            self._take_height()
+            self._update_height()
 
-    def _take_height(self) -> None:
-        """Hold to a height: layouts far above do not ask again for one that goes with the width."""
+    def _update_height(self) -> None:
+        """Set the minimum height: outer layouts do not query height-for-width again."""
         self.setMinimumHeight(self.heightForWidth(self.width()))
         self.updateGeometry()
         self.update()
 
     def event(self, event: QEvent) -> bool:
-        """Say what a segment is where the pointer is."""
+        """Show the tooltip of the segment under the pointer."""
         if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
             hit = next((said for rect, said in self._drawn if rect.contains(QPointF(event.pos()))), "")
             QToolTip.showText(event.globalPos(), hit, self)
@@ -195,10 +198,10 @@ class MemoryBar(QWidget):
         if used > self._total:
             over = QRectF(edge, room.top(), room.right() - edge, room.height())
             painter.fillRect(over, theme.colour("bad"))
-            self._drawn.insert(0, (over, self._rest()))
+            self._drawn.insert(0, (over, self._rest_text()))
         elif self._total:
             rest = QRectF(left, room.top(), room.right() - left, room.height())
-            self._drawn.append((rest, self._rest()))
+            self._drawn.append((rest, self._rest_text()))
         painter.restore()
         painter.setPen(QPen(border, 1))
         painter.setBrush(Qt.BrushStyle.NoBrush)
@@ -216,18 +219,18 @@ class MemoryBar(QWidget):
         if segment.hatched:
             painter.fillRect(inner, theme.colour("raised"))
         painter.fillRect(inner, segment.brush)
-        text = f"{segment.label} {_size(segment)}"
+        text = f"{segment.label} {_size_text(segment)}"
         fits = QFontMetrics(self.font()).horizontalAdvance(text) + theme.px(14) < rect.width()
         if share >= _LABELLED and fits and not segment.hatched:
-            painter.setPen(segment.ink)
+            painter.setPen(segment.text_colour)
             painter.setFont(self.font())
             painter.drawText(rect.adjusted(theme.px(7), 0, 0, 0), int(Qt.AlignmentFlag.AlignVCenter), text)
 
-    def _legend(self, width: int) -> list[list[tuple[_Segment | None, str, int]]]:
-        """Return the legend's rows: segment, words, and where they begin."""
+    def _legend_rows(self, width: int) -> list[list[tuple[_Segment | None, str, int]]]:
+        """Return the legend's rows of (segment, text, x)."""
         metrics = QFontMetrics(self.font())
         entries: list[tuple[_Segment | None, str]] = [(each, f"{each.label} {each.mib:,}") for each in self._segments]
-        entries.append((None, self._reason or self._rest()))
+        entries.append((None, self._reason or self._rest_text()))
         rows: list[list[tuple[_Segment | None, str, int]]] = [[]]
         left = 0
         for segment, words in entries:
@@ -243,14 +246,14 @@ class MemoryBar(QWidget):
         top = theme.px(theme.BAR_HEIGHT) + theme.px(6)
         line, side = theme.px(_LINE), theme.px(9)
         painter.setFont(self.font())
-        for row in self._legend(self.width()):
+        for row in self._legend_rows(self.width()):
             for segment, words, left in row:
                 start = left
                 if segment is not None:
                     box = QRectF(left, top + (line - side) / 2, side, side)
                     painter.fillRect(box, segment.brush)
                     if segment.hatched:
-                        painter.setPen(QPen(segment.fill, 1))
+                        painter.setPen(QPen(segment.fill_colour, 1))
                         painter.setBrush(Qt.BrushStyle.NoBrush)
                         painter.drawRect(box)
                     start += theme.px(16)
@@ -262,18 +265,18 @@ class MemoryBar(QWidget):
                 painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), words)
             top += line
 
-    def _rest(self) -> str:
+    def _rest_text(self) -> str:
         if self.missing:
-            missing, total = _whole(self.missing), _whole(self._total)
+            missing, total = _round_up_mib(self.missing), _round_up_mib(self._total)
             return tr("{missing:,} MiB more than the {total:,} there are", missing=missing, total=total)
-        total = _whole(self._total)
-        return tr("free {free:,} of {total:,} MiB", free=total - _whole(self._needed), total=total)
+        total = _round_up_mib(self._total)
+        return tr("free {free:,} of {total:,} MiB", free=total - _round_up_mib(self._needed), total=total)
 
 
-def _whole(size: int) -> int:
-    """Return whole MiB that hold so many bytes."""
+def _round_up_mib(size: int) -> int:
+    """Return bytes as MiB, rounded up."""
     return -(-size // _MIB)
 
 
-def _size(segment: _Segment) -> str:
+def _size_text(segment: _Segment) -> str:
     return f"{segment.size / _GIB:.1f} GiB" if segment.size >= _GIB else f"{segment.mib:,} MiB"

@@ -1,17 +1,17 @@
-"""A number whose digits do not move, with its unit in a lighter voice."""
+"""Number with fixed-width digits and a lighter unit."""
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import QHBoxLayout, QWidget
 
 from launcher.gui import theme
-from launcher.gui.labels import Label, set_tip
+from launcher.gui.labels import Label, set_tooltip
 
 UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 
 class NumberLabel(QWidget):
-    """A value and its unit. `widest` reserves room, so that nothing moves; `name` is what it is a number of."""
+    """A value and its unit. `widest` reserves width, so that nothing moves; `name` is the quantity's name."""
 
     def __init__(self, name: str, unit: str = "", *, pixels: int = theme.BODY_PX, widest: str = "") -> None:
         super().__init__()
@@ -35,9 +35,9 @@ class NumberLabel(QWidget):
         self.show_value(None, "")
 
     def show_value(self, text: str | None, reason: str = "") -> None:
-        """Show a number as it is written; None is an en dash, and `reason` says why."""
+        """Show a formatted number. None shows an en dash with `reason` as the tooltip."""
         self.value.setText(UNKNOWN if text is None else text)
-        set_tip(self, reason)
+        set_tooltip(self, reason)
         known = f"{text} {self.unit.text()}".strip() if text is not None else reason
         self.setAccessibleName(f"{self._name}: {known}")
         self.value.setAccessibleName(f"{self._name}: {known}")

@@ -1,4 +1,4 @@
-"""How far something is, as a thin line."""
+"""Thin progress line."""
 
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QPainter, QPaintEvent
@@ -10,7 +10,7 @@ _THICK = 6
 
 
 class ProgressLine(QProgressBar):
-    """A line from 0 to 1; hatched while it is not known how far something is. `name` says what it is."""
+    """A line from 0 to 1, hatched if the progress is unknown. `name` is for screen readers."""
 
     def __init__(self, name: str, role: str = "accent") -> None:
         super().__init__()
@@ -22,26 +22,26 @@ class ProgressLine(QProgressBar):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
 
     def show_fraction(self, fraction: float | None) -> None:
-        """Show how far it is, 0 to 1; None is not known."""
+        """Show progress of 0 to 1; None: unknown."""
         self._fraction = None if fraction is None else min(max(fraction, 0.0), 1.0)
         self.setValue(round(1000 * (self._fraction or 0.0)))
         self.update()
 
     def show_role(self, role: str) -> None:
-        """Paint in another colour."""
+        """Change the colour role."""
         self._role = role
         self.update()
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Return a thin line."""
+        """Return the usual size."""
         return QSize(theme.px(120), theme.px(_THICK))
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Return the least line."""
+        """Return the least size."""
         return QSize(theme.px(40), theme.px(_THICK))
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
-        """Paint it."""
+        """Paint the line."""
         with QPainter(self) as painter:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             painter.setPen(Qt.PenStyle.NoPen)

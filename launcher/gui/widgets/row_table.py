@@ -1,20 +1,20 @@
-"""A table whose rows are chosen as a whole; where it has the focus, a ring is around the row."""
+"""Table with whole-row selection and a focus ring around the current row."""
 
 from PySide6.QtCore import QAbstractProxyModel, QRectF, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView
 
 from launcher.gui import theme
-from launcher.gui.widgets.rows import Rows
+from launcher.gui.widgets.rows import TableRows
 
-_READ = 180
-"""Pixels in which a name can be read."""
-_ROW = 34
-_RING = 2
+_READABLE_WIDTH = 180
+"""Least width of a stretching column, in pixels: enough to read a name."""
+_ROW_HEIGHT = 34
+_RING_WIDTH = 2
 
 
 class RowTable(QTableView):
-    """Shows what its model has; `name` is what a screen reader says of it."""
+    """View of a TableRows model. `name` is for screen readers."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -35,42 +35,42 @@ class RowTable(QTableView):
         head.setFixedHeight(self.row_height)
 
     def show_columns(self) -> None:
-        """Show as many columns as there is room for; what is most spare makes way first."""
+        """Show as many columns as fit. Those with the highest `spare` are hidden first."""
         model = self.model()
         rows = model.sourceModel() if isinstance(model, QAbstractProxyModel) else model
-        if not isinstance(rows, Rows) or not rows.rows:
+        if not isinstance(rows, TableRows) or not rows.rows:
             return
         spare = sorted(
             (at for at, each in enumerate(rows.columns) if each.spare), key=lambda at: rows.columns[at].spare
         )
         for at in spare:
             self.setColumnHidden(at, False)
-        while spare and self._needed() > self.viewport().width():
+        while spare and self._needed_width() > self.viewport().width():
             self.setColumnHidden(spare.pop(), True)
 
-    def _needed(self) -> int:
-        """Return how wide all columns are that are shown, in pixels; the one that stretches as it is read at least."""
+    def _needed_width(self) -> int:
+        """Return the width of all visible columns in pixels, counting the stretching one at its least width."""
         head, needed = self.horizontalHeader(), 0
         for at in range(head.count()):
             if not self.isColumnHidden(at):
                 wide = max(self.sizeHintForColumn(at), head.sectionSizeHint(at))
                 stretches = head.sectionResizeMode(at) == QHeaderView.ResizeMode.Stretch
-                needed += min(wide, theme.px(_READ)) if stretches else wide
+                needed += min(wide, theme.px(_READABLE_WIDTH)) if stretches else wide
         return needed
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Show the columns that there is room for."""
+        """Show the columns that fit."""
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
             self.show_columns()
 
     @property
     def row_height(self) -> int:
-        """How high a row is, and the head, in pixels."""
-        return theme.px(_ROW)
+        """Height of a row and of the head, in pixels."""
+        return theme.px(_ROW_HEIGHT)
 
     def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802
-        """Paint the rows, and the ring; where there is no row it is around all of them."""
+        """Paint the rows and the focus ring, around the whole table if it has no rows."""
         super().paintEvent(event)
         if not self.hasFocus():
             return
@@ -82,7 +82,7 @@ class RowTable(QTableView):
             ring.setHeight(row.height())
         with QPainter(self.viewport()) as painter:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            painter.setPen(QPen(theme.colour("accent"), _RING))
+            painter.setPen(QPen(theme.colour("accent"), _RING_WIDTH))
             painter.setBrush(Qt.BrushStyle.NoBrush)
             radius = theme.px(theme.CONTROL_RADIUS)
             painter.drawRoundedRect(ring.adjusted(1, 1, -1, -1), radius, radius)

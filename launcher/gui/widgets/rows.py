@@ -1,4 +1,4 @@
-"""The rows of a table, as its columns say them."""
+"""Table model whose cells come from column functions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from PySide6.QtWidgets import QWidget
 
 from launcher.base.text import one_line
 from launcher.gui import theme
-from launcher.gui.labels import as_tip
+from launcher.gui.labels import escape_tooltip
 
 _T = TypeVar("_T")
 _Index = QModelIndex | QPersistentModelIndex
 _LONGEST, _LONGEST_TIP = 300, 2_000
-SORT = Qt.ItemDataRole.UserRole
-"""The role of what a cell is sorted by."""
+SORT_ROLE = Qt.ItemDataRole.UserRole
+"""Item role of the sort key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a cell says: a word, a painted glyph before it, or a badge in its place. `order` is what it sorts by."""
+    """A cell: text with an optional glyph before it, or a badge instead. `order` is the sort key."""
 
     text: str
     order: Any = None
@@ -33,17 +33,17 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[_T]):
-    """A column: its head, its tip, and what it says of a row."""
+    """A column: title, tooltip, and a function from row to cell."""
 
     title: str
     tip: str
     cell: Callable[[_T], Cell]
     right: bool = False
     spare: int = 0
-    """Where there is little room the columns with the highest number make way first; one of 0 stays."""
+    """In a narrow table the columns with the highest number are hidden first; 0 always stays."""
 
 
-class Rows(QAbstractTableModel, Generic[_T]):
+class TableRows(QAbstractTableModel, Generic[_T]):
     """The model of a table."""
 
     def __init__(self, columns: Sequence[Column[_T]], parent: QWidget) -> None:
@@ -52,27 +52,27 @@ class Rows(QAbstractTableModel, Generic[_T]):
         self.rows: Sequence[_T] = ()
 
     def show(self, rows: Sequence[_T]) -> None:
-        """Show other rows."""
+        """Replace the rows."""
         self.beginResetModel()
         self.rows = rows
         self.endResetModel()
 
     def cell(self, index: _Index) -> Cell:
-        """Return what a cell says."""
+        """Return the cell at an index."""
         return self.columns[index.column()].cell(self.rows[index.row()])
 
     def rowCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008 -- Qt's
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return len(self.rows)
 
     def columnCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008
-        """Return how many columns there are."""
+        """Return the number of columns."""
         return len(self.columns)
 
     def headerData(  # noqa: N802
         self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
     ) -> Any:  # noqa: ANN401
-        """Return what a column is called."""
+        """Return a column's title or tooltip."""
         if orientation != Qt.Orientation.Horizontal:
             return None
         column = self.columns[section]
@@ -83,7 +83,7 @@ class Rows(QAbstractTableModel, Generic[_T]):
         return _alignment(column) if role == Qt.ItemDataRole.TextAlignmentRole else None
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
-        """Return what a cell says, for the eye, for a screen reader, or to be sorted by."""
+        """Return a cell's data for display, screen readers or sorting."""
         cell = self.cell(index)
         match role:
             case Qt.ItemDataRole.DisplayRole:
@@ -91,12 +91,12 @@ class Rows(QAbstractTableModel, Generic[_T]):
             case Qt.ItemDataRole.AccessibleTextRole:
                 return f"{self.columns[index.column()].title}: {one_line(cell.text, _LONGEST)}"
             case Qt.ItemDataRole.ToolTipRole:
-                return as_tip((cell.tip or cell.text)[:_LONGEST_TIP])
+                return escape_tooltip((cell.tip or cell.text)[:_LONGEST_TIP])
             case Qt.ItemDataRole.TextAlignmentRole:
                 return _alignment(self.columns[index.column()])
             case Qt.ItemDataRole.ForegroundRole if cell.dim:
                 return theme.colour("secondary")
-            case _ if role == SORT:
+            case _ if role == SORT_ROLE:
                 return cell.text.casefold() if cell.order is None else cell.order
         return None
 

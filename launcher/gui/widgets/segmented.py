@@ -1,4 +1,4 @@
-"""One of a few, all in sight."""
+"""Segmented control: one of a few options, all visible."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QPushButton, QSizePolic
 from launcher.gui import theme
 
 _BORDER = 2
-"""Pixels, with the focus."""
+"""Border with the focus, in pixels."""
 
 
 class Segmented(QWidget):
-    """Buttons in a row, one of which is down. `name` says what is chosen; options are (value, words)."""
+    """Row of exclusive buttons. `name` is for screen readers; options are (value, label)."""
 
     changed = Signal(object)
     """The value that the user chose."""
@@ -32,8 +32,8 @@ class Segmented(QWidget):
             button.setObjectName("segment")
             button.setCheckable(True)
             button.setAccessibleName(f"{name}: {words}")
-            button.setProperty("end", _end(at, len(options)))
-            keep_room(button)
+            button.setProperty("end", _segment_position(at, len(options)))
+            reserve_width(button)
             button.clicked.connect(lambda _checked=False, chosen=each: self.changed.emit(chosen))
             self._group.addButton(button)
             layout.addWidget(button)
@@ -41,20 +41,20 @@ class Segmented(QWidget):
 
     @property
     def value(self) -> object:
-        """What is chosen."""
+        """The chosen value, or None."""
         return next((each for each, button in self._buttons.items() if button.isChecked()), None)
 
     def set_value(self, value: object) -> None:
-        """Choose without telling."""
+        """Choose a value without emitting `changed`."""
         if value in self._buttons:
             self._buttons[value].setChecked(True)
 
     def button(self, value: object) -> QPushButton:
-        """Return the button of a value, to give it a tooltip or take it away."""
+        """Return the button of a value, for example to set a tooltip or hide it."""
         return self._buttons[value]
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
-        """Go left and right by the arrows."""
+        """Move the choice with the arrow keys."""
         step = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}.get(Qt.Key(event.key()))
         if step is None:
             super().keyPressEvent(event)
@@ -66,13 +66,13 @@ class Segmented(QWidget):
             self._buttons[values[at]].click()
 
 
-def keep_room(button: QPushButton) -> None:
-    """Give a segment the width that it needs when it is down and has the focus, so that nothing moves or is cut."""
+def reserve_width(button: QPushButton) -> None:
+    """Reserve the width for the pressed and focused state, so that nothing moves or is cut."""
     bold = QFontMetrics(theme.font(theme.BODY_PX, bold=True)).horizontalAdvance(button.text())
     button.setMinimumWidth(bold + 2 * (theme.px(theme.GAP_M) + _BORDER) + 2)
 
 
-def _end(at: int, count: int) -> str:
+def _segment_position(at: int, count: int) -> str:
     if count == 1:
         return "only"
     return "first" if at == 0 else "last" if at == count - 1 else "middle"

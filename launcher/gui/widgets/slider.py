@@ -1,4 +1,4 @@
-"""A slider over named steps, with its value, a line under it, and a mark."""
+"""Slider over a list of values, with its value, a hint line and a mark."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -8,13 +8,13 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QSlider, QVBoxLayout, QWidget
 
 from launcher.gui import theme
-from launcher.gui.labels import Label, set_tip
+from launcher.gui.labels import Label, set_tooltip
+from launcher.gui.translation import tr
 from launcher.gui.widgets.glyphs import Glyph
-from launcher.gui.words import tr
 
 
 class Slider(QSlider):
-    """A thin line with a ring. The wheel moves it only while it has the focus, so that pages can be scrolled."""
+    """Thin slider. The wheel moves it only with the focus, so that pages can be scrolled."""
 
     def __init__(self) -> None:
         super().__init__(Qt.Orientation.Horizontal)
@@ -23,7 +23,7 @@ class Slider(QSlider):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Return the size of a control."""
+        """Return a control's size."""
         return QSize(theme.px(120), theme.px(24))
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
@@ -38,13 +38,13 @@ class Slider(QSlider):
             event.ignore()
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
-        """Paint line, mark and ring."""
+        """Paint line, mark and handle."""
         with QPainter(self) as painter:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             enabled = self.isEnabled()
             ring, thick = theme.px(8), theme.px(4)
             left, right, middle = ring + 2, self.width() - ring - 2, self.height() / 2
-            at, whole = self._x(self.value(), left, right), self.width()  # the line ends where the words do
+            at, whole = self._x(self.value(), left, right), self.width()  # the line ends where the text does
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(theme.colour("border"))
             painter.drawRoundedRect(QRectF(0, middle - thick / 2, whole, thick), thick / 2, thick / 2)
@@ -67,13 +67,13 @@ class Slider(QSlider):
 
 
 class SliderField(QWidget):
-    """A label, a slider over `values`, the value in words, and a line under it.
+    """A label, a slider over `values`, the value as text, and a hint line.
 
-    `words` writes a value down; `tip` says what it does and which llama-server flag it sets.
+    `words` formats a value; `tip` explains the setting and its llama-server flag.
     """
 
     value_changed = Signal(object)
-    """The value that the user moved it to."""
+    """The value that the user chose."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class SliderField(QWidget):
         kept = self._line.sizePolicy()
         kept.setRetainSizeWhenHidden(True)
         self._line.setSizePolicy(kept)
-        set_tip(self, tip)
-        set_tip(self.slider, tip)
+        set_tooltip(self, tip)
+        set_tooltip(self.slider, tip)
         head = QHBoxLayout()
         head.setSpacing(theme.px(6))
         head.addWidget(name)
@@ -120,23 +120,23 @@ class SliderField(QWidget):
         layout.addLayout(head)
         layout.addWidget(self.slider)
         layout.addWidget(self._line)
-        self._show()
+        self._update_texts()
 
     @property
     def value(self) -> object:
-        """The value that it stands at; None when there is nothing to choose from."""
+        """The current value; None without any."""
         return self._values[self.slider.value()] if self._values else None
 
     def set_value(self, value: object) -> None:
-        """Move it without telling; a number between two steps goes to the nearest."""
+        """Set the value without emitting `value_changed`. A number between two steps goes to the nearest."""
         self.slider.blockSignals(True)
-        self.slider.setValue(self._index(value))
+        self.slider.setValue(self._nearest_index(value))
         self.slider.blockSignals(False)
         self.slider.update()
-        self._show()
+        self._update_texts()
 
     def set_values(self, values: Sequence[object]) -> None:
-        """Give it other steps; it stays as near as it can."""
+        """Replace the steps. The value stays as near as possible."""
         now = self.value
         self.slider.blockSignals(True)
         self._values = tuple(values)
@@ -144,24 +144,24 @@ class SliderField(QWidget):
         self.slider.blockSignals(False)
         if now is not None:
             self.set_value(now)
-        self._show()
+        self._update_texts()
 
     def show_hint(self, text: str) -> None:
-        """Show a line under it; none when it is empty."""
+        """Show a hint line; none if it is empty."""
         self._hint = text
-        self._show()
+        self._update_texts()
 
     def show_mark(self, value: object | None) -> None:
-        """Mark a value on the line, such as the largest that fits; None takes the mark away."""
-        self.slider.mark = None if value is None else self._index(value)
+        """Mark a value on the line, such as the largest that fits; None removes the mark."""
+        self.slider.mark = None if value is None else self._nearest_index(value)
         self.slider.update()
 
     def show_changed(self, was: str | None) -> None:
-        """Say what it was before it was changed; None where it is as it was."""
+        """Show the value before the change; None if it is unchanged."""
         self._was = was
-        self._show()
+        self._update_texts()
 
-    def _index(self, value: object) -> int:
+    def _nearest_index(self, value: object) -> int:
         if value in self._values:
             return self._values.index(value)
         numbers = [each for each in self._values if isinstance(each, int | float)]
@@ -172,10 +172,10 @@ class SliderField(QWidget):
         return min(near, key=lambda i: abs(numbers[i] - value))
 
     def _moved(self) -> None:
-        self._show()
+        self._update_texts()
         self.value_changed.emit(self.value)
 
-    def _show(self) -> None:
+    def _update_texts(self) -> None:
         said = self._words(self.value) if self._values else ""
         self._value.setText(said)
         self._dot.setVisible(self._was is not None)
@@ -190,13 +190,13 @@ class SliderField(QWidget):
         self.slider.setAccessibleDescription(f"{said} {line}".strip())
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """In another width the line takes other room."""
+        """Reserve the hint's height for another width."""
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
             self._line.setMinimumHeight(0)
             self._keep_room()
 
     def _keep_room(self) -> None:
-        """Keep the height that the line once had, so that what stands below does not jump as it changes."""
+        """Keep the largest height that the hint has had, so that the widgets below do not jump."""
         if self.width() > 0 and self._hint:
             self._line.setMinimumHeight(max(self._line.minimumHeight(), self._line.heightForWidth(self.width())))

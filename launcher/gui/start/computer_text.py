@@ -1,4 +1,4 @@
-"""What the card of this computer says, each piece of advice beside what it is about: pure functions."""
+"""Facts and advice for the card of this computer: pure functions."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from launcher.gui.labels import shown_path
-from launcher.gui.sentences import say
-from launcher.gui.start.said import needs_of, plan_title
-from launcher.gui.words import tr
+from launcher.base.messages import join_messages
+from launcher.gui.labels import display_path
+from launcher.gui.start.text import memory_needs_text, plan_title
+from launcher.gui.translation import render, tr
 
 if TYPE_CHECKING:
-    from launcher.gui.start.looking import Computer, Found
+    from launcher.gui.start.queries import Computer, PlanResult
     from launcher.machine.gpu import Gpu
     from launcher.machine.host import Host
     from launcher.models.situation import Situation
 
 _MIB, _GIB, _GB = 2**20, 2**30, 10**9
 _OTHERS_SHOWN = 4
-_DESKTOP = frozenset(
+_DESKTOP_PROCESSES = frozenset(
     {
         "cinnamon",
         "dwm.exe",
@@ -34,12 +34,12 @@ _DESKTOP = frozenset(
         "xwayland",
     }
 )
-"""What shows the desktop itself: nobody closes that."""
+"""Processes of the desktop itself, which nobody should close."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing about this computer: what it is about, what it is, the rest in a lighter line, and warnings."""
+    """A fact about this computer: subject, value, secondary text and warnings."""
 
     subject: str
     what: str
@@ -47,37 +47,37 @@ class Fact:
     warnings: tuple[str, ...] = ()
 
 
-def facts_of(found: Found) -> tuple[Fact, ...]:
-    """Return what the card of this computer shows, each piece of advice beside what it is about."""
+def facts_of(found: PlanResult) -> tuple[Fact, ...]:
+    """Return the card's facts, each piece of advice with the fact that it concerns."""
     computer, described = found.computer, found.situation if found.question.described is not None else None
     host, disk, advice = computer.machine.host, computer.disk, list(computer.advice)
 
     def taken(*words: str) -> tuple[str, ...]:
-        """Take what is about one of `words` out of the advice."""
+        """Remove and return the advice whose title contains one of `words`."""
         mine = [each for each in advice if any(word in each.title for word in words)]
         for each in mine:
             advice.remove(each)
-        return tuple(say(f"{each.title} {each.hint}".strip()) for each in mine)
+        return tuple(render(join_messages(each.title, each.hint)) for each in mine)
 
     facts: list[Fact] = []
     power = taken("battery")
     if described is not None:
-        facts.append(_described(described))
+        facts.append(_described_gpu(described))
     for number, gpu in enumerate(computer.machine.gpus if described is None else (), 1):
         subject = tr("GPU {number}", number=number) if len(computer.machine.gpus) > 1 else tr("GPU")
         better = computer.backend.better if computer.backend.gpu is gpu else None
-        facts.append(Fact(subject, gpu.name, _gpu(gpu), taken(gpu.name) + ((better,) if better else ())))
+        facts.append(Fact(subject, gpu.name, _gpu_text(gpu), taken(gpu.name) + ((better,) if better else ())))
     if described is None and not computer.machine.gpus:
         told = taken("GPU", "cannot be used")
-        facts.append(Fact(tr("GPU"), tr("None that can be used"), say(computer.machine.no_gpu_because or ""), told))
-    facts += [] if described is not None else _others(computer)
-    facts.append(_host(host))
-    facts.append(_disk(found, taken(str(disk.folder))))
-    facts.append(_system(host, power + taken("")))
+        facts.append(Fact(tr("GPU"), tr("None that can be used"), render(computer.machine.no_gpu_because or ""), told))
+    facts += [] if described is not None else _memory_users(computer, found.situation)
+    facts.append(_host_fact(host))
+    facts.append(_disk_fact(found, taken(str(disk.folder))))
+    facts.append(_system_fact(host, power + taken("")))
     return tuple(facts)
 
 
-def _gpu(gpu: Gpu) -> str:
+def _gpu_text(gpu: Gpu) -> str:
     memory = tr("memory unknown")
     if gpu.memory_bytes is not None:
         memory = tr("{size:,.0f} MiB", size=gpu.memory_bytes / _MIB)
@@ -93,17 +93,33 @@ def _gpu(gpu: Gpu) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _described(situation: Situation) -> Fact:
+def _described_gpu(situation: Situation) -> Fact:
     size = tr("A GPU of {size:g} GiB", size=situation.nominal_gb)
     return Fact(tr("GPU"), size, tr("{free:,} MiB free · described, not read", free=situation.free_mib))
 
 
-def _others(computer: Computer) -> Iterator[Fact]:
-    """Who uses GPU memory now, the largest first."""
+def _memory_users(computer: Computer, situation: Situation | None) -> Iterator[Fact]:
+    """Yield the users of GPU memory: our own servers, then other programs, the largest first."""
+    own = () if situation is None or situation.backend == "cpu" else situation.own
+    having = [
+        tr("{name} {size:,.0f} MiB", name=each.model, size=each.mib)
+        if each.by_device is not None
+        else tr("{name}, how much is not known", name=each.model)
+        for each in own
+        if each.mib or each.by_device is None
+    ]
+    if having:
+        yield Fact(tr("Used by our server"), ", ".join(having), tr("free again when another model takes its place"))
+    own_pids = situation.own_pids if situation else frozenset()
     for gpu in computer.machine.gpus:
         activity = computer.activities.get(gpu.id)
-        processes = [each for each in (activity.processes or () if activity else ()) if each.used_bytes]
-        if not processes and not gpu.used_bytes:
+        listed = [each for each in (activity.processes or () if activity else ()) if each.used_bytes]
+        processes = [each for each in listed if each.pid not in own_pids]
+        own_bytes = sum(each.used_bytes or 0 for each in listed if each.pid in own_pids)
+        if not own_bytes and len(computer.machine.gpus) == 1:  # the driver does not report it: use the estimate
+            own_bytes = sum(each.mib for each in own) * _MIB
+        others_bytes = max(0, (gpu.used_bytes or 0) - own_bytes)
+        if not processes and not others_bytes:
             continue
         processes.sort(key=lambda each: -(each.used_bytes or 0))
         named = [
@@ -114,9 +130,9 @@ def _others(computer: Computer) -> Iterator[Fact]:
             )
             for each in processes[:_OTHERS_SHOWN]
         ]
-        used = tr("{size:,.0f} MiB", size=gpu.used_bytes / _MIB) if gpu.used_bytes else ""
+        used = tr("{size:,.0f} MiB", size=others_bytes / _MIB) if others_bytes else ""
         more = ""
-        closable = [each for each in processes if (each.name or "").lower() not in _DESKTOP]
+        closable = [each for each in processes if (each.name or "").lower() not in _DESKTOP_PROCESSES]
         if closable:
             largest = closable[0]
             more = tr(
@@ -125,14 +141,14 @@ def _others(computer: Computer) -> Iterator[Fact]:
                 size=(largest.used_bytes or 0) / _MIB,
             )
         elif activity is not None and activity.processes is None:
-            more = say(activity.absent.get("processes", ""))
+            more = render(activity.absent.get("processes", ""))
         subject = tr("Used by others")
         if len(computer.machine.gpus) > 1:
             subject = tr("Used by others, {name}", name=gpu.name)
         yield Fact(subject, ", ".join(named) or used, more)
 
 
-def _host(host: Host) -> Fact:
+def _host_fact(host: Host) -> Fact:
     cores = tr("{count} cores", count=host.physical_cores) if host.physical_cores else tr("cores unknown")
     memory = tr("{size:,.1f} GiB", size=host.memory_bytes / _GIB)
     what = ", ".join((host.cpu or host.machine, cores, memory))
@@ -144,20 +160,20 @@ def _host(host: Host) -> Fact:
     return Fact(tr("Computer"), what, more, (warning,) if lacking else ())
 
 
-def _disk(found: Found, advice: tuple[str, ...]) -> Fact:
+def _disk_fact(found: PlanResult, advice: tuple[str, ...]) -> Fact:
     disk = found.computer.disk
     if disk.free_bytes is None:
-        return Fact(tr("Disk for models"), tr("Free space unknown"), say(disk.absent.get("free_bytes", "")), advice)
+        return Fact(tr("Disk for models"), tr("Free space unknown"), render(disk.absent.get("free_bytes", "")), advice)
     size = found.plans[0].file.size_bytes if found.plans else None
     if size and disk.free_bytes < size:
         short = tr("The recommended model needs {size:.1f} GB.", size=size / _GB)
         where = tr("Make room, or set MTP_LAUNCHER_MODELS to a folder on another disk.")
         advice = (f"{short} {where}", *advice)
     free = tr("{free:,.1f} GB free", free=disk.free_bytes / _GB)
-    return Fact(tr("Disk for models"), free, shown_path(disk.folder), advice)
+    return Fact(tr("Disk for models"), free, display_path(disk.folder), advice)
 
 
-def _system(host: Host, advice: tuple[str, ...]) -> Fact:
+def _system_fact(host: Host, advice: tuple[str, ...]) -> Fact:
     system, _, kernel = host.system.partition(", ")
     inside = [
         tr("in WSL{version}", version=host.wsl) if host.wsl else "",
@@ -167,12 +183,12 @@ def _system(host: Host, advice: tuple[str, ...]) -> Fact:
     return Fact(tr("System"), " ".join(filter(None, (system, *inside))), kernel, advice)
 
 
-def report_of(found: Found) -> str:
-    """Return what the card shows as text, for a report."""
+def report_of(found: PlanResult) -> str:
+    """Return the card's content as text, for a report."""
     lines = []
     for fact in facts_of(found):
         lines.append(f"{fact.subject}: {fact.what}" + (f" ({fact.more})" if fact.more else ""))
         lines += [f"  ! {warning}" for warning in fact.warnings]
     for plan in found.plans[:1]:
-        lines.append(tr("Recommended: {plan}. {needs}", plan=plan_title(plan), needs=needs_of(plan, None)))
+        lines.append(tr("Recommended: {plan}. {needs}", plan=plan_title(plan), needs=memory_needs_text(plan, None)))
     return "\n".join(lines) + "\n"

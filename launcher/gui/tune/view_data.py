@@ -1,13 +1,16 @@
-"""What the widgets of this page are shown: plain figures, whoever measured them. Unknown is None."""
+"""Display data for the widgets of the Tune page: plain figures, independent of their source. Unknown is None."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A verdict. `kicker` is the line above the sentence, such as how long was measured; `meaning` "good", "attention"
-    or "information"; `buttons` words with what they do, the first of them the main one."""
+class VerdictText:
+    """A verdict to show.
+
+    `kicker` is the line above the sentence, such as the time spent; `meaning` is "good", "attention" or "information";
+    `buttons` are (label, action), the first one primary.
+    """
 
     sentence: str
     kicker: str = ""
@@ -17,8 +20,8 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the user wants measured: a workload by name or a file of prompts, a goal by Aim's name, minutes at most."""
+class TuneRequest:
+    """The requested tune: workload name or prompt file, goal (a name of Aim), and time budget in minutes."""
 
     workload: str = "code"
     file: str = ""
@@ -28,8 +31,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A setting that was tried. `rate` and `spread` (half the 95 % interval) are tokens a second, `accepted` a share of
-    0 to 1, `tokens_per_step` tokens, `against_off` a factor. `how` says whether it was measured; `best` marks a row."""
+    """A tried setting.
+
+    `rate` and `spread` (half the 95 % interval) are in tokens a second, `accepted` is a share of 0 to 1,
+    `tokens_per_step` in tokens, `against_off` a factor. `how` is the origin (measured or predicted); `best` marks the
+    winner.
+    """
 
     setting: str
     rate: float | None
@@ -47,7 +54,7 @@ class TrialRow:
 class Point:
     """The rate at one setting, in tokens a second, with half its 95 % interval; `measured` or predicted.
 
-    `starts` says of how few starts it is where they are too few for an interval.
+    `starts` is the number of starts as text, if they are too few for an interval.
     """
 
     setting: str
@@ -59,7 +66,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The points of one workload; `role` is its colour in the theme."""
+    """The points of one workload. `role` is its colour in the theme."""
 
     name: str
     role: str
@@ -67,8 +74,8 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Where a part of a step's time goes, in milliseconds."""
+class StepPart:
+    """A part of a step and its time in milliseconds."""
 
     name: str
     ms: float

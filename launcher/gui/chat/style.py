@@ -1,4 +1,4 @@
-"""What the chat adds to the look: icons from painted glyphs, and a style sheet of its own."""
+"""Style of the chat: icons from painted glyphs, and its style sheet."""
 
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QIcon, QPainter, QPixmap
@@ -10,8 +10,8 @@ from launcher.gui.widgets.glyphs import paint_glyph
 _SIZE = 14
 
 
-def icon(name: str, role: str = "secondary") -> QIcon:
-    """Return a painted glyph as an icon; "left" is "right" turned around."""
+def glyph_icon(name: str, role: str = "secondary") -> QIcon:
+    """Return a painted glyph as an icon. "left" is "right" mirrored."""
     size = theme.px(_SIZE)
     picture = QPixmap(QSize(size, size) * 2)
     picture.setDevicePixelRatio(2)
@@ -25,8 +25,8 @@ def icon(name: str, role: str = "secondary") -> QIcon:
     return QIcon(picture)
 
 
-def sheet() -> str:
-    """Return the chat's own rules. The frame around text that has the focus takes no room, so nothing is set anew."""
+def chat_style_sheet() -> str:
+    """Return the chat's style sheet. Text reserves room for its focus frame, so gaining the focus changes no layout."""
     radius = theme.px(theme.CONTROL_RADIUS)
     t = theme.current()
     return f"""
@@ -41,7 +41,7 @@ def sheet() -> str:
     """
 
 
-def dense(text: str, tip: str, *, checkable: bool = False) -> QPushButton:
+def make_dense_button(text: str, tip: str, *, checkable: bool = False) -> QPushButton:
     """Return a small button."""
     button = QPushButton(text)
     button.setObjectName("dense")

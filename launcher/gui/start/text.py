@@ -1,34 +1,35 @@
-"""What the page says, made of the core's figures: pure functions."""
+"""Text of the Start page, made from the core's figures: pure functions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcher.first_steps import How, Stage, Step, StepTold
-from launcher.gui.sentences import say
-from launcher.gui.words import ntr, tr
+from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.gui.translation import ntr, render, tr
+from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
+    from launcher.app.start_settings import KeptPlan
     from launcher.engine.settings import Settings
-    from launcher.gui.start.looking import Answer, Found
-    from launcher.kept_plans import KeptPlan
+    from launcher.gui.start.queries import EngineAnswer, PlanResult
     from launcher.models.plan import Plan
+    from launcher.models.situation import Situation
 
 _MIB, _GIB, _GB = 2**20, 2**30, 10**9
 
 
-def tokens(count: int) -> str:
-    """Return a context as people say it: 256K, 49,152."""
+def format_tokens(count: int) -> str:
+    """Return a context length as text: 256K, 49,152."""
     return f"{count // 1024}K" if count % 1024 == 0 else f"{count:,}"
 
 
-def drafts_of(plan: Plan) -> str:
-    """Return a plan's draft length."""
+def draft_text(plan: Plan) -> str:
+    """Return a plan's draft length as text."""
     return tr("draft {length}", length=plan.setting.draft) if plan.setting.draft else tr("MTP off")
 
 
-def name_of(plan: Plan) -> str:
-    """Return a model's name without what the card says besides."""
+def short_name(plan: Plan) -> str:
+    """Return a model's name without endings that the card repeats elsewhere."""
     name = plan.entry.name
     for ending in (" with MTP head", " without MTP head", " with draft file"):
         name = name.removesuffix(ending)
@@ -37,18 +38,28 @@ def name_of(plan: Plan) -> str:
 
 def plan_title(plan: Plan) -> str:
     """Return a plan in one line."""
-    context = tr("{tokens} context", tokens=tokens(plan.setting.context))
-    parts = [name_of(plan), plan.file.quant, context, drafts_of(plan)]
+    context = tr("{tokens} context", tokens=format_tokens(plan.setting.context))
+    parts = [short_name(plan), plan.file.quant, context, draft_text(plan)]
     if plan.setting.n_cpu_moe:
-        parts.append(tr("experts of {count} layers on the CPU", count=plan.setting.n_cpu_moe))
+        parts.append(_experts_text(plan.setting.n_cpu_moe))
     if plan.setting.gpus > 1:
         parts.append(tr("over {count} GPUs", count=plan.setting.gpus))
     return ", ".join(parts)
 
 
-def whose_settings(kept: KeptPlan, plan: Plan) -> str:
-    """Return whose settings a plan has, and how the other's differ."""
-    mine, theirs = _named(kept.settings), _named(kept.planned_settings)
+def settings_origin_text(kept: KeptPlan, plan: Plan) -> str:
+    """Return whose settings a plan has, and how the others differ, as text."""
+    mine, theirs = _settings_text(kept.settings), _settings_text(kept.planned_settings)
+    if kept.with_kept(plan) and kept.replaced:
+        used = {name: value for name, value in kept.settings.items() if name not in kept.replaced}
+        gone = _settings_text({name: value for name, value in kept.settings.items() if name in kept.replaced})
+        if not used:
+            return tr("What you set the last time does not fit what is free now: {mine}. The plan is used.", mine=gone)
+        return tr(
+            "As you set it the last time: {mine}. Not used, as it does not fit what is free now: {gone}.",
+            mine=_settings_text(used),
+            gone=gone,
+        )
     if kept.with_kept(plan):
         return tr("As you set it the last time: {mine}. The plan: {theirs}.", mine=mine, theirs=theirs)
     if kept.mine is None:
@@ -56,33 +67,64 @@ def whose_settings(kept: KeptPlan, plan: Plan) -> str:
     return tr("As the plan says: {theirs}. You set it the last time: {mine}.", mine=mine, theirs=theirs)
 
 
-def _named(settings: Settings) -> str:
-    """Return settings in a line."""
+def _settings_text(settings: Settings) -> str:
+    """Return settings in one line."""
     words = {
-        "ctx": lambda value: tr("{tokens} context", tokens=tokens(value)),
+        "ctx": lambda value: tr("{tokens} context", tokens=format_tokens(value)),
         "draft": lambda value: tr("draft {length}", length=value) if value else tr("MTP off"),
         "kv": lambda value: tr("KV {type}", type=value),
         "ubatch": lambda value: tr("ubatch {count:,}", count=value),
         "slots": lambda value: ntr("1 slot", "{n} slots", value),
         "threads": lambda value: ntr("1 thread", "{n} threads", value) if value else tr("threads left to the engine"),
-        "n_cpu_moe": lambda value: tr("experts of {count} layers on the CPU", count=value),
+        "n_cpu_moe": _experts_text,
     }
-    return ", ".join(words[name](value) for name, value in settings.items())
+    return ", ".join(
+        words[name](value) if name in words else format_settings({name: value}) for name, value in settings.items()
+    )
 
 
-def needs_of(plan: Plan, answer: Answer | None) -> str:
-    """Return what a plan needs and who says so."""
+def _experts_text(layers: int) -> str:
+    return ntr("experts of {n} layer on the CPU", "experts of {n} layers on the CPU", layers)
+
+
+def memory_needs_text(plan: Plan, answer: EngineAnswer | None, situation: Situation | None = None) -> str:
+    """Return a plan's memory needs and their source, as text."""
     need, free = plan.required_mib / 1024, plan.free_mib / 1024
     where = tr("host memory") if plan.setting.backend == "cpu" else tr("GPU memory")
     told = tr("Needs {need:.1f} of {free:.1f} GiB of {where} that are free now.", need=need, free=free, where=where)
+    if situation is not None and (stopping := count_stopping_servers(situation)):
+        told = ntr(
+            "Needs {need:.1f} of {free:.1f} GiB of {where} that are free once the running server stops; {now:.1f} GiB"
+            " are free now.",
+            "Needs {need:.1f} of {free:.1f} GiB of {where} that are free once {n} running servers stop; {now:.1f} GiB"
+            " are free now.",
+            stopping,
+            need=need,
+            free=free,
+            where=where,
+            now=situation.beside_mib / 1024,
+        )
+    if situation is not None:
+        told = f"{told} {unknown_memory_text(situation)}".rstrip()
     if answer is not None and answer.plan == plan:
-        return f"{told} {_engines_word(answer)}"
+        return f"{told} {_engine_figures_text(answer)}"
     if plan.estimate.exact:
         return f"{told} {tr('By the formula, from the header of the file.')}"
     return f"{told} {tr('By the formula, from the size of the file: its header is not read yet.')}"
 
 
-def _engines_word(answer: Answer) -> str:
+def unknown_memory_text(situation: Situation) -> str:
+    """Return a remark if it is unknown how much memory some of our own servers would free, else ""."""
+    names = ", ".join(dict.fromkeys(each.model for each in situation.own if each.by_device is None))
+    return tr("How much {names} would free is not known.", names=names) if names else ""
+
+
+def count_stopping_servers(situation: Situation) -> int:
+    """Return the number of our own servers whose memory plans count as free."""
+    return sum(1 for each in situation.own if each.mib)
+
+
+def _engine_figures_text(answer: EngineAnswer) -> str:
     verdict = answer.verdict
     said = tr(
         "The engine itself says {need:,.0f} MiB beside the driver's part, asked in {seconds:.1f} s.",
@@ -97,11 +139,11 @@ def _engines_word(answer: Answer) -> str:
     return f"{said} {tr('The formula is {percent:+.1f} % off.', percent=percent)}"
 
 
-def parts_of(plan: Plan) -> list[tuple[str, str, int]]:
-    """Return the parts of a plan's memory as the memory bar takes them: key, label, bytes."""
+def memory_parts(plan: Plan) -> list[tuple[str, str, int]]:
+    """Return the parts of a plan's memory for the memory bar: (key, label, bytes)."""
     parts = plan.estimate.parts
     return [
-        ("weights", tr("weights"), parts.weights + parts.mmproj),
+        ("weights", tr("weights"), parts.weights + parts.mmproj + parts.caches),
         ("kv", tr("KV"), parts.kv),
         ("state", tr("state"), parts.recurrent),
         ("draft", tr("draft"), parts.draft_kv + parts.draft_compute),
@@ -110,8 +152,8 @@ def parts_of(plan: Plan) -> list[tuple[str, str, int]]:
     ]
 
 
-def memory_of(found: Found) -> tuple[int, int]:
-    """Return the bytes of the memory that plans go into, and how many of them others use."""
+def memory_totals(found: PlanResult) -> tuple[int, int]:
+    """Return the total bytes of the memory that plans use, and the bytes in use by others."""
     situation = found.situation
     if situation is None:
         return 0, 0
@@ -132,13 +174,13 @@ def step_name(step: Step) -> str:
     }[step]
 
 
-def step_subject(told: StepTold) -> str:
-    """Return what a step is about."""
+def step_subject(told: StepProgress) -> str:
+    """Return a step's subject, such as a file and its size."""
     size = tr("{size:.1f} GB", size=told.bytes / _GB) if told.bytes and told.bytes >= 10**8 else ""
     if told.bytes and not size:
         size = tr("{size:.1f} MB", size=told.bytes / 10**6)
     match told.step:
-        case Step.ENGINE if told.how is How.BUILT_IN:
+        case Step.ENGINE if told.how is StepDetail.BUILT_IN:
             return tr("built-in engine")
         case Step.ENGINE if told.stage is Stage.DONE:
             return told.subject
@@ -158,14 +200,14 @@ def step_subject(told: StepTold) -> str:
             return tr("drafts accepted")
 
 
-def step_state(told: StepTold) -> str:
-    """Return how far a step is, and what is left of it."""
+def step_state(told: StepProgress) -> str:
+    """Return a step's progress as text."""
     if told.stage is Stage.FAILED:
         return tr("failed")
-    how = _how(told.how)
+    how = _method_text(told.how)
     if told.stage is Stage.DONE:
-        return _done(told, how)
-    moved = _moved(told)
+        return _done_text(told, how)
+    moved = _progress_text(told)
     if told.stage is Stage.PAUSED:
         return tr("paused, {moved} kept", moved=moved) if moved else tr("paused")
     if told.stage is Stage.WAITING:
@@ -180,13 +222,13 @@ def step_state(told: StepTold) -> str:
         moved,
         how,
         tr("{speed:,.0f} MB/s", speed=told.bytes_per_second / 10**6) if told.bytes_per_second else "",
-        tr("{left} left", left=time_left(told.seconds_left)) if told.seconds_left is not None else "",
-        say(told.note),
+        tr("{left} left", left=format_time_left(told.seconds_left)) if told.seconds_left is not None else "",
+        render(told.note),
     ]
     return " · ".join(filter(None, parts)) or tr("begun")
 
 
-def _done(told: StepTold, how: str) -> str:
+def _done_text(told: StepProgress, how: str) -> str:
     if told.drafted:
         said = tr("{accepted} of {drafted} drafted tokens accepted", accepted=told.accepted, drafted=told.drafted)
         speed = told.tokens_per_second
@@ -194,25 +236,25 @@ def _done(told: StepTold, how: str) -> str:
     return how or tr("done")
 
 
-def _how(how: How | None) -> str:
+def _method_text(how: StepDetail | None) -> str:
     if how is None:
         return ""
     return {
-        How.TESTED: tr("installed, self-test passed"),
-        How.FOUND: tr("installed"),
-        How.BUILT_IN: tr("part of this program"),
-        How.ASKING: tr("asking for its size, and whether it may be had"),
-        How.HERE: tr("here already"),
-        How.RECEIVED: tr("received"),
-        How.VERIFIED: tr("as they should be"),
-        How.WITHOUT_SUM: tr("header as it should be; nobody names a checksum"),
-        How.SERVED: tr("runs already"),
-        How.ANSWERED: tr("it answered; MTP is off"),
-        How.ELSEWHERE: tr("another program downloads it"),
+        StepDetail.TESTED: tr("installed, self-test passed"),
+        StepDetail.FOUND: tr("installed"),
+        StepDetail.BUILT_IN: tr("part of this program"),
+        StepDetail.ASKING: tr("asking for its size, and whether it may be had"),
+        StepDetail.HERE: tr("here already"),
+        StepDetail.RECEIVED: tr("received"),
+        StepDetail.VERIFIED: tr("as they should be"),
+        StepDetail.WITHOUT_SUM: tr("header as it should be; nobody names a checksum"),
+        StepDetail.SERVED: tr("runs already"),
+        StepDetail.ANSWERED: tr("it answered; MTP is off"),
+        StepDetail.ELSEWHERE: tr("another program downloads it"),
     }[how]
 
 
-def _moved(told: StepTold) -> str:
+def _progress_text(told: StepProgress) -> str:
     if told.done_bytes is None:
         return ""
     unit, factor = ("GB", 10**9) if (told.bytes or told.done_bytes) >= 10**8 else ("MB", 10**6)
@@ -224,8 +266,8 @@ def _moved(told: StepTold) -> str:
     )
 
 
-def time_left(seconds: float) -> str:
-    """Return a time that is left: 45 s, 1 min 2 s, 2 h 5 min."""
+def format_time_left(seconds: float) -> str:
+    """Return a remaining time: 45 s, 1 min 2 s, 2 h 5 min."""
     whole = max(round(seconds), 0)
     if whole < 60:
         return tr("{seconds} s", seconds=whole)
@@ -234,12 +276,12 @@ def time_left(seconds: float) -> str:
     return tr("{hours} h {minutes} min", hours=whole // 3_600, minutes=whole % 3_600 // 60)
 
 
-def evidence_of(plan: Plan) -> str:
+def evidence_text(plan: Plan) -> str:
     """Return the nearest published result in a few words."""
-    from launcher.models.speed import rate
+    from launcher.models.speed import comparable_rate
 
     for result in plan.evidence[:1]:
-        speed, high = rate(result, plan.setting), result.tokens_per_second_high
+        speed, high = comparable_rate(result, plan.setting), result.tokens_per_second_high
         if speed is not None and high and speed == result.tokens_per_second:
             return tr("{low:,.0f} to {high:,.0f} t/s, {gpu}", low=speed, high=high, gpu=result.gpu)
         if speed is not None:
@@ -249,8 +291,8 @@ def evidence_of(plan: Plan) -> str:
 
 def evidence_tip(plan: Plan) -> str:
     """Return all published results near a plan, with their sources."""
-    from launcher.models.speed import describe
+    from launcher.models.speed import describe_measurement
 
-    return "\n".join(describe(plan.entry, result) for result in plan.evidence) or tr(
+    return "\n".join(describe_measurement(plan.entry, result) for result in plan.evidence) or tr(
         "Nobody published a run near this one: its speed is not known."
     )

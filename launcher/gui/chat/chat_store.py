@@ -1,0 +1,99 @@
+"""Access to the conversation store from the GUI thread. Nothing here waits for the disk."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from PySide6.QtCore import QObject, Qt, Signal, Slot
+
+from launcher.app import settings
+from launcher.app.settings_declared import KEEP
+from launcher.conversations.store import Conversations
+from launcher.conversations.writer import ConversationWriter
+
+if TYPE_CHECKING:
+    from launcher.engine.server.launch import Launch
+    from launcher.monitor.reply import Reply
+
+_T = TypeVar("_T")
+
+
+class ChatStore(QObject):
+    """The store's writer thread as the window uses it: its callbacks run on the GUI thread."""
+
+    failed = Signal(object)
+    """LauncherError: something could not be stored."""
+    noticed = Signal(str)
+    """A notice for the user about the store's file."""
+    changed = Signal()
+    """The list of conversations has changed."""
+    _told = Signal(object)
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._told.connect(self._call, Qt.ConnectionType.QueuedConnection)
+        told, failed = self._told, self.failed
+
+        def tell(call: Callable[[], object]) -> None:
+            with suppress(RuntimeError):  # Qt raises it when the window is gone, and with it the receiver
+                told.emit(call)
+
+        self._call_on_gui_thread = tell  # refers to the signal only: the thread may outlive this object
+        writer = ConversationWriter(
+            lambda error: tell(lambda: failed.emit(error)), in_memory=not settings.current_value(KEEP)
+        )
+        self._writer = writer
+        self._asked = False
+        self.destroyed.connect(lambda: writer.close())
+
+    def enqueue(self, work: Callable[[Conversations], _T], done: Callable[[_T], object] | None = None) -> None:
+        """Run `work` on the store after all earlier work. `done` gets its result on the GUI thread."""
+        tell = self._call_on_gui_thread
+        if not self._asked:
+            self._asked = True
+            self._writer.run_work(lambda kept: kept.notice, lambda notice: tell(lambda: self._report_notice(notice)))
+        self._writer.run_work(work, (lambda result: tell(lambda: done(result))) if done else None)
+
+    def change(self, work: Callable[[Conversations], object]) -> None:
+        """Run `work` on the store and emit `changed` when it is done."""
+        self.enqueue(work, lambda _: self.changed.emit())
+
+    def add(self, message: str, text: str, thinking: str) -> None:
+        """Append to a stored reply that is still being generated."""
+        self._writer.append_piece(message, text, thinking)
+
+    def close(self) -> None:
+        """Write all pending changes and close the file."""
+        self._writer.close()
+
+    @Slot(object)
+    def _call(self, call: Callable[[], object]) -> None:
+        call()
+
+    def _report_notice(self, notice: str) -> None:
+        if notice:
+            self.noticed.emit(notice)
+
+
+def reply_figures(reply: "Reply | None") -> dict[str, object]:
+    """Return a reply's figures as they are stored and exported."""
+    if reply is None:
+        return {}
+    timings, drafts = reply.timings, reply.acceptance
+    figures: dict[str, object] = {"finish_reason": reply.finish_reason, "first_token_s": reply.first_token_s}
+    if timings is not None:
+        figures |= {"predicted_n": timings.predicted_n, "tokens_per_second": timings.tokens_per_second}
+    if drafts.drafted:
+        by_position = [round(share, 4) for share in drafts.rates_by_position]
+        figures |= {"draft_n": drafts.drafted, "draft_n_accepted": drafts.accepted}
+        figures |= {"acceptance_by_position": by_position}
+    return figures
+
+
+def reply_settings(launch: "Launch | None", sampling: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of a reply: the server settings and the sampling values that were chosen."""
+    if launch is None:
+        return dict(sampling)
+    from launcher.engine import settings
+
+    return {**{name: value for name, value in settings.settings_of(launch).items() if value}, **sampling}

@@ -1,0 +1,62 @@
+"""Events posted from the core's thread, in addition to the core's own."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from launcher.app.start_settings import Start
+    from launcher.engine.server.client import Delta
+    from launcher.engine.server.launch import Launch
+    from launcher.monitor.health_event import Finding
+    from launcher.monitor.reply import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """Request to start a model, as the user named it, with a draft length; or with exactly the settings in `start`."""
+
+    model: str
+    draft: int | None = None
+    start: "Start | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A server is ready: its launch, model, settings text, address, remark, and whether it is shared."""
+
+    launch: "Launch"
+    model: str
+    settings: str
+    address: str
+    note: str
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaReceived:
+    """A part of reply `number` has arrived."""
+
+    number: int
+    delta: "Delta"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyFinished:
+    """Reply `number` is complete."""
+
+    number: int
+    reply: "Reply"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRequested:
+    """The user asked to open a link."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class HealthChanged:
+    """The standing health findings."""
+
+    standing: "tuple[Finding, ...]"

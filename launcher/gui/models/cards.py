@@ -1,0 +1,654 @@
+"""Cards of the Models page: file details, folders, catalogue, download queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QObject, QTimer, Signal, Slot
+from PySide6.QtWidgets import QComboBox, QGridLayout, QHBoxLayout, QLineEdit, QPushButton, QVBoxLayout, QWidget
+
+from launcher.base.errors import LauncherError
+from launcher.base.messages import join_messages
+from launcher.gui import theme
+from launcher.gui.labels import ElidedLabel, Label, display_path, set_tooltip
+from launcher.gui.models import words
+from launcher.gui.models.columns import offer_columns
+from launcher.gui.models.queue_host import QueueRunner, QueueSnapshot
+from launcher.gui.models.shelf import CatalogueOffer, CatalogueOffers
+from launcher.gui.models.table import ModelTable
+from launcher.gui.translation import ntr, render, tr
+from launcher.gui.widgets import Badge, Card, ComboBox, Glyph, ProgressLine, ReadAge
+from launcher.gui.widgets.blocks import make_button
+from launcher.gui.widgets.flow import FlowLayout
+
+if TYPE_CHECKING:
+    from launcher.fetch.jobs import Job, JobProgress
+    from launcher.gui.bridge import Bridge
+    from launcher.gui.models.shelf import LocalModels, ModelDetails
+    from launcher.models.leftovers import Leftover
+    from launcher.models.library import LocalModel, VerifiedFile
+    from launcher.runtime import WorkHandle
+
+_CONFIRM_MS = 6_000
+_HASH_CHARACTERS = 16
+
+
+class DetailCard(Card):
+    """Details of a file. Delete takes two presses: the first shows how much space becomes free."""
+
+    def __init__(
+        self,
+        start: Callable[[], object],
+        verify: Callable[[], object],
+        delete: Callable[[], object],
+        show_in_folder: Callable[[], object],
+    ) -> None:
+        super().__init__()
+        self._delete = delete
+        self._local: LocalModel | None = None
+        self._confirming = False
+        self.title, self.path, self.note = Label(), Label(), Label()
+        self.title.setFont(theme.font(theme.SECTION_PX, bold=True))
+        for label in (self.path, self.note):
+            label.setObjectName("secondary")
+        for label in (self.title, self.path, self.note):
+            label.setWordWrap(True)
+            label.setTextInteractionFlags(theme.SELECTABLE)
+        self.badge = Badge()
+        self.fit = Label()
+        self.fit.setWordWrap(True)
+        self.age = ReadAge()
+        self.start = make_button(tr("Start"), start, primary=True)
+        self.start.setToolTip(tr("Serve this file (llama-server --model)"))
+        self.verify = make_button(tr("Verify"), verify)
+        self.verify.setToolTip(tr("Read it to its end and compare its SHA-256 with what it should be"))
+        self.delete = make_button(tr("Delete"), self._press_delete)
+        self.folder = make_button(tr("Show in folder"), show_in_folder)
+        self.folder.setToolTip(tr("Open the folder that it lies in"))
+        self.progress = ProgressLine(tr("Verifying"))
+        self.progress.hide()
+        self.progress_words = Label()
+        self.progress_words.setObjectName("secondary")
+        self.progress_words.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self.progress_words.hide()
+        self._grid_holder = QWidget()
+        self._grid_holder.setObjectName("plain")
+        self.grid = QGridLayout(self._grid_holder)
+        self.grid.setContentsMargins(0, 0, 0, 0)
+        self.grid.setHorizontalSpacing(theme.px(theme.GAP_M))
+        self.grid.setVerticalSpacing(theme.px(theme.GAP_S))
+        self.grid.setColumnStretch(1, 1)
+        actions = FlowLayout(gap=theme.px(theme.GAP))
+        # delete comes last because its text grows when it asks
+        for button in (self.start, self.verify, self.folder, self.delete):
+            actions.add(button)
+        above: tuple[QWidget, ...] = (self.title, self.path, self.badge, self.fit, self.age)
+        below: tuple[QWidget, ...] = (self.progress, self.progress_words, self.note, self._grid_holder)
+        for each in above:
+            self.body.addWidget(each)
+        self.body.addLayout(actions)
+        for each in below:
+            self.body.addWidget(each)
+        self.body.addStretch()
+        self._confirm_timer = QTimer(self)
+        self._confirm_timer.setSingleShot(True)
+        self._confirm_timer.setInterval(_CONFIRM_MS)
+        self._confirm_timer.timeout.connect(self._cancel_confirmation)
+        self.show_file(None)
+
+    @property
+    def local(self) -> LocalModel | None:
+        """The file shown."""
+        return self._local
+
+    def show_file(self, local: LocalModel | None) -> None:
+        """Show a file, or nothing for None."""
+        changed = local is None or self._local is None or local.path != self._local.path
+        self._local = local
+        if changed:
+            self._cancel_confirmation()
+            self.badge.show_status("")
+            self.badge.hide()
+            self.fit.setText(tr("What fits here is being worked out.") if local else "")
+            self.age.show_age(None)
+            self._show_rows(())
+        if local is None:
+            self.title.setText(tr("No file is chosen"))
+            self.path.setText(tr("Choose one to see all about it."))
+            self.note.hide()
+        else:
+            self.title.setText(f"{words.display_name(local)} · {words.quant_text(local)}")
+            self.path.setText("\n".join(map(display_path, local.record.paths[:3])))
+            self.note.setText(local.record.problem or "")
+            self.note.setVisible(bool(local.record.problem))
+        for button in (self.start, self.verify, self.delete, self.folder):
+            button.setVisible(local is not None)
+        if local is not None:
+            self.start.setVisible(local.record.kind == "model")
+            self.start.setEnabled(local.state.value not in ("damaged", "missing"))
+            self._show_delete()
+
+    def show_details(self, local: LocalModel, details: ModelDetails) -> None:
+        """Show a file's details if it is still the one shown."""
+        if self._local is None or local.path != self._local.path:
+            return
+        self.badge.show_status(details.fit or "")
+        self.badge.setVisible(details.fit is not None)
+        self.fit.setText(details.fit_words)
+        self.age.show_age(details.read_at)
+        record = local.record
+        rows = [
+            (tr("State"), words.file_state(local)[0], ""),
+            (tr("Size"), words.format_size(record.bytes), f"{record.bytes:,}"),
+            (tr("Place"), words.place_text(local), str(local.path)),
+        ]
+        if record.repo:
+            rows.append((tr("From"), record.repo, f"{record.repo}:{record.file}"))
+        if record.revision:
+            rows.append((tr("Revision"), record.revision[:12], record.revision))
+        told = [each for each in details.sha256 if each]
+        whole = "\n".join(told)
+        rows.append(
+            (tr("SHA-256"), f"{told[0][:_HASH_CHARACTERS]}…" if told else tr("not computed yet: verify it"), whole)
+        )
+        rows += [(name, value, "") for name, value in details.figures]
+        self._show_rows(tuple(rows))
+
+    def show_progress(self, done: int | None, whole: int, speed: float | None = None) -> None:
+        """Show the verification progress in bytes, or hide it if `done` is None."""
+        running = done is not None
+        self.progress.setVisible(running)
+        self.progress_words.setVisible(running)
+        self.verify.setText(tr("Stop verifying") if running else tr("Verify"))
+        if done is not None:
+            self.progress.show_fraction(done / whole if whole else None)
+            parts = [tr("Verifying: {done} of {whole}", done=words.format_size(done), whole=words.format_size(whole))]
+            if speed:
+                parts.append(tr("{time} left", time=words.format_duration((whole - done) / speed)))
+            self.progress_words.setText(" · ".join(parts))
+
+    def _press_delete(self) -> None:
+        if self._confirming:
+            self._cancel_confirmation()
+            self._delete()
+            return
+        self._confirming = True
+        self._confirm_timer.start()
+        self._show_delete()
+
+    def _cancel_confirmation(self) -> None:
+        self._confirming = False
+        self._confirm_timer.stop()
+        self._show_delete()
+
+    def _show_delete(self) -> None:
+        local = self._local
+        if local is None:
+            return
+        freed = words.format_size(local.record.bytes)
+        self.delete.setText(tr("Press again to free {size}", size=freed) if self._confirming else tr("Delete"))
+        self.delete.setToolTip(tr("Delete the file: {size} become free. Asks once more first", size=freed))
+
+    def _show_rows(self, rows: tuple[tuple[str, str, str], ...]) -> None:
+        while (item := self.grid.takeAt(0)) is not None:
+            if (widget := item.widget()) is not None:
+                widget.hide()
+                widget.deleteLater()
+        for at, (name, value, tip) in enumerate(rows):
+            for column, text in enumerate((name, value)):
+                label = Label(text)
+                label.setWordWrap(column == 1)
+                label.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+                if column == 0:
+                    label.setObjectName("secondary")
+                else:
+                    label.setTextInteractionFlags(theme.SELECTABLE)
+                    set_tooltip(label, tip)
+                self.grid.addWidget(label, at, column)
+
+
+# Model folders, and leftovers of downloads.
+
+
+class _FolderRow(QWidget):
+    """Row with a glyph, a title, a second line and a button."""
+
+    def __init__(self, glyph: str, role: str, title: str, under: str, button: QPushButton | None) -> None:
+        super().__init__()
+        self.setObjectName("plain")
+        below = Label(under)
+        below.setObjectName("secondary")
+        below.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        below.setWordWrap(True)
+        column = QVBoxLayout()
+        column.setSpacing(theme.px(2))
+        column.addWidget(ElidedLabel(title))
+        column.addWidget(below)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(theme.px(theme.GAP))
+        row.addWidget(Glyph(glyph, role))
+        row.addLayout(column, 1)
+        if button is not None:
+            button.setAccessibleName(f"{button.text()}: {title}")
+            row.addWidget(button)
+
+
+class FoldersPanel(Card):
+    """Model folders and leftovers of downloads. Leftovers are deleted by a second press."""
+
+    def __init__(
+        self,
+        add: Callable[[], object],
+        drop: Callable[[Path], object],
+        remove: Callable[[Leftover], object],
+        show: Callable[[Path], object],
+    ) -> None:
+        super().__init__(tr("Folders"))
+        self._drop, self._remove, self._show = drop, remove, show
+        adds = make_button(tr("Add a folder …"), add)
+        adds.setToolTip(tr("Look for models in another folder, too (models folders add)"))
+        self.head.addWidget(adds)
+        self._folders, self._left = QVBoxLayout(), QVBoxLayout()
+        for column in (self._folders, self._left):
+            column.setSpacing(theme.px(theme.GAP_M))
+        self._left_title = Label(tr("Left by downloads"))
+        self._left_title.setFont(theme.font(theme.SECTION_PX, bold=True))
+        self.body.addLayout(self._folders)
+        self.body.addSpacing(theme.px(theme.GAP_L))
+        self.body.addWidget(self._left_title)
+        self.body.addLayout(self._left)
+        self.body.addStretch()
+        self.remove_buttons: dict[Path, QPushButton] = {}
+        self.drop_buttons: dict[Path, QPushButton] = {}
+
+    def show_shelf(self, shelf: LocalModels) -> None:
+        """Show the folders and the leftovers in them."""
+        for column in (self._folders, self._left):
+            while (item := column.takeAt(0)) is not None:
+                if (widget := item.widget()) is not None:
+                    widget.hide()
+                    widget.deleteLater()
+        self.remove_buttons.clear()
+        self.drop_buttons.clear()
+        free = tr("{size} are free on its disk", size=words.format_size(shelf.free_bytes))
+        ours = _make_quiet_button(tr("Show"), lambda: self._show(shelf.ours), tr("Open this folder"))
+        self._folders.addWidget(
+            _FolderRow(
+                "dot", "accent", display_path(shelf.ours), tr("Ours: downloads go here. {free}.", free=free), ours
+            )
+        )
+        self._folders.addWidget(
+            _FolderRow("ring", "secondary", tr("Hugging Face cache"), tr("Belongs to other programs: only read."), None)
+        )
+        for path, there in shelf.folders.items():
+            button = _make_quiet_button(
+                tr("Take out"), partial(self._drop, path), tr("Look there no more; its files stay")
+            )
+            self.drop_buttons[path] = button
+            under = tr("Added by you.") if there else tr("Added by you. It is not there now: is the disk connected?")
+            glyph, role = ("dot", "good") if there else ("triangle", "attention")
+            self._folders.addWidget(_FolderRow(glyph, role, display_path(path), under, button))
+        self._left_title.setVisible(bool(shelf.leftovers))
+        for left in shelf.leftovers:
+            self._add_left(left)
+
+    def _add_left(self, left: Leftover) -> None:
+        freed = words.format_size(left.bytes)
+        button = _make_quiet_button(
+            tr("Delete"), lambda: None, tr("{size} become free. Asks once more first", size=freed)
+        )
+        sure = tr("Press again to free {size}", size=freed)
+
+        def press() -> None:
+            if button.text() == sure:
+                self._remove(left)
+            else:
+                button.setText(sure)
+
+        button.clicked.connect(press)
+        self.remove_buttons[left.path] = button
+        glyph, role = ("cross", "bad") if left.kind.value == "bad" else ("half", "attention")
+        self._left.addWidget(_FolderRow(glyph, role, left.path.name, f"{words.leftover_text(left)} · {freed}", button))
+
+
+def _make_quiet_button(text: str, clicked: Callable[[], object], tip: str) -> QPushButton:
+    button = make_button(text, clicked)
+    button.setToolTip(tip)
+    return button
+
+
+# Catalogue of files to download.
+
+_MODEL_COLUMN = 1
+
+
+class OffersPanel(Card):
+    """Files of the catalogue to download, with how each fits this computer, and a field for an address."""
+
+    def __init__(self, download: Callable[[str], object]) -> None:
+        super().__init__()
+        self._download = download
+        self._offers: tuple[CatalogueOffer, ...] = ()
+        self.family = ComboBox()
+        self.family.setAccessibleName(tr("Model"))
+        self.family.setToolTip(tr("Show one model of the catalogue only"))
+        self.family.addItem(tr("All models"), None)
+        self.family.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.family.setMinimumContentsLength(16)
+        self.table: ModelTable[CatalogueOffer] = ModelTable(
+            tr("Files of the catalogue"), offer_columns(), stretch=_MODEL_COLUMN
+        )
+        self.table.setMinimumHeight(theme.px(34 * 8))
+        self.why = Label(tr("What fits this computer is being worked out."))
+        self.why.setObjectName("secondary")
+        self.why.setWordWrap(True)
+        self.button = make_button(tr("Download"), self._download_selected, primary=True)
+        self.button.setToolTip(tr("Put it at the end of the queue"))
+        self.button.setEnabled(False)
+        self.other = QLineEdit()
+        self.other.setPlaceholderText(tr("OWNER/NAME:FILE.gguf, or an address and its SHA-256"))
+        self.other.setAccessibleName(tr("Another file"))
+        self.other.setToolTip(tr("A file of the hub, or an https address, a space and the SHA-256 that its page names"))
+        self.other.setMinimumWidth(theme.px(220))
+        self.add = make_button(tr("Add to the queue"), self._download_typed)
+        self.add.setToolTip(tr("Download what is written beside it"))
+        self.add.setEnabled(False)
+        top, below = FlowLayout(gap=theme.px(theme.GAP)), FlowLayout(gap=theme.px(theme.GAP))
+        self.family.setMinimumWidth(theme.px(180))
+        top.add(self.family, wide=True)
+        top.add(self.button)
+        below.add(self.other, wide=True)
+        below.add(self.add)
+        self.body.addLayout(top)
+        self.body.addWidget(self.table, 1)
+        self.body.addWidget(self.why)
+        self.age = ReadAge()
+        self.body.addWidget(self.age)
+        self.body.addLayout(below)
+        self.table.chosen.connect(self._show_offer)
+        self.table.opened.connect(lambda _offer: self._download_selected())
+        self.family.activated.connect(self._choose_family)
+        self.other.textChanged.connect(lambda text: self.add.setEnabled(bool(text.strip())))
+        self.other.returnPressed.connect(self._download_typed)
+
+    def show_offers(self, found: CatalogueOffers) -> None:
+        """Show the catalogue."""
+        self._offers, first = found.offers, not self._offers
+        self.age.show_age(found.read_at)
+        if self.family.count() == 1:
+            for model, name in {offer.model: offer.name for offer in found.offers}.items():
+                self.family.addItem(name, model)
+        self._show_family(best=first)
+        if found.problem:
+            self.why.setText(found.problem)
+
+    @Slot(int)
+    def _choose_family(self, _index: int) -> None:
+        self._show_family(best=True)
+
+    def _show_family(self, *, best: bool) -> None:
+        """Show the files of the chosen model. With `best` and all models, select the first file that fits."""
+        model = self.family.currentData()
+        rows = [offer for offer in self._offers if model in (None, offer.model)]
+        self.table.show_rows(rows, lambda offer: offer.download_id)
+        if best and model is None and rows and self.table.row is rows[0]:
+            self.table.choose(next((offer for offer in rows if offer.fit == "FITS"), rows[0]))
+
+    @Slot(object)
+    def _show_offer(self, offer: CatalogueOffer | None) -> None:
+        self.button.setEnabled(offer is not None and not offer.here)
+        if offer is not None:
+            self.why.setText(offer.why)
+            size = words.format_size(offer.bytes) if offer.bytes else tr("a size that is not known yet")
+            set_tooltip(
+                self.button, tr("Put {what} at the end of the queue: {size}", what=offer.download_id, size=size)
+            )
+
+    def _download_selected(self) -> None:
+        offer = self.table.row
+        if offer is not None and not offer.here:
+            self._download(offer.download_id)
+
+    def _download_typed(self) -> None:
+        if text := self.other.text().strip():
+            self._download(text)
+            self.other.clear()
+
+
+# Download queue.
+
+_GLYPHS = {
+    "waiting": ("dashed", "secondary"),
+    "running": ("down", "information"),
+    "paused": ("pause", "attention"),
+    "failed": ("cross", "bad"),
+    "done": ("tick", "good"),
+    "cancelled": ("minus", "secondary"),
+}
+_ACTIVE_STATES = ("waiting", "running", "paused")
+
+
+class JobRow(QWidget):
+    """Row of one download."""
+
+    def __init__(self, host: QueueRunner, job_id: int) -> None:
+        super().__init__()
+        self.setObjectName("plain")
+        self._host, self._id = host, job_id
+        self._state = ""
+        self.glyph = Glyph()
+        self.title = ElidedLabel()
+        self.progress_text = Label()
+        self.progress_text.setObjectName("secondary")
+        self.progress_text.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self.progress_text.setWordWrap(True)
+        self.line = ProgressLine(tr("Download"))
+        self.toggle = self._make_button("", self._toggle, "")
+        self.up = self._make_button(tr("Earlier"), lambda: host.move(job_id, "up"), tr("Move it up in the line"))
+        self.cancel = self._make_button(tr("Cancel"), self._cancel, "")
+        head = QHBoxLayout()
+        head.setSpacing(theme.px(theme.GAP))
+        head.addWidget(self.glyph)
+        head.addWidget(self.title, 1)
+        buttons = FlowLayout(gap=theme.px(theme.GAP_S))
+        for button in (self.toggle, self.up, self.cancel):
+            buttons.add(button)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(theme.px(theme.GAP_S))
+        column.addLayout(head)
+        column.addWidget(self.line)
+        column.addWidget(self.progress_text)
+        column.addLayout(buttons)
+
+    def show_job(self, job: Job, now: JobProgress | None, *, first: bool) -> None:
+        """Show a download's progress."""
+        self._state = state = job.state.value
+        self.glyph.show_glyph(*_GLYPHS[state])
+        self.title.setText(job.title)
+        self.progress_text.setText(words.job_text(job, now))
+        done = now.done_bytes if now else job.done_bytes or 0
+        whole = (now.bytes if now else None) or job.bytes
+        self.line.show_fraction(1.0 if state == "done" else done / whole if whole else 0.0)
+        self.line.setVisible(state in _ACTIVE_STATES)
+        self.line.setAccessibleName(tr("Download of {title}", title=job.title))
+        runs = state in ("waiting", "running")
+        self.toggle.setVisible(state != "done")
+        self.toggle.setText(tr("Pause") if runs else tr("Resume") if state == "paused" else tr("Try again"))
+        self.toggle.setToolTip(tr("What has arrived is kept") if runs else tr("Goes on from what has arrived"))
+        self.toggle.setEnabled(not job.is_changing)
+        self.up.setVisible(state in _ACTIVE_STATES and not first)
+        self.cancel.setVisible(state in (*_ACTIVE_STATES, "failed"))
+        discards = state == "failed"
+        self.cancel.setText(tr("Discard") if discards else tr("Cancel"))
+        self.cancel.setToolTip(tr("Give it up, and remove what has arrived of it"))
+        for button in (self.toggle, self.up, self.cancel):
+            button.setAccessibleName(f"{button.text()}: {job.title}")
+
+    def _make_button(self, text: str, clicked: object, tip: str) -> QPushButton:
+        button = make_button(text, clicked)  # type: ignore[arg-type]
+        button.setObjectName("quiet")
+        button.setToolTip(tip)
+        return button
+
+    def _toggle(self) -> None:
+        self._host.request_state("pause" if self._state in ("waiting", "running") else "run", self._id)
+
+    def _cancel(self) -> None:
+        self._host.request_state("discard", self._id)
+
+
+class QueueCard(Card):
+    """All downloads; hidden while there are none."""
+
+    def __init__(self, host: QueueRunner) -> None:
+        super().__init__(tr("Downloads"))
+        self._host = host
+        self.rows: dict[int, JobRow] = {}
+        self.total = Label()
+        self.total.setObjectName("secondary")
+        self.total.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self.total.setWordWrap(True)
+        self.held = Label()
+        self.held.setWordWrap(True)
+        self.go_on = make_button(tr("Go on"), self._go_on)
+        self.go_on.setToolTip(tr("Try again what holds all downloads up"))
+        self.clear = make_button(tr("Clear ended"), host.clear)
+        self.clear.setObjectName("quiet")
+        self.clear.setToolTip(tr("Take what is done, failed or cancelled out of the list; files stay"))
+        self.head.addWidget(self.clear)
+        self._column = QVBoxLayout()
+        self._column.setSpacing(theme.px(theme.GAP_L))
+        for widget in (self.total, self.held, self.go_on):
+            self.body.addWidget(widget)
+        self.body.addLayout(self._column)
+        host.changed.connect(self.show_queue)
+        self.show_queue(QueueSnapshot())
+
+    def show_queue(self, line: QueueSnapshot) -> None:
+        """Show the queue."""
+        ids = [job.id for job in line.jobs]
+        for job_id in [each for each in self.rows if each not in ids]:
+            row = self.rows.pop(job_id)
+            self._column.removeWidget(row)
+            row.hide()
+            row.deleteLater()
+        if [each for each in self.rows if each in ids] != ids or len(self.rows) != len(ids):
+            rows = {job_id: self.rows.get(job_id) or JobRow(self._host, job_id) for job_id in ids}
+            for row in rows.values():
+                self._column.removeWidget(row)
+            for row in rows.values():
+                self._column.addWidget(row)
+            self.rows = rows
+        in_line = [job.id for job in line.jobs if job.state.value in _ACTIVE_STATES]
+        for job in line.jobs:
+            first = bool(in_line) and in_line[0] == job.id
+            self.rows[job.id].show_job(job, line.figures.get(job.id), first=first)
+        totals = line.totals
+        shows = totals is not None and totals.jobs > 1 and bool(in_line)
+        if totals is not None and shows:
+            said = [ntr("1 download", "{n} downloads", totals.jobs)]
+            if totals.left_bytes is not None:
+                said.append(tr("{size} to come", size=words.format_size(totals.left_bytes)))
+            if totals.seconds_left is not None:
+                said.append(tr("{time} left", time=words.format_duration(totals.seconds_left)))
+            self.total.setText(" · ".join(said))
+        self.total.setVisible(shows)
+        self.held.setText(render(join_messages(line.held.title, line.held.hint)) if line.held else "")
+        self.held.setVisible(line.held is not None)
+        self.go_on.setVisible(line.held is not None)
+        self.clear.setVisible(any(job.state.value not in _ACTIVE_STATES for job in line.jobs))
+        self.setVisible(bool(line.jobs))
+
+    def _go_on(self) -> None:
+        waiting = [job.id for job in self._host.snapshot.jobs if job.state.value in ("waiting", "running")]
+        self._host.request_state("run", *waiting)
+
+
+# Verification of a file.
+
+_PROGRESS_S = 0.1
+
+
+class Verification(QObject):
+    """Verification of one file at a time: reads it to its end and compares hashes. A stopped one is silent."""
+
+    moved = Signal(object, float)
+    """Bytes read, and bytes per second."""
+    ended = Signal()
+    """Verification has ended in any way, also by a stop."""
+    found = Signal(str, str)
+    """Result text and its meaning."""
+    failed = Signal(object)
+    """LauncherError."""
+
+    def __init__(self, bridge: Bridge, parent: QObject) -> None:
+        super().__init__(parent)
+        self._bridge = bridge
+        self.local: LocalModel | None = None
+        """The file being read."""
+        self.handle: WorkHandle[None] | None = None
+
+    def begin(self, local: LocalModel) -> None:
+        """Verify a file."""
+
+        async def work(tell: Callable[[object], None]) -> tuple[VerifiedFile, ...]:
+            from launcher.models.library import verify_model
+
+            told_s = began_s = time.monotonic()
+
+            def on_bytes(done: int) -> None:
+                nonlocal told_s
+                if (now_s := time.monotonic()) - told_s >= _PROGRESS_S:
+                    told_s = now_s
+                    tell((done, done / (now_s - began_s)))
+
+            return await verify_model(local, on_bytes)
+
+        self.local = local
+        self.handle = self._bridge.run(
+            work,
+            told=lambda told: self.moved.emit(*told) if local is self.local else None,
+            done=lambda results: self._emit_result(local, results),
+            failed=lambda error: self._emit_error(local, error),
+        )
+
+    def stop(self) -> None:
+        """Stop reading."""
+        if self.handle is not None:
+            self.handle.cancel()
+            self._reset()
+
+    def _emit_result(self, local: LocalModel, results: tuple[VerifiedFile, ...]) -> None:
+        if local is self.local:
+            self._reset()
+            self.found.emit(*verification_result(words.display_name(local), {each.outcome.value for each in results}))
+
+    def _emit_error(self, local: LocalModel, error: LauncherError) -> None:
+        if local is self.local:
+            self._reset()
+            self.failed.emit(error)
+
+    def _reset(self) -> None:
+        self.local = self.handle = None
+        self.ended.emit()
+
+
+def verification_result(name: str, outcomes: set[str]) -> tuple[str, str]:
+    """Return the verification result of all parts of a file and its meaning. The worst part counts."""
+    if "changed" in outcomes:
+        return (
+            tr("{name} is not the file that it should be: its SHA-256 is another one. Download it again.", name=name),
+            "bad",
+        )
+    if "missing" in outcomes:
+        return tr("{name} is not there any more.", name=name), "bad"
+    if "unknown" in outcomes:
+        text = tr("Nobody says what {name} should be. Its SHA-256 is kept and compared the next time.", name=name)
+        return text, "information"
+    return tr("{name} is what it should be.", name=name), "good"

@@ -1,0 +1,580 @@
+"""Cards of the Start page: this computer, the plan, the table of plans, the steps of a first start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QSize, Qt, Signal
+from PySide6.QtGui import QPainter, QResizeEvent
+from PySide6.QtWidgets import (
+    QBoxLayout,
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QHeaderView,
+    QPushButton,
+    QSizePolicy,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from launcher.app.first_steps import Stage, Step, StepProgress
+from launcher.gui import theme
+from launcher.gui.labels import Label, set_tooltip
+from launcher.gui.start import text as said
+from launcher.gui.start.computer_text import Fact
+from launcher.gui.theme import CELL_PADDING
+from launcher.gui.translation import render, tr
+from launcher.gui.widgets import Badge, Card, Glyph, MemoryBar, ProgressLine, ReadAge
+from launcher.gui.widgets.badge import badge_size, paint_badge
+from launcher.gui.widgets.blocks import make_button
+from launcher.gui.widgets.row_table import RowTable
+from launcher.gui.widgets.rows import Cell, Column, TableRows
+
+if TYPE_CHECKING:
+    from launcher.app.start_settings import KeptPlan
+    from launcher.gui.start.queries import EngineAnswer, PlanResult
+    from launcher.models.plan import Plan
+
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[A-Za-z%])")
+"""Spaces before units, where a line must not break."""
+
+
+class MachineCard(Card):
+    """Facts about this computer in a column, and two buttons."""
+
+    def __init__(self, check: Callable[[], object], copy: Callable[[], object]) -> None:
+        super().__init__(tr("This computer"))
+        self.body.setSpacing(theme.px(theme.GAP))
+        self._facts = QVBoxLayout()
+        self._facts.setSpacing(theme.px(theme.GAP))
+        self.body.addLayout(self._facts)
+        self.age = ReadAge()
+        self.body.addWidget(self.age)
+        self.check_button: QPushButton = make_button(tr("Check again"), check)
+        self.check_button.setToolTip(tr("Read the GPUs, their memory and the disk anew"))
+        self.copy_button: QPushButton = make_button(tr("Copy report"), copy)
+        self.copy_button.setToolTip(tr("Copy what stands here as text; mtp-launcher doctor tells more"))
+        buttons = QHBoxLayout()
+        buttons.setSpacing(theme.px(theme.GAP))
+        buttons.addWidget(self.check_button)
+        buttons.addWidget(self.copy_button)
+        buttons.addStretch()
+        self.body.addLayout(buttons)
+        self.body.addStretch()
+        self.show_reading(tr("Not looked at yet."))
+
+    def show_reading(self, what: str) -> None:
+        """Show what is being read."""
+        self._clear()
+        self.age.show_age(None)
+        label = _make_wrapped_label(what, "secondary")
+        self._facts.addWidget(label)
+        self.copy_button.setEnabled(False)
+
+    def show_facts(self, facts: tuple[Fact, ...], read_at: float | None) -> None:
+        """Show facts. `read_at` is when the memory was read, in seconds since the epoch."""
+        self._clear()
+        self.age.show_age(read_at)
+        for fact in facts:
+            self._facts.addWidget(_FactRow(fact))
+        self.copy_button.setEnabled(True)
+
+    def _clear(self) -> None:
+        while (item := self._facts.takeAt(0)) is not None:
+            widget = item.widget()
+            if widget is not None:
+                widget.hide()
+                widget.deleteLater()
+
+
+class _FactRow(QWidget):
+    def __init__(self, fact: Fact) -> None:
+        super().__init__()
+        self.setObjectName("plain")
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(theme.px(2))
+        subject = _make_wrapped_label(fact.subject, "secondary", theme.CAPTION_PX)
+        what = _make_wrapped_label(fact.what)
+        what.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
+        for label in (subject, what, *([_make_wrapped_label(fact.more, "secondary")] if fact.more else [])):
+            layout.addWidget(label)
+        for warning in fact.warnings:
+            layout.addWidget(_make_warning(warning))
+        line = QFrame()
+        line.setObjectName("line")
+        line.setFixedHeight(1)
+        layout.addSpacing(theme.px(theme.GAP - 2))
+        layout.addWidget(line)
+        said = ". ".join(filter(None, (fact.subject, fact.what, fact.more, *fact.warnings)))
+        self.setAccessibleName(said)
+
+
+def _make_warning(text: str) -> QWidget:
+    row = QWidget()
+    row.setObjectName("plain")
+    layout = QHBoxLayout(row)
+    layout.setContentsMargins(0, theme.px(4), 0, 0)
+    layout.setSpacing(theme.px(6))
+    glyph = Glyph("triangle", "attention", 14)
+    column = QVBoxLayout()
+    column.addSpacing(theme.px(1))
+    column.addWidget(glyph)
+    column.addStretch()
+    layout.addLayout(column)
+    layout.addWidget(_make_wrapped_label(text, "", theme.CAPTION_PX), 1)
+    return row
+
+
+def _make_wrapped_label(text: str, name: str = "", pixels: int = theme.BODY_PX) -> Label:
+    label = Label(_BEFORE_UNIT.sub("\u00a0", text))
+    label.setWordWrap(True)
+    label.setFont(theme.font(pixels, tabular=True))
+    label.setTextInteractionFlags(theme.SELECTABLE)
+    label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+    if name:
+        label.setObjectName(name)
+    return label
+
+
+# The chosen plan: what it is, its memory, the reason, and the start button.
+
+_MIB = 2**20
+_LINES = 3
+
+
+class PlanCard(Card):
+    """Card with a plan, or with the demo if none can be recommended."""
+
+    def __init__(
+        self,
+        start: Callable[[], object],
+        pause: Callable[[], object],
+        ask: Callable[[], object],
+        demo: Callable[[], object],
+        other: Callable[[], object],
+    ) -> None:
+        super().__init__()
+        self._kind, self._title, self._needs = Label(), Label(), Label()
+        self._kind.setObjectName("secondary")
+        self._kind.setFont(theme.font(theme.CAPTION_PX))
+        self._title.setFont(theme.font(theme.TITLE_PX, bold=True, tabular=True))
+        self._needs.setObjectName("secondary")
+        self._needs.setFont(theme.font(theme.BODY_PX, tabular=True))
+        for label in (self._title, self._needs):
+            label.setWordWrap(True)
+            label.setTextInteractionFlags(theme.SELECTABLE)
+        self.badge = Badge()
+        self.primary: QPushButton = make_button("", start, primary=True)
+        self.pause: QPushButton = make_button(tr("Pause"), pause)
+        self.pause.setToolTip(tr("What has arrived is kept; Resume goes on from there"))
+        self.demo: QPushButton = make_button(tr("Try the demo instead"), demo)
+        self.demo.setObjectName("quiet")
+        self.demo.setToolTip(tr("A small built-in model: needs neither a GPU nor the network"))
+        self.whose = Label()
+        self.whose.setWordWrap(True)
+        self.other: QPushButton = make_button(tr("Use mine"), other)
+        self.other.setObjectName("quiet")
+        self.bar = MemoryBar()
+        self.ask: QPushButton = make_button(tr("Ask the engine"), ask)
+        self.ask.setObjectName("quiet")
+        self.ask.setToolTip(tr("Let llama.cpp itself say what this plan takes: only the file's header is read"))
+        self._why = Label(tr("Why this one"))
+        self._why.setFont(theme.font(theme.BODY_PX, bold=True))
+        self._reasons = [Label() for _ in range(_LINES)]
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        kind = QHBoxLayout()
+        kind.setSpacing(theme.px(theme.GAP))
+        kind.addWidget(self._kind)
+        kind.addWidget(self.badge)
+        kind.addStretch()
+        words = QVBoxLayout()
+        words.setSpacing(theme.px(theme.GAP_S))
+        words.addLayout(kind)
+        words.addWidget(self._title)
+        words.addWidget(self._needs)
+        whose = QHBoxLayout()
+        whose.setSpacing(theme.px(theme.GAP))
+        whose.addWidget(self.whose, 1)
+        whose.addWidget(self.other, alignment=Qt.AlignmentFlag.AlignTop)
+        words.addLayout(whose)
+        column = QWidget()
+        column.setObjectName("plain")
+        widest = self.primary.fontMetrics().boundingRect(tr("Download and start")).width() * 1.12
+        column.setMinimumWidth(round(widest) + theme.px(30))  # otherwise the text beside it would move
+        buttons = QVBoxLayout(column)
+        buttons.setContentsMargins(0, 0, 0, 0)
+        buttons.setSpacing(theme.px(theme.GAP_S))
+        buttons.addWidget(self.primary)
+        buttons.addWidget(self.pause)
+        buttons.addWidget(self.demo)
+        buttons.addStretch()
+        self._top = QHBoxLayout()
+        self._top.setSpacing(theme.px(theme.GAP_XL))
+        self._top.addLayout(words, 1)
+        self._top.addWidget(column)
+        self.body.addLayout(self._top)
+        self.body.addWidget(self.bar)
+        foot = QHBoxLayout()
+        foot.addWidget(self._why)
+        foot.addStretch()
+        foot.addWidget(self.ask)
+        below = QVBoxLayout()
+        below.setSpacing(theme.px(theme.GAP_S))
+        below.addLayout(foot)
+        for label in self._reasons:
+            label.setObjectName("secondary")
+            label.setWordWrap(True)
+            label.setTextInteractionFlags(theme.SELECTABLE)
+            below.addWidget(label)
+        self._below = QWidget()
+        self._below.setObjectName("plain")
+        self._below.setLayout(below)
+        below.setContentsMargins(0, 0, 0, 0)
+        self.body.addWidget(self._below)
+        self.setTabOrder(self.primary, self.pause)
+        self.setTabOrder(self.pause, self.demo)
+        self.setTabOrder(self.demo, self.other)
+        self._kind.setAlignment(Qt.AlignmentFlag.AlignVCenter)
+
+    def set_direction(self, direction: QBoxLayout.Direction) -> None:
+        """Put the buttons beside or below the text."""
+        self._top.setDirection(direction)
+
+    def show_reading(self, what: str) -> None:
+        """Show what is being read while there is no plan yet."""
+        self._set_texts("", "", tr("Looking at this computer"), what, "")
+        self.bar.show_unknown(tr("The plan is being made."))
+        self.bar.show()
+        self._below.hide()
+
+    def show_plan(self, found: PlanResult, plan: Plan, answer: EngineAnswer | None, *, recommended: bool) -> None:
+        """Show a plan. `recommended`: the user has not chosen another one."""
+        goal = goal_name(found.question.intent)
+        kind = tr("Recommended") if recommended else tr("Chosen by you")
+        self._set_texts(
+            f"{kind} · {goal}",
+            plan.status.value,
+            said.plan_title(plan),
+            said.memory_needs_text(plan, answer, found.situation),
+            plan.entry.id,
+        )
+        total, others = said.memory_totals(found)
+        self._show_settings_origin(found.kept_for(plan), plan)
+        self.bar.show_parts(
+            said.memory_parts(plan), total, others, plan.margin_mib * _MIB, needed=plan.estimate.needed_bytes
+        )
+        self.bar.show()
+        lines = [render(each) for each in (*plan.reasons[:1], *plan.cautions[:2], *plan.reasons[2:3])][:3] or [""]
+        for label, line in zip(self._reasons, [*lines, "", ""], strict=False):
+            label.setText(line)
+            label.setVisible(bool(line))
+        set_tooltip(self._why, "\n".join(map(render, (*plan.reasons, *plan.cautions))))
+        self._below.show()
+        asked = answer is not None and answer.plan == plan
+        self.ask.setVisible(not asked)
+
+    def show_demo(self, why: str) -> None:
+        """Offer the demo and explain its limits."""
+        cannot = tr(
+            "A small model on the processor: it shows how drafts are made and accepted, not what MTP gains on a GPU,"
+            " nor how good a large model's answers are."
+        )
+        self._set_texts(why, "", tr("Demo model, built in"), cannot, "")
+        self.bar.hide()
+        self._below.hide()
+
+    def show_served(self, model: str, settings: str, address: str) -> None:
+        """Show the running server."""
+        self._set_texts(tr("Served now"), "", model, " · ".join(filter(None, (settings, address))), "")
+        self.bar.hide()
+        self._below.hide()
+
+    def show_asking(self, text: str) -> None:
+        """Show the progress of "Ask the engine" beside its button."""
+        self.ask.setText(text)
+        self.ask.setEnabled(text == tr("Ask the engine"))
+
+    def _show_settings_origin(self, kept: KeptPlan | None, plan: Plan) -> None:
+        """Show whether the settings are the plan's or the user's, if they differ, with a button for the others."""
+        if kept is None or not kept.settings:
+            return
+        mine = kept.with_kept(plan)
+        self.whose.setText(said.settings_origin_text(kept, plan))
+        self.whose.show()
+        self.other.setText(tr("Use the plan's") if mine else tr("Use mine"))
+        self.other.setToolTip(
+            tr("Start it as the plan says; yours are kept until then")
+            if mine
+            else tr("Start it with what you chose for this model the last time")
+        )
+        self.other.setVisible(kept.mine is not None)
+        self.setAccessibleName(f"{self.accessibleName()} {self.whose.text()}")
+
+    def _set_texts(self, kind: str, status: str, title: str, needs: str, tip: str) -> None:
+        self.whose.hide()
+        self.other.hide()
+        self._kind.setText(kind)
+        self._kind.setVisible(bool(kind))
+        self.badge.show_status(status)
+        self.badge.setVisible(bool(status))
+        self._title.setText(title)
+        self._needs.setText(needs)
+        set_tooltip(self._title, tip)
+        self.setAccessibleName(". ".join(filter(None, (kind, status, title, needs))))
+
+
+def goal_name(intent: str) -> str:
+    """Return a goal's name."""
+    return {
+        "balanced": tr("balanced"),
+        "long-context": tr("long context"),
+        "best-quality": tr("best quality"),
+        "as-published": tr("as published"),
+    }[intent]
+
+
+# Table of plans.
+
+_FIT_COLUMN, _MODEL_COLUMN = 0, 1
+_Index = QModelIndex | QPersistentModelIndex
+
+
+def _plan_columns() -> tuple[Column[Plan], ...]:
+    def why(plan: Plan) -> str:
+        return "\n".join(map(render, plan.reasons))
+
+    def column(
+        title: str, tip: str, text: Callable[[Plan], str], *, right: bool = False, spare: int = 0
+    ) -> Column[Plan]:
+        return Column(title, tip, lambda plan: Cell(text(plan), tip=why(plan)), right=right, spare=spare)
+
+    return (
+        column(
+            tr("Fit"),
+            tr("FITS: with memory to spare. TIGHT: with less than should stay free. OFFLOADS: experts on the CPU."),
+            lambda plan: tr(plan.status.value),
+        ),
+        column(tr("Model"), tr("The model's name in the catalogue"), said.short_name),
+        column(tr("Quant"), tr("How the weights are stored (the file)"), lambda plan: plan.file.quant),
+        column(
+            tr("Context"),
+            tr("Tokens that the model can look back at (--ctx-size)"),
+            lambda plan: f"{plan.setting.context:,}",
+            right=True,
+            spare=1,
+        ),
+        column(
+            tr("KV"),
+            tr("How keys and values are stored (--cache-type-k, --cache-type-v)"),
+            lambda plan: plan.setting.kv,
+            spare=4,
+        ),
+        column(
+            tr("Draft"),
+            tr("Tokens drafted ahead by the MTP head (--spec-draft-n-max)"),
+            lambda plan: str(plan.setting.draft) if plan.setting.draft else tr("off"),
+            right=True,
+            spare=3,
+        ),
+        column(
+            tr("Needs, MiB"),
+            tr("Memory that it takes, in MiB"),
+            lambda plan: f"{plan.required_mib:,}",
+            right=True,
+            spare=2,
+        ),
+        Column(
+            tr("Measured"),
+            tr("The nearest result that somebody published; each cell's tip names its source"),
+            lambda plan: Cell(said.evidence_text(plan), tip=said.evidence_tip(plan), dim=True),
+            spare=5,
+        ),
+    )
+
+
+def _text_inset(table: QWidget) -> int:
+    """Return the distance of a cell's text from its edge, in pixels."""
+    return theme.px(CELL_PADDING) + table.style().pixelMetric(QStyle.PixelMetric.PM_FocusFrameHMargin, None, table) + 1
+
+
+class _FitDelegate(QStyledItemDelegate):
+    """Paints a fit badge instead of text."""
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
+        bare = QStyleOptionViewItem(option)
+        self.initStyleOption(bare, index)
+        bare.text = ""
+        style = option.widget.style()
+        style.drawControl(style.ControlElement.CE_ItemViewItem, bare, painter, option.widget)
+        rect: QRect = option.rect
+        model = index.model()
+        if isinstance(model, TableRows):
+            word = model.rows[index.row()].status.value
+            paint_badge(painter, rect.left() + _text_inset(option.widget), rect.center().y(), word)
+
+    def sizeHint(self, _option: QStyleOptionViewItem, index: _Index) -> QSize:  # noqa: N802 -- Qt's name
+        model = index.model()
+        word = model.rows[index.row()].status.value if isinstance(model, TableRows) else ""
+        return badge_size(word) + QSize(2 * theme.px(CELL_PADDING) + 6, 0)
+
+
+class PlansTable(RowTable):
+    """Table of plans, as high as its rows. `chosen` has the row index."""
+
+    chosen = Signal(int)
+
+    def __init__(self) -> None:
+        super().__init__(tr("Plans to choose from"))
+        self._rows: TableRows[Plan] = TableRows(_plan_columns(), self)
+        self.setModel(self._rows)
+        self.setItemDelegateForColumn(_FIT_COLUMN, _FitDelegate(self))
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        head = self.horizontalHeader()
+        head.setSectionsClickable(False)
+        head.setMinimumSectionSize(theme.px(32))
+        head.setSectionResizeMode(self._rows.columnCount() - 1, QHeaderView.ResizeMode.Stretch)
+        head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {_text_inset(self)}px; }}")  # aligned with the cells
+        self.selectionModel().currentRowChanged.connect(self._emit_chosen)
+        self._quiet = False
+        self.show_plans((), several=False)
+
+    @property
+    def inset(self) -> int:
+        """Distance of the texts from the table's edge, in pixels."""
+        return _text_inset(self)
+
+    def show_plans(self, plans: tuple[Plan, ...], *, several: bool, row: int = 0) -> None:
+        """Show plans of several models or of one, and select a row (-1: none) without emitting `chosen`."""
+        self._quiet = True
+        self._rows.show(plans)
+        self.setColumnHidden(_MODEL_COLUMN, not several)
+        self.show_columns()
+        if plans and row >= 0:
+            self.selectRow(row)
+        self._quiet = False
+        self.setFixedHeight(self.row_height * (len(plans) + 1) + 2 * self.frameWidth() + theme.px(4))
+
+    def _emit_chosen(self, current: QModelIndex, _before: QModelIndex) -> None:
+        if current.isValid() and not self._quiet:
+            self.chosen.emit(current.row())
+
+
+# Steps of a first start: progress, time left and speed, a line each.
+
+_GLYPHS = {
+    Stage.WAITING: ("ring", "secondary"),
+    Stage.RUNNING: ("dashed", "accent"),
+    Stage.DONE: ("tick", "good"),
+    Stage.PAUSED: ("pause", "attention"),
+    Stage.FAILED: ("cross", "bad"),
+}
+_BAR_WIDTH = 148
+
+
+class _ElidedLabel(Label):
+    """Label that elides its text; the tooltip has all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._whole = ""
+        self.setFont(theme.font(theme.BODY_PX, tabular=True))
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.setMinimumWidth(theme.px(40))
+
+    def show_text(self, text: str) -> None:
+        """Set the text."""
+        if text != self._whole:
+            self._whole = text
+            set_tooltip(self, text)
+            self._fit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Elide the text for the new width."""
+        super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        self.setText(self.fontMetrics().elidedText(self._whole, Qt.TextElideMode.ElideRight, self.width()))
+
+
+@dataclass(frozen=True, slots=True)
+class _StepRow:
+    glyph: Glyph
+    name: Label
+    subject: _ElidedLabel
+    state: _ElidedLabel
+    bar: ProgressLine
+
+
+class StepsCard(Card):
+    """All steps of a first start in order. Their positions never change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        grid = QGridLayout()
+        grid.setHorizontalSpacing(theme.px(theme.GAP_M))
+        grid.setVerticalSpacing(theme.px(6))
+        grid.setColumnStretch(2, 2)
+        grid.setColumnStretch(3, 3)
+        grid.setColumnStretch(4, 1)
+        self._rows = {step: self._add(grid, place, step) for place, step in enumerate(Step)}
+        self.progress = {step: StepProgress(step) for step in Step}
+        self.body.addLayout(grid)
+        for row in self._rows.values():  # neutral state until it is known what has to be done
+            row.glyph.show_glyph(*_GLYPHS[Stage.WAITING])
+            row.name.setEnabled(False)
+            row.bar.hide()
+
+    @staticmethod
+    def _add(grid: QGridLayout, place: int, step: Step) -> _StepRow:
+        row = _StepRow(
+            Glyph(), Label(said.step_name(step)), _ElidedLabel(), _ElidedLabel(), ProgressLine(said.step_name(step))
+        )
+        row.name.setFont(theme.font(theme.BODY_PX, bold=True))
+        row.state.setObjectName("secondary")
+        row.bar.setMaximumWidth(theme.px(_BAR_WIDTH))
+        policy = row.bar.sizePolicy()
+        policy.setRetainSizeWhenHidden(True)
+        row.bar.setSizePolicy(policy)
+        for column, widget in enumerate((row.glyph, row.name, row.subject, row.state, row.bar)):
+            grid.addWidget(widget, place, column, Qt.AlignmentFlag.AlignVCenter)
+        grid.setRowMinimumHeight(place, theme.px(20))
+        return row
+
+    def show_steps(self, steps: Iterable[StepProgress]) -> None:
+        """Show the progress of all steps."""
+        for told in steps:
+            self.show_step(told)
+
+    def show_step(self, told: StepProgress) -> None:
+        """Show the progress of one step."""
+        self.progress[told.step] = told
+        row = self._rows[told.step]
+        row.glyph.show_glyph(*_GLYPHS[told.stage])
+        subject, state = said.step_subject(told), said.step_state(told)
+        row.subject.show_text(subject)
+        row.state.show_text(state)
+        for label in (row.name, row.subject):
+            label.setEnabled(told.stage is not Stage.WAITING)
+        row.bar.setVisible(told.stage is Stage.RUNNING or (told.stage is Stage.PAUSED and bool(told.done_bytes)))
+        row.bar.show_fraction(_step_fraction(told))
+        row.bar.show_role("attention" if told.stage is Stage.PAUSED else "accent")
+        row.state.setAccessibleName(f"{said.step_name(told.step)}: {subject}, {state}")
+
+
+def _step_fraction(told: StepProgress) -> float | None:
+    if told.percent is not None:
+        return told.percent / 100
+    if told.bytes and told.done_bytes is not None:
+        return told.done_bytes / told.bytes
+    return None

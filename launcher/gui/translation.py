@@ -1,0 +1,58 @@
+"""Translation of the window's text. The English text is the key; missing translations stay English."""
+
+import gettext
+import os
+from collections.abc import Mapping
+from itertools import takewhile
+
+from launcher.base.messages import LANGUAGES as LANGUAGES
+from launcher.base.messages import Message
+from launcher.base.messages import mark as mark
+from launcher.base.paths import shipped_file
+
+DOMAIN = "mtp-launcher"
+
+_translations: list[gettext.NullTranslations] = [gettext.NullTranslations()]
+
+
+def choose_language(language: str | None) -> None:
+    """Choose a language such as "zh_CN"; None is the system's. An unavailable one becomes English."""
+    wanted = [language] if language else _system_languages()
+    before_english = list(takewhile(lambda each: each.partition("_")[0] not in ("en", "C", "POSIX"), wanted))
+    _translations[0] = gettext.translation(DOMAIN, shipped_file("resources", "locale"), before_english, fallback=True)
+
+
+def chosen_language() -> str:
+    """Return the current language, such as "zh_CN"."""
+    return _translations[0].info().get("language", "en")
+
+
+def tr(text: str, /, **values: object) -> str:
+    """Translate `text` and fill its {names} with `values`. Must not be called at import time."""
+    said = _translations[0].gettext(text) if text else ""  # gettext returns its header for an empty text
+    return said.format(**_render_values(values)) if values else said
+
+
+def ntr(one: str, many: str, n: int, /, **values: object) -> str:
+    """Translate the singular or plural for `n`, filled with `n` and `values`."""
+    return _translations[0].ngettext(one, many, n).format(n=n, **_render_values(values))
+
+
+def render(text: str) -> str:
+    """Translate a message of the core. Other text is returned unchanged."""
+    return text.render(_translations[0]) if isinstance(text, Message) else text
+
+
+def _render_values(values: Mapping[str, object]) -> dict[str, object]:
+    return {name: render(value) if isinstance(value, str) else value for name, value in values.items()}
+
+
+def _system_languages() -> list[str]:
+    """Return the environment's languages in gettext's order, else Qt's."""
+    variables = ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
+    named = next((value for name in variables if (value := os.environ.get(name))), "")
+    if named:
+        return [each.partition(".")[0] for each in named.split(":")]
+    from PySide6.QtCore import QLocale
+
+    return [QLocale.system().name()]

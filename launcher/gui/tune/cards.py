@@ -1,0 +1,687 @@
+"""Cards of the Tune page: this machine, history, step times, verdict, workloads, table of trials."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import (
+    QBoxLayout,
+    QButtonGroup,
+    QCheckBox,
+    QFileDialog,
+    QFrame,
+    QGridLayout,
+    QHeaderView,
+    QPushButton,
+    QRadioButton,
+    QSizePolicy,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from launcher.app.settings_declared import ADVICE
+from launcher.gui import theme
+from launcher.gui.labels import Label, set_tooltip
+from launcher.gui.translation import mark, ntr, render, tr
+from launcher.gui.tune.tune_control import current_options
+from launcher.gui.tune.view_data import StepPart, TrialRow, VerdictText
+from launcher.gui.widgets import Card, ProgressLine
+from launcher.gui.widgets.blocks import make_button
+from launcher.gui.widgets.number import UNKNOWN
+from launcher.gui.widgets.row_table import RowTable
+from launcher.gui.widgets.rows import Cell, Column, TableRows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.app.machine_presets import PresetMatch
+    from launcher.app.session import Session
+    from launcher.base.errors import LauncherError
+    from launcher.gui.controller import Controller
+    from launcher.tuning.advice import Advice
+    from launcher.tuning.history_records import Session as MeasuredSession
+    from launcher.tuning.history_records import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class TunedState:
+    """Knowledge about the model to be measured. `counts` is whether usage is counted for advice."""
+
+    preset: PresetMatch | None = None
+    advice: Advice | None = None
+    counts: bool = True
+
+
+class TunedSettingsCard(Card):
+    """Tuned settings with the changes since, and a button to measure again; advice from use, and a switch for it."""
+
+    again = Signal()
+    """The user wants to measure again."""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__(tr("Known here"))
+        self._controller = controller
+        self.preset, self.changed, self.advice = Label(), Label(), Label()
+        self.measure = make_button(tr("Measure again"), self.again.emit)
+        self.switch = QCheckBox(tr("Advice from use"))
+        set_tooltip(
+            self.switch,
+            tr(
+                "Counts tokens and accepted drafts while you use a server, and says when another draft length would "
+                "have been faster. Only these counts are kept, on this computer."
+            ),
+        )
+        self.switch.clicked.connect(lambda on: controller.change_setting(ADVICE, on))
+        self.head.addWidget(self.switch)
+        for label in (self.preset, self.changed, self.advice):
+            label.setWordWrap(True)
+            self.body.addWidget(label)
+        at = self.body.indexOf(self.changed) + 1
+        self.body.insertWidget(at, self.measure, alignment=Qt.AlignmentFlag.AlignLeft)
+        self.show_state(TunedState())
+        controller.setting_changed.connect(lambda name, _value: self.refresh() if name == ADVICE else None)
+
+    def refresh(self) -> None:
+        """Read the tuned settings and the advice."""
+        session, model = self._controller.session, self._controller.served_name
+
+        async def work(_tell: object) -> TunedState:
+            return await _read_state(session, model)
+
+        self._controller.bridge.run(work, done=self.show_state, failed=self._show_error)
+
+    def _show_error(self, error: LauncherError) -> None:
+        """Show why reading failed."""
+        self.show_state(TunedState())
+        self.preset.setText(render(error.message))
+
+    def show_state(self, here: TunedState) -> None:
+        """Show the tuned settings and the advice."""
+        preset = here.preset
+        self.preset.setText(_preset_text(preset) if preset else tr("There is no preset of this machine yet."))
+        self.changed.setText(_changes_text(preset) if preset else "")
+        self.advice.setText(_advice_text(here.advice) if here.advice else "")
+        self.switch.setChecked(here.counts)
+        self.measure.setVisible(bool(self.changed.text()))
+        for label in (self.changed, self.advice):
+            label.setVisible(bool(label.text()))
+
+
+def _preset_text(found: PresetMatch) -> str:
+    from launcher.gui.tune.trial_views import settings_text
+
+    preset, settings = found.preset, settings_text(found.preset.settings, {})
+    measured_s = preset.evidence.measured_s
+    date = f"{datetime.fromtimestamp(measured_s, UTC):%Y-%m-%d}" if measured_s else tr("unknown")
+    return tr(
+        "Preset of this machine for {model}: {settings}. Measured: {date}.",
+        model=preset.model.words,
+        settings=settings,
+        date=date,
+    )
+
+
+def _changes_text(found: PresetMatch) -> str:
+    if not found.preset.verified:
+        return tr("It comes from another machine, and is used once measurements here confirm it.")
+    if not found.changed:
+        return ""
+    differs = " ".join(map(render, found.changed))
+    if found.used:
+        return tr("Measuring again is suggested. {differs}", differs=differs)
+    return tr("It is not used, and measuring again is suggested. {differs}", differs=differs)
+
+
+def _advice_text(advice: Advice) -> str:
+    low, high = (f"{100 * (end - 1):.0f}" for end in (advice.ratio.low, advice.ratio.high))
+    figures = {
+        "tokens": advice.tokens_words,
+        "draft": advice.draft,
+        "percent": f"{100 * (advice.ratio.estimate - 1):.0f}",
+        "low": low,
+        "high": high,
+    }
+    if not advice.better:
+        return tr(
+            "Advice: over your last {tokens} tokens, no MTP would have been about {percent} % faster ({low} to"
+            " {high} %, with 95 % confidence) than draft {draft}.",
+            **figures,
+        )
+    return tr(
+        "Advice: over your last {tokens} tokens, draft {better} would have been about {percent} % faster ({low} to"
+        " {high} %, with 95 % confidence) than draft {draft}.",
+        better=advice.better,
+        **figures,
+    )
+
+
+async def _read_state(session: Session | None, model: str) -> TunedState:
+    """Read the facts for the running server, else the last served model, else the demo. Wakes no GPU."""
+    from launcher.app import settings
+    from launcher.app.machine_presets import find_preset
+    from launcher.app.use_counting import advice_for
+
+    _, options = await current_options(session, model)
+    launch = None if session is None or session.is_idle else session.supervisor.launch
+    advice = await asyncio.to_thread(advice_for, launch) if launch is not None else None
+    counts = bool(await asyncio.to_thread(settings.current_value, ADVICE))
+    return TunedState(await find_preset(options, wake=False), advice, counts)
+
+
+# Earlier tunes on this computer: choose one to show it; the shown one can be exported.
+
+_MOST, _SENTENCE = 20, 3
+
+
+def _history_columns() -> list[Column[Summary]]:
+    def said(row: Summary) -> Cell:
+        return Cell(render(row.sentence) if row.sentence else tr("Still measured"))
+
+    return [
+        Column(tr("When"), "", lambda row: Cell(time.strftime("%Y-%m-%d %H:%M", time.localtime(row.began_s)))),
+        Column(tr("Model"), "", lambda row: Cell(f"{row.model} {row.quant}" if row.quant else row.model)),
+        Column(tr("Prompts"), "", lambda row: Cell(row.workload)),
+        Column(tr("Verdict"), "", said),
+    ]
+
+
+class HistoryCard(Card):
+    """Earlier tunes on this computer. Hidden while there is neither one to list nor an error to show."""
+
+    chosen = Signal(object)
+    """Session, with all its runs."""
+    listed = Signal(bool)
+    """Whether there are earlier tunes, or may be: the history could not be read."""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__(tr("Measured before"))
+        self._controller = controller
+        self.table = RowTable(tr("Measured before"))
+        self._model: TableRows[Summary] = TableRows(_history_columns(), self.table)
+        self.table.setModel(self._model)
+        self.table.horizontalHeader().setSectionResizeMode(_SENTENCE, QHeaderView.ResizeMode.Stretch)
+        self.table.horizontalHeader().setSectionsClickable(False)
+        self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.table.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.table.clicked.connect(lambda index: self._load_row(index.row()))
+        self.table.activated.connect(lambda index: self._load_row(index.row()))
+        self._usual = tr("A row shows its figures above. `mtp-launcher compare` puts two beside each other.")
+        self.note = Label(self._usual)
+        self.note.setObjectName("secondary")
+        self.note.setFont(theme.font(theme.CAPTION_PX))
+        self.note.setWordWrap(True)
+        own = self.table.style().pixelMetric(QStyle.PixelMetric.PM_FocusFrameHMargin, None, self.table)
+        inset = theme.px(theme.CELL_PADDING) + own + 1
+        head = self.table.horizontalHeader()
+        head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {inset}px; }}")  # aligned with the cells
+        self.add_inset(self.table, inset)
+        self.note.setContentsMargins(inset, 0, inset, 0)
+        self.body.addWidget(self.note)
+        self.hide()
+
+    @property
+    def rows(self) -> Sequence[Summary]:
+        """The listed tunes, newest first."""
+        return self._model.rows
+
+    def refresh(self) -> None:
+        """Read the list."""
+        self._controller.bridge.run(
+            lambda _tell: asyncio.to_thread(_list_tunes), done=self._show_rows, failed=self._show_error
+        )
+
+    def export(self, session: str) -> None:
+        """Let the user choose a file and export a tune to it."""
+        kinds = tr("Markdown (*.md);;CSV (*.csv);;JSON (*.json)")
+        name, kind = QFileDialog.getSaveFileName(self, tr("Export"), "tune.md", kinds)
+        if name:
+            path = Path(name)
+            if not path.suffix:
+                path = path.with_suffix(kind[kind.rfind(".") : -1])
+            self._controller.bridge.run(lambda _tell: asyncio.to_thread(_export_session, session, path))
+
+    def _show_rows(self, rows: Sequence[Summary], problem: str = "") -> None:
+        self._model.show(rows)
+        height = self.table.row_height * (len(rows) + 1) + 2 * self.table.frameWidth()
+        self.table.setFixedHeight(height)
+        self.table.setVisible(bool(rows))
+        self.note.setText(problem or self._usual)
+        self.setVisible(bool(rows or problem))
+        self.listed.emit(bool(rows or problem))
+
+    def _show_error(self, error: LauncherError) -> None:
+        self._show_rows((), render(error.message))
+
+    def _load_row(self, row: int) -> None:
+        if 0 <= row < len(self.rows):
+            session = self.rows[row].id
+            self._controller.bridge.run(lambda _tell: asyncio.to_thread(_load_session, session), done=self.chosen.emit)
+
+
+def _list_tunes() -> tuple[Summary, ...]:
+    from launcher.tuning.history import History, history_file
+
+    if not history_file().exists():
+        return ()
+    with History() as history:
+        return history.find(kind="tune", most=_MOST)
+
+
+def _load_session(session: str) -> MeasuredSession:
+    from launcher.tuning.history import History
+
+    with History() as history:
+        return history.load(session)
+
+
+def _export_session(session: str, path: Path) -> None:
+    from launcher.base.paths import explain_os_error
+    from launcher.tuning.report_export import writer_for
+
+    text = writer_for(path)(_load_session(session))
+    try:
+        path.write_bytes(text.encode())
+    except OSError as error:
+        raise explain_os_error(error) from error
+
+
+# Time of one verification step by part.
+
+
+class StepCard(Card):
+    """Time of one verification step by part, as proportional bars."""
+
+    def __init__(self) -> None:
+        super().__init__(tr("Where a step goes"))
+        self.about, self.note = Label(), Label()
+        for label in (self.about, self.note):
+            label.setObjectName("secondary")
+            label.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+            label.setWordWrap(True)
+        self._grid = QGridLayout()
+        self._grid.setVerticalSpacing(theme.px(2))
+        self._grid.setHorizontalSpacing(theme.px(theme.GAP))
+        self._grid.setColumnStretch(0, 1)
+        self.bars: list[ProgressLine] = []
+        self.body.addWidget(self.about)
+        self.body.addLayout(self._grid)
+        self.body.addWidget(self.note)
+        self.body.addStretch()
+        self.show_parts(())
+
+    def show_parts(self, parts: Sequence[StepPart], about: str = "", note: str = "") -> None:
+        """Show a step's parts, with a line above and a note below; without parts, a placeholder."""
+        while (item := self._grid.takeAt(0)) is not None:
+            if widget := item.widget():
+                widget.hide()
+                widget.deleteLater()
+        self.bars = []
+        whole = sum(part.ms for part in parts)
+        for at, part in enumerate(parts):
+            name, value = Label(part.name), Label(tr("{ms:.1f} ms", ms=part.ms))
+            name.setWordWrap(True)
+            value.setFont(theme.font(theme.BODY_PX, tabular=True))
+            bar = ProgressLine(tr("{part}: {ms:.1f} ms", part=part.name, ms=part.ms), "rate")
+            bar.show_fraction(part.ms / whole if whole else 0)
+            self.bars.append(bar)
+            self._grid.addWidget(name, 3 * at, 0)
+            self._grid.addWidget(value, 3 * at, 1, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignBottom)
+            self._grid.addWidget(bar, 3 * at + 1, 0, 1, 2)
+            self._grid.setRowMinimumHeight(3 * at + 2, theme.px(6))
+        if not parts:
+            about = tr(
+                "Will show how the milliseconds of one step divide: a token, the MTP head, and what drafted tokens add."
+            )
+        self.about.setText(about)
+        self.about.setVisible(bool(about))
+        self.note.setText(note)
+        self.note.setVisible(bool(note))
+
+
+# The verdict in one sentence, or a placeholder.
+
+
+class VerdictCard(QFrame):
+    """Card of the verdict, with an edge in the colour of its meaning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("banner")
+        self.kicker, self.sentence, self.detail = Label(), Label(), Label()
+        self.kicker.setObjectName("secondary")
+        self.kicker.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self.sentence.setFont(theme.font(theme.TITLE_PX, bold=True, tabular=True))
+        self.detail.setObjectName("secondary")
+        for label in (self.kicker, self.sentence, self.detail):
+            label.setWordWrap(True)
+            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.buttons: list[QPushButton] = []
+        self._before, self._none = True, True
+        self._row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        self._row.setSpacing(theme.px(theme.GAP_M))
+        self._row.addStretch()
+        column = QVBoxLayout(self)
+        column.setContentsMargins(*(theme.px(theme.GAP_L),) * 4)
+        column.setSpacing(theme.px(theme.GAP_S))
+        for label in (self.kicker, self.sentence, self.detail):
+            column.addWidget(label)
+        column.addLayout(self._row)
+        self.show_verdict(None)
+
+    def set_button_direction(self, direction: QBoxLayout.Direction) -> None:
+        """Put the buttons in a row or a column."""
+        self._row.setDirection(direction)
+
+    def show_texts(self, kicker: str, sentence: str, detail: str) -> None:
+        """Replace the text and keep the buttons, with their focus."""
+        for label, text in ((self.kicker, kicker), (self.sentence, sentence), (self.detail, detail)):
+            label.setText(text)
+            label.setVisible(bool(text))
+        self.setAccessibleName(sentence)
+
+    def set_has_history(self, *, before: bool) -> None:
+        """Record whether there are earlier tunes. Until that is known, the card does not claim that there are none."""
+        self._before = before
+        if self._none:
+            self.show_verdict(None)
+
+    def show_verdict(self, told: VerdictText | None) -> None:
+        """Show a verdict, or the placeholder for None."""
+        self._none = told is None
+        told = told or _empty_verdict(self._before)
+        self.show_texts(told.kicker, told.sentence, told.detail)
+        for button in self.buttons:
+            self._row.removeWidget(button)
+            button.deleteLater()
+        self.buttons = [make_button(words, do, primary=not at) for at, (words, do) in enumerate(told.buttons)]
+        for at, button in enumerate(self.buttons):
+            button.setAutoDefault(True)
+            self._row.insertWidget(at, button)
+        self._row.setContentsMargins(0, theme.px(theme.GAP) if self.buttons else 0, 0, 0)
+        if self.property("meaning") != told.meaning:
+            self.setProperty("meaning", told.meaning)
+            self.style().unpolish(self)
+            self.style().polish(self)
+
+
+def _empty_verdict(before: bool) -> VerdictText:
+    return VerdictText(
+        tr("Nothing is measured at the moment.") if before else tr("Nothing was measured on this machine yet."),
+        detail=tr(
+            "A measurement asks the same prompts with MTP off and with each draft length, in turn, until the difference"
+            " is clear or the time is over. Then it says here which one is faster, by how much and how sure that is, or"
+            " that MTP is better left off."
+        ),
+        meaning="none",
+    )
+
+
+# Workload and time budget.
+
+_HEIGHT, _INSET = 36, 12
+BUDGETS_MIN = (2, 3, 5, 10, 15, 20, 30, 45, 60)
+"""Choices for the time budget, in minutes."""
+USUAL_BUDGET_MIN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload to optimise for. `title` and `about` are English, translated when shown."""
+
+    name: str
+    title: str
+    about: str
+
+
+WORKLOADS = (
+    Workload("code", mark("Code"), mark("Writing and changing programs: long replies, much of them easy to foresee.")),
+    Workload("prose", mark("Prose"), mark("Essays and explanations: fewer drafts are accepted than in code.")),
+    Workload("reasoning", mark("Reasoning"), mark("Problems that are thought through before the reply.")),
+    Workload(
+        "extraction", mark("Extraction"), mark("Facts taken from a text, as JSON: short replies, easy to foresee.")
+    ),
+    Workload("long", mark("Long prompt"), mark("Much to read and little to write: what counts is reading.")),
+    Workload("turns", mark("Conversation"), mark("A conversation of several turns.")),
+    Workload("mine", mark("My prompts"), mark("Prompts of your own, from a file.")),
+    Workload("published", mark("Published run"), mark("The prompt of a published result, to compare with it.")),
+)
+
+
+class _WorkloadButton(QRadioButton):
+    """Radio button as a full-width row: name at the left, amount at the right."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(title)
+        self.amount = ""
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+
+    def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+        """Return the room for both texts."""
+        metrics = self.fontMetrics()
+        amount = metrics.horizontalAdvance(self.amount) + theme.px(theme.GAP) if self.amount else 0
+        return QSize(metrics.horizontalAdvance(self.text()) + amount + 2 * theme.px(_INSET), theme.px(_HEIGHT))
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Return the room for both texts."""
+        return self.sizeHint()
+
+    def hitButton(self, _pos: object) -> bool:  # noqa: N802
+        """Accept clicks anywhere in the row."""
+        return True
+
+    def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
+        """Paint the row. The chosen one has an accent border, thicker with the focus."""
+        with QPainter(self) as painter:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            width = 2.0 if self.hasFocus() else 1.0
+            edge = "accent" if self.isChecked() or self.hasFocus() else "border"
+            painter.setPen(QPen(theme.colour(edge), width))
+            painter.setBrush(theme.colour("raised" if self.underMouse() or self.isChecked() else "card"))
+            inner = QRectF(self.rect()).adjusted(width / 2, width / 2, -width / 2, -width / 2)
+            painter.drawRoundedRect(inner, theme.px(theme.CONTROL_RADIUS), theme.px(theme.CONTROL_RADIUS))
+            room = self.rect().adjusted(theme.px(_INSET), 0, -theme.px(_INSET), 0)
+            painter.setPen(theme.colour("text"))
+            painter.setFont(theme.font(theme.BODY_PX, bold=self.isChecked()))
+            painter.drawText(room, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft), self.text())
+            painter.setPen(theme.colour("secondary"))
+            painter.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+            painter.drawText(room, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight), self.amount)
+
+
+class WorkloadList(QWidget):
+    """Exclusive choice of a workload, by mouse and arrow keys."""
+
+    chosen = Signal(str)
+
+    def __init__(self, workloads: Sequence[Workload] = WORKLOADS) -> None:
+        super().__init__()
+        self.setAccessibleName(tr("What to optimise"))
+        self._group = QButtonGroup(self)
+        self.buttons: dict[str, _WorkloadButton] = {}
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(theme.px(theme.GAP))
+        for workload in workloads:
+            button = self.buttons[workload.name] = _WorkloadButton(tr(workload.title))
+            set_tooltip(button, tr(workload.about))
+            button.clicked.connect(lambda _checked=False, name=workload.name: self.chosen.emit(name))
+            self._group.addButton(button)
+            column.addWidget(button)
+        next(iter(self.buttons.values())).setChecked(True)
+
+    @property
+    def value(self) -> str:
+        """The name of the chosen workload."""
+        return next(name for name, button in self.buttons.items() if button.isChecked())
+
+    def choose(self, name: str) -> None:
+        """Choose a workload without emitting `chosen`."""
+        self.buttons[name].setChecked(True)
+
+    def show_amounts(self, amounts: Mapping[str, str]) -> None:
+        """Show an amount beside each workload, such as "6 prompts"; nothing where unknown."""
+        for name, button in self.buttons.items():
+            button.amount = amounts.get(name, "")
+            button.setAccessibleDescription(button.amount)
+            button.updateGeometry()
+            button.update()
+
+
+# Table of the tried settings.
+
+_SETTING, _RATE, _VRAM, _ORIGIN = 0, 1, 5, 7
+_Index = QModelIndex | QPersistentModelIndex
+
+
+class _TrialRows(TableRows[TrialRow]):
+    """Model of the trials, with the best one highlighted."""
+
+    def __init__(self, parent: QWidget) -> None:
+        columns = [
+            Column(title, tip, partial(_make_cell, at), right=at not in (_SETTING, _ORIGIN))
+            for at, (title, tip) in enumerate(_column_titles())
+        ]
+        super().__init__(columns, parent)
+
+    def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
+        """See TableRows."""
+        named = self.rows[index.row()].best and index.column() == _SETTING
+        if role == Qt.ItemDataRole.FontRole and (named or index.column() == _RATE):
+            return theme.font(theme.BODY_PX, bold=True, tabular=True)
+        told = super().data(index, role)
+        return f"{told}, {tr('best')}" if named and role == Qt.ItemDataRole.AccessibleTextRole else told
+
+
+def _make_cell(at: int, row: TrialRow) -> Cell:
+    text = row_texts(row)[at]
+    unknown = text == UNKNOWN and at != _ORIGIN
+    tip = tr("Not known: {setting} was not measured so, or drafts nothing.", setting=row.setting) if unknown else ""
+    return Cell(text, tip=tip, dim=at == _ORIGIN)
+
+
+def row_texts(row: TrialRow) -> tuple[str, ...]:
+    """Return a row's texts. A predicted rate has no decimals."""
+    digits = 0 if row.predicted else 1
+    return (
+        row.setting,
+        _format_number(row.rate, digits),
+        UNKNOWN if row.spread is None else f"± {row.spread:.{digits}f}",
+        _format_number(None if row.accepted is None else 100 * row.accepted, 0),
+        _format_number(row.tokens_per_step, 2),
+        _format_number(row.vram_mib, 0),
+        UNKNOWN if row.against_off is None else f"{row.against_off:.2f} ×",  # noqa: RUF001 -- the sign for a factor
+        row.how,
+    )
+
+
+def _format_number(value: float | None, digits: int) -> str:
+    return UNKNOWN if value is None else f"{value:,.{digits}f}"
+
+
+def _column_titles() -> tuple[tuple[str, str], ...]:
+    """Return column titles and tooltips."""
+    return (
+        (tr("Setting"), tr("The draft length (--spec-draft-n-max), or MTP off")),
+        (tr("t/s"), tr("Tokens a second while replying, the mean over all prompts")),
+        (tr("95 %"), tr("The mean lies within this with a probability of 95 %")),
+        (tr("accepted, %"), tr("Share of the drafted tokens that the model accepted")),
+        (tr("tokens/step"), tr("Tokens kept from one verification step")),
+        (tr("VRAM, MiB"), tr("Memory on the GPU that the server took")),
+        (tr("against off"), tr("How many times as fast as with MTP off")),
+        (tr("Known from"), tr("Whether it was measured, by how many pairs of runs, or predicted")),
+    )
+
+
+class _BestRowDelegate(QStyledItemDelegate):
+    """Paints the best row's background; style sheet cells are transparent."""
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
+        model = index.model()
+        if isinstance(model, _TrialRows) and model.rows[index.row()].best:
+            painter.fillRect(option.rect, theme.colour("raised"))
+        super().paint(painter, option, index)
+
+
+class TrialTable(RowTable):
+    """Table of trials, as high as its rows. Its card has the text for an empty table."""
+
+    def __init__(self) -> None:
+        super().__init__(tr("Settings that were tried"))
+        self._model = _TrialRows(self)
+        self.setModel(self._model)
+        self.setItemDelegate(_BestRowDelegate(self))
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        head = self.horizontalHeader()
+        head.setSectionsClickable(False)
+        head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+        own = self.style().pixelMetric(QStyle.PixelMetric.PM_FocusFrameHMargin, None, self)
+        inset = theme.px(theme.CELL_PADDING) + own + 1
+        head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {inset}px; }}")  # aligned with the cells
+        self._inset = inset
+        self.show_rows(())
+
+    @property
+    def inset(self) -> int:
+        """Distance of the texts from the table's edge, in pixels."""
+        return self._inset
+
+    @property
+    def rows(self) -> Sequence[TrialRow]:
+        """The rows shown."""
+        return self._model.rows
+
+    def show_rows(self, rows: Sequence[TrialRow]) -> None:
+        """Show rows."""
+        chosen = self.currentIndex().row()
+        self._model.show(rows)
+        self.setColumnHidden(_VRAM, bool(rows) and all(row.vram_mib is None for row in rows))
+        self.fit()
+        bar = self.horizontalScrollBar().sizeHint().height()
+        self.setFixedHeight(self.row_height * (len(rows) + 1) + 2 * self.frameWidth() + bar)
+        if 0 <= chosen < len(rows):
+            self.selectRow(chosen)
+
+    def fit(self) -> None:
+        """Give each column the width of its widest text and share the rest evenly; lacking room, reduce the gaps."""
+        body = QFontMetrics(theme.font(theme.BODY_PX, bold=True, tabular=True))
+        heads = QFontMetrics(theme.font(theme.BODY_PX))
+        titles = [column.title for column in self._model.columns]
+        texts = [heads.horizontalAdvance(title) for title in titles]
+        # errors are longer, and may be cut
+        most = heads.horizontalAdvance(ntr("measured, 1 start", "measured, {n} starts", 100))
+        for row in self._model.rows:
+            widths = [body.horizontalAdvance(text) for text in row_texts(row)]
+            widths[_ORIGIN] = min(widths[_ORIGIN], most)
+            texts = [max(pair) for pair in zip(texts, widths, strict=True)]
+        shown = [not self.isColumnHidden(column) for column in range(len(titles))]
+        wide, edges = self.viewport().width(), 2 * self._inset + theme.px(theme.GAP_S)
+        if sum(text + edges for text, there in zip(texts, shown, strict=True) if there) > wide:
+            edges = 2 * self._inset
+        need = [text + edges if there else 0 for text, there in zip(texts, shown, strict=True)]
+        spare = max(wide - sum(need), 0)
+        for column in range(_ORIGIN):
+            if not self.isColumnHidden(column):
+                self.setColumnWidth(column, need[column] + spare // (len(titles) + 1))
+        left = wide - sum(map(self.columnWidth, range(_ORIGIN)))
+        self.setColumnWidth(_ORIGIN, max(need[_ORIGIN], left))  # the tooltip has all of it
+
+    def resizeEvent(self, event: Any) -> None:  # noqa: N802, ANN401 -- Qt's
+        """Distribute the width again."""
+        super().resizeEvent(event)
+        self.fit()
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Allow a small width: the table can be scrolled."""
+        return QSize(theme.px(120), super().minimumSizeHint().height())

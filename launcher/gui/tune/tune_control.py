@@ -1,0 +1,301 @@
+"""Control of a tune by the window: plan, start, pause, continue, give up. Results are emitted as signals."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PySide6.QtCore import QObject, Signal
+
+from launcher.base.errors import LauncherError, Superseded
+from launcher.gui.service import DEMO
+from launcher.gui.tune.view_data import TuneRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.app.session import Session
+    from launcher.app.tuner_kept import SavedTune
+    from launcher.app.tuner_space import PreparedTune
+    from launcher.engine.serve_options import ServeOptions
+    from launcher.gui.controller import Controller
+    from launcher.gui.tune.trial_views import TuneView
+    from launcher.runtime import WorkHandle
+    from launcher.tuning.history_records import Session as KeptSession
+
+
+class TuneControl(QObject):
+    """Runs one tune at a time on the window's server."""
+
+    planned = Signal(object)
+    """Prepared: the plan of a tune for the current choices, or of one that starts."""
+    changed = Signal(object)
+    """TuneView: a trial was measured or a verdict reached."""
+    step = Signal(object)
+    """TrialPlanned: the trial being measured."""
+    paused = Signal(object)
+    """LauncherError | None: paused, can be continued. The error is set if the user did not ask for it."""
+    ended = Signal()
+    failed = Signal(object)
+    """LauncherError: it ended without a verdict."""
+    applied = Signal(object)
+    """LauncherError | None: the winner is served and kept, or the reason why not."""
+    found = Signal(object)
+    """KeptTune | None: the last tune, with its verdict if it has ended."""
+
+    def __init__(self, controller: Controller, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._controller = controller
+        self._handle: WorkHandle[None] | None = None
+        self._planning: WorkHandle[None] | None = None
+        self._gives_up = False
+        self._shown: TuneView | None = None
+        self._path: Path | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a tune is running or being paused."""
+        return self._handle is not None
+
+    @property
+    def last(self) -> TuneView | None:
+        """State of the last tune."""
+        return self._shown
+
+    def read_last(self) -> None:
+        """Read the last tune."""
+        self._controller.bridge.run(lambda _tell: asyncio.to_thread(_read_kept_tune), done=self._take_last)
+
+    def _take_last(self, kept: SavedTune | None) -> None:
+        if not self.running:
+            self._shown, self._path = (None, None) if kept is None else (_view_of_kept(kept), kept.options.model)
+            self.found.emit(kept)
+
+    def plan(self, wanted: TuneRequest) -> None:
+        """Plan a tune. Ends with `planned`."""
+        if self._planning is not None:
+            self._planning.cancel()
+        session, model = self._controller.session, self._controller.served_name
+
+        async def work(_tell: object) -> PreparedTune:
+            return await _prepare_tune(session, model, wanted)
+
+        self._planning = self._controller.bridge.run(work, done=self.planned.emit, failed=lambda _: None)
+
+    def begin(self, wanted: TuneRequest | None, *, more_minutes: float = 0.0) -> None:
+        """Start a tune or, with None, continue the last one with some more minutes of budget."""
+        if self.running:
+            return
+        self._gives_up = False
+        if wanted is not None:
+            self._path = None
+        path = self._path
+
+        async def work(session: Session, model: str, tell: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
+            from launcher.app.tuner import run_tune
+
+            kept = await asyncio.to_thread(_read_kept_tune, path) if wanted is None else None
+            if kept is not None:
+                kept = replace(kept, budget_s=kept.budget_s + 60 * more_minutes)
+            prepared = await _prepare_tune(session, model, wanted or TuneRequest(), kept)
+            tell(prepared)
+            return await run_tune(session, prepared, tell, resume=kept)
+
+        self._handle = self._controller.measure(
+            work,
+            told=self._handle_event,
+            done=lambda _verdict: self._finish(self.ended.emit),
+            failed=self._finish_failed,
+            cancelled=lambda: self._finish(self._finish_stopped),
+        )
+
+    def pause(self) -> None:
+        """Stop measuring and serve the earlier server again. The tune can be continued."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def give_up(self) -> None:
+        """Stop measuring for good; the tune cannot be continued. Also ends a paused one."""
+        self._gives_up = True
+        if self._handle is not None:
+            self._handle.cancel()
+        else:
+            self._finish_stopped()
+
+    def apply(self) -> None:
+        """Serve the settings that the last verdict recommends, and keep them for the model's next start."""
+        path = self._path
+
+        async def work(session: Session, _model: str, _tell: object) -> None:
+            from launcher.app.tuner import serve_winner
+
+            kept = await asyncio.to_thread(_read_kept_tune, path)
+            if kept is not None and kept.verdict is not None:
+                await serve_winner(session, kept.model, kept.options, kept.verdict["settings"])
+
+        self._controller.measure(
+            work,
+            told=lambda _: None,
+            done=lambda _: self.applied.emit(None),
+            failed=self.applied.emit,
+            cancelled=lambda: None,
+        )
+
+    def _finish(self, tell: Callable[[], object]) -> None:
+        self._handle = None
+        tell()
+
+    def _finish_failed(self, error: LauncherError) -> None:
+        self._handle = None
+        if isinstance(error, Superseded):
+            self.paused.emit(error)
+        else:
+            self.failed.emit(error)
+
+    def _finish_stopped(self) -> None:
+        if not self._gives_up:
+            self.paused.emit(None)
+            return
+
+        # otherwise the stored tune is another one
+        begun = self._path if self._shown is not None and self._shown.trials else None
+
+        def work() -> None:
+            from launcher.app.tuner_kept import delete_tune
+
+            if begun is not None:
+                delete_tune(begun)
+
+        self._shown = None
+        self._controller.bridge.run(lambda _tell: asyncio.to_thread(work), done=lambda _: self.found.emit(None))
+
+    def _handle_event(self, event: object) -> None:
+        from launcher.app.tuner_space import PreparedTune
+        from launcher.tuning.tuner import Predicted, TrialFailed, TrialMeasured, TrialPlanned, VerdictReached
+
+        match event:
+            case PreparedTune():
+                self._shown, self._path = _view_of_prepared(event), event.options.model
+                self.planned.emit(event)
+                self.changed.emit(self._shown)
+            case TrialPlanned():
+                self.step.emit(event)
+            case TrialMeasured(state=state) | TrialFailed(state=state):
+                self._change_view(trials=state.trials)
+            case Predicted():
+                self._change_view(forecasts=event.forecasts, beside=_without_draft(event.settings))
+            case VerdictReached():
+                told = event.verdict.as_json()
+                self._change_view(
+                    trials=event.state.trials,
+                    forecasts=event.verdict.forecasts,
+                    beside=_without_draft(event.verdict.shown),
+                    verdict=told,
+                )
+            case _:
+                pass
+
+    def _change_view(self, **changes: Any) -> None:  # noqa: ANN401 -- fields of TuneView
+        if self._shown is not None:
+            self._shown = replace(self._shown, **changes)
+            self.changed.emit(self._shown)
+
+
+def _read_kept_tune(model: Path | None = None) -> SavedTune | None:
+    """Return the last tune of a model file: one of another file may have been started elsewhere since."""
+    from launcher.app.tuner_kept import load_tune
+
+    return load_tune(model)
+
+
+async def current_options(session: Session | None, model: str) -> tuple[str, ServeOptions]:
+    """Return the running model, else the last served one, else the demo; and its actual or resolved settings."""
+    from launcher.app.start_settings import resolve_start
+    from launcher.engine.server.started import load_last_model
+
+    options = None if session is None or session.is_idle else session.supervisor.options
+    if options is not None and model:
+        return model, options
+    found = await asyncio.to_thread(load_last_model)
+    model = found or DEMO
+    return model, (await resolve_start(model, use_tuned=False)).options
+
+
+async def _prepare_tune(
+    session: Session | None, model: str, wanted: TuneRequest, kept: SavedTune | None = None
+) -> PreparedTune:
+    """Prepare a tune of the running model, else the last served one, else the demo; or a stored tune."""
+    from launcher.app.tuner_space import prepare_tune
+    from launcher.tuning.goal import Aim, Goal
+    from launcher.tuning.workloads import load_workload, read_workload_file
+
+    engine_pid, log = None, list[str]()
+    if session is not None and not session.is_idle:
+        engine_pid, log = session.supervisor.engine_pid, session.supervisor.log.last()
+    if kept is not None:
+        return await prepare_tune(
+            kept.model,
+            kept.options,
+            kept.workload,
+            kept.goal,
+            kept.budget_s,
+            space=kept.space,
+            engine_pid=engine_pid,
+            log=log,
+        )
+    model, options = await current_options(session, model)
+    read = (lambda: read_workload_file(Path(wanted.file))) if wanted.file else (lambda: load_workload(wanted.workload))
+    asked = await asyncio.to_thread(read)
+    goal, budget_s = Goal(Aim(wanted.aim)), 60.0 * wanted.minutes
+    return await prepare_tune(model, options, asked, goal, budget_s, engine_pid=engine_pid, log=log)
+
+
+def _view_of_prepared(prepared: PreparedTune) -> TuneView:
+    from launcher.gui.tune.trial_views import TuneView
+
+    return TuneView(
+        prepared.model, prepared.workload.title, prepared.goal, prepared.space.baseline, needs=prepared.needs
+    )
+
+
+def _view_of_kept(kept: SavedTune) -> TuneView:
+    from launcher.gui.tune.trial_views import TuneView, read_forecasts
+
+    verdict = kept.verdict
+    return TuneView(
+        kept.model,
+        kept.workload.title,
+        kept.goal,
+        kept.space.baseline,
+        kept.state.trials,
+        read_forecasts(verdict) if verdict else (),
+        _without_draft(verdict["shown"]) if verdict else {},
+        verdict,
+    )
+
+
+def view_of_session(session: KeptSession) -> TuneView:
+    """Return the display data of a tune from the history."""
+    from launcher.gui.tune.trial_views import TuneView, group_trials, read_forecasts
+    from launcher.tuning.goal import Aim, Goal
+
+    result = session.result
+    ended = "mtp" in result
+    return TuneView(
+        session.environment.model.name,
+        session.workload,
+        Goal(Aim(result.get("goal", "speed"))),
+        session.settings,
+        group_trials(session.runs),
+        read_forecasts(result) if ended else (),
+        _without_draft(result.get("shown", {})),
+        result if ended else None,
+    )
+
+
+def _without_draft(settings: Mapping[str, Any]) -> dict[str, Any]:
+    from launcher.tuning.space import DRAFT
+
+    return {name: value for name, value in settings.items() if name != DRAFT}

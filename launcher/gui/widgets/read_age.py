@@ -1,0 +1,66 @@
+"""Age of a memory reading, shown once it is some seconds old."""
+
+import time
+
+from PySide6.QtCore import Qt, QTimer, Slot
+from PySide6.QtGui import QHideEvent, QShowEvent
+from PySide6.QtWidgets import QWidget
+
+from launcher.gui import theme
+from launcher.gui.labels import Label
+from launcher.gui.translation import ntr, tr
+
+FRESH_S = 10
+"""Age in seconds up to which nothing is shown."""
+_MINUTE_S, _HOUR_S = 60, 3_600
+
+
+class ReadAge(Label):
+    """Label with the age of the memory reading, empty while it is fresh. Its timer runs only while visible."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__("")
+        if parent is not None:
+            self.setParent(parent)
+        self.setObjectName("secondary")
+        self.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self._read_at: float | None = None
+        self._next = QTimer(self)
+        self._next.setSingleShot(True)
+        self._next.setTimerType(Qt.TimerType.VeryCoarseTimer)
+        self._next.timeout.connect(self.refresh)
+
+    def show_age(self, read_at: float | None) -> None:
+        """Set the time of the reading, in seconds since the epoch, or None."""
+        self._read_at = read_at
+        self.refresh()
+
+    @Slot()
+    def refresh(self) -> None:
+        """Update the age."""
+        age_s = 0.0 if self._read_at is None else max(0.0, time.time() - self._read_at)
+        self.setText(format_age(age_s))
+        if self._read_at is not None and self.isVisible():
+            step_s = FRESH_S if age_s < _MINUTE_S else _MINUTE_S
+            self._next.start(round((step_s - age_s % step_s) * 1_000) + 50)
+
+    def showEvent(self, event: QShowEvent) -> None:  # noqa: N802 -- Qt's name
+        """Start the timer."""
+        super().showEvent(event)
+        self.refresh()
+
+    def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802 -- Qt's name
+        """Stop the timer."""
+        super().hideEvent(event)
+        self._next.stop()
+
+
+def format_age(age_s: float) -> str:
+    """Return an age as text, empty while it is fresh."""
+    if age_s < FRESH_S:
+        return ""
+    if age_s < _MINUTE_S:
+        return tr("Memory read {seconds} s ago", seconds=int(age_s) // FRESH_S * FRESH_S)
+    if age_s < _HOUR_S:
+        return ntr("Memory read 1 minute ago", "Memory read {n} minutes ago", int(age_s) // _MINUTE_S)
+    return ntr("Memory read 1 hour ago", "Memory read {n} hours ago", int(age_s) // _HOUR_S)
