@@ -1,1 +1,1 @@
-"""The command line: one module per verb, each with text and --json."""
+"""The command line: one module per verb, each with text and --json output."""

@@ -1,4 +1,4 @@
-"""What verbs with actions share: how these are declared, what is deleted, and a file that one of them writes."""
+"""Shared by verbs with actions: declaring actions, confirming deletions, and writing a new file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 def add_actions(
     parser: argparse.ArgumentParser, actions: Mapping[str, str], *, usual: str = "list"
 ) -> Mapping[str, argparse.ArgumentParser]:
-    """Declare actions by name with what they do; without one the `usual` is taken. Each has --json."""
+    """Declare actions by name with a summary; `usual` is the default. Each has --json."""
     made = parser.add_subparsers(dest="action", metavar="ACTION")
     for name, summary in actions.items():
         action = made.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
@@ -20,35 +20,37 @@ def add_actions(
 
 
 def add_target(action: argparse.ArgumentParser) -> None:
-    """Declare which file is written."""
+    """Declare the option for the file to write."""
     action.add_argument("--to", required=True, type=Path, metavar="FILE", help="must not exist yet")
 
 
 def add_deletion(action: argparse.ArgumentParser, about: str) -> None:
-    """Declare what is deleted, by its ids or "all"."""
+    """Declare the arguments of a deletion: IDs or "all"."""
     action.add_argument("ids", nargs="+", metavar="ID", help=about)
     action.add_argument("--yes", action="store_true", help='delete "all" without asking')
 
 
 def is_all(options: argparse.Namespace) -> bool:
-    """Return whether all is to be deleted."""
+    """Return True if everything is to be deleted."""
     return bool(options.ids == ["all"])
 
 
 async def may_delete(options: argparse.Namespace, what: str) -> bool:
-    """Return whether to delete: all of it only if the user says so. Raises BadOption where nobody can be asked."""
+    """Return True if the deletion may go on; deleting everything needs consent. Raises BadOption if nobody can be
+    asked.
+    """
     from launcher.base.errors import BadOption
-    from launcher.cli.typed import agreed, can_ask
+    from launcher.cli.terminal import can_ask, confirm
 
     if options.yes or not is_all(options):
         return True
     if options.json or not can_ask():
         raise BadOption(f"This deletes all {what}.", "Say so with --yes.")
-    return await agreed(f"Delete all {what}?")
+    return await confirm(f"Delete all {what}?")
 
 
 def write_new(file: Path, text: str) -> None:
-    """Write a file that is not there yet. Raises BadOption where it is, or its folder is not; and OSError."""
+    """Write a new file. Raises BadOption if it exists or its folder does not; and OSError."""
     from launcher.base.errors import BadOption
     from launcher.base.files import write_atomically
 

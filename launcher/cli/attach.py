@@ -1,4 +1,4 @@
-"""`mtp-launcher attach URL`: look at a server that others started, and watch it."""
+"""`mtp-launcher attach URL`: inspect and watch a server that another program started."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
+from launcher.cli.bar import parse_rounds, show_rounds
 from launcher.cli.key_options import add_key_options, key_or_ours
-from launcher.cli.output import finite, print_json, rounded
-from launcher.cli.round_line import round_line, runs
+from launcher.cli.output import parse_number, print_json, round_figure
 
 if TYPE_CHECKING:
-    from launcher.attach import Attached, Offer
-    from launcher.monitor.monitor import Sampled
+    from launcher.app.attach import AttachedServer, ServerOffer
+    from launcher.monitor.monitor import MonitorSnapshot
     from launcher.tuning.measure import Figure
 
 _PERIOD_S = 2.0
@@ -27,27 +27,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_key_options(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="only look, do not watch")
-    how.add_argument("--seconds", type=finite, metavar="N", help="watch for N seconds (default: until Ctrl-C)")
+    how.add_argument("--seconds", type=parse_number, metavar="N", help="watch for N seconds (default: until Ctrl-C)")
     how.add_argument("--bench", action="store_true", help="measure how fast it is with the prompts of a workload")
-    parser.add_argument("--runs", type=runs, metavar="N", help="with --bench: ask each prompt N times (default 3)")
+    parser.add_argument(
+        "--runs", type=parse_rounds, metavar="N", help="with --bench: ask each prompt N times (default 3)"
+    )
     parser.add_argument(
         "--workload", metavar="W", help=f"with --bench: what to ask, see `bench --help` (default {_WORKLOAD})"
     )
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Tell what the server offers, then what it does; exit code 1 when it stops answering."""
-    from launcher.attach import address_of, attached
+    """Print the server's capabilities, then watch it; exit code 1 when it stops answering."""
+    from launcher.app.attach import attach_server, parse_address
+    from launcher.app.tuner_kept import check_no_tune
     from launcher.base.errors import BadOption
-    from launcher.tuner_kept import check_no_tune
 
     if not options.bench and (options.runs is not None or options.workload is not None):
         raise BadOption("--runs and --workload say what --bench measures.", "Add --bench.")
-    address = address_of(options.url)
+    address = parse_address(options.url)
     if options.bench and address.local:
         await asyncio.to_thread(check_no_tune)
     key = await key_or_ours(options.url, options)
-    async with attached(address, key) as server:
+    async with attach_server(address, key) as server:
         if options.bench:
             return await _bench(server, options.workload or _WORKLOAD, runs=options.runs or 3, as_json=options.json)
         _tell(server.offer, as_json=options.json)
@@ -56,34 +58,36 @@ async def run(options: argparse.Namespace) -> int:
         try:
             return await _watch(server, seconds=options.seconds, as_json=options.json)
         except asyncio.CancelledError:
-            return 0  # Ctrl-C is the ordinary end
+            return 0  # Ctrl-C is the usual way to end it
 
 
-async def _bench(server: Attached, name: str, *, runs: int, as_json: bool) -> int:
-    """Measure, and print what came of it: with --json one object at the end."""
-    from launcher.attach_bench import attached_bench, measure_attached, unknown
-    from launcher.tuning.workloads import workload
+async def _bench(server: AttachedServer, name: str, *, runs: int, as_json: bool) -> int:
+    """Measure the server and print the result; with --json one object at the end."""
+    from launcher.app.attach_bench import attached_bench, measure_attached, unknown_reasons
+    from launcher.tuning.workloads import load_workload
 
-    work = workload(name)
+    work = load_workload(name)
 
     def figure(found: Figure | None) -> dict[str, float | int | None] | None:
         return (
-            None if found is None else {"mean": rounded(found.mean), "stdev": rounded(found.stdev), "runs": found.runs}
+            None
+            if found is None
+            else {"mean": round_figure(found.mean), "stdev": round_figure(found.stdev), "runs": found.runs}
         )
 
     if not as_json:
         _tell(server.offer, as_json=False)
     async with attached_bench(server) as bench:
-        with round_line(runs, quiet=as_json) as show:
+        with show_rounds(runs, quiet=as_json) as show:
             told = await measure_attached(bench, work, runs=runs, on_run=show)
-    why = unknown(told)
+    why = unknown_reasons(told)
     drafts = told.acceptance
     if as_json:
         rates = {"prefill_per_second": figure(told.prefill), "decode_per_second": figure(told.decode)}
         about = {"url": server.offer.url, "model": server.offer.model, "workload": work.name, "clock": told.clock}
-        first = {"first_token_s": told.first_token and {"mean": rounded(told.first_token.mean, 4)}}
+        first = {"first_token_s": told.first_token and {"mean": round_figure(told.first_token.mean, 4)}}
         drafted = {"draft_n": drafts and drafts.drafted, "draft_n_accepted": drafts and drafts.accepted}
-        share = {"acceptance": rounded(drafts.rate, 4) if drafts else None}
+        share = {"acceptance": round_figure(drafts.rate, 4) if drafts else None}
         print_json({**about, **rates, **first, **drafted, **share, "unknown": why})
         return 0
     whose = "the server's own timings" if told.clock == "engine" else "the clock on the wall here: the way there counts"
@@ -101,13 +105,13 @@ def _rate(found: Figure) -> str:
     return f"{found.mean:.1f}{spread} tokens/s ({found.runs} runs)"
 
 
-async def _watch(server: Attached, *, seconds: float | None, as_json: bool) -> int:
-    from launcher.engine.state import State
+async def _watch(server: AttachedServer, *, seconds: float | None, as_json: bool) -> int:
+    from launcher.engine.server.state import ServerState
     from launcher.monitor.monitor import Monitor
 
-    latest: list[Sampled] = []
+    latest: list[MonitorSnapshot] = []
 
-    def keep(sample: Sampled) -> None:
+    def keep(sample: MonitorSnapshot) -> None:
         latest[:] = [sample]
 
     if not server.offer.counts and server.offer.healthy is None:
@@ -122,7 +126,7 @@ async def _watch(server: Attached, *, seconds: float | None, as_json: bool) -> i
             left_s = _PERIOD_S if seconds is None else min(_PERIOD_S, seconds - (time.monotonic() - began_s))
             await asyncio.sleep(max(0.0, left_s))
             status = server.status
-            if status.state is State.FAILED and status.error is not None:
+            if status.state is ServerState.FAILED and status.error is not None:
                 raise status.error
             _tell_sample(status.state, latest[0] if latest else None, server.offer, as_json=as_json)
     finally:
@@ -130,7 +134,7 @@ async def _watch(server: Attached, *, seconds: float | None, as_json: bool) -> i
     return 0
 
 
-def _tell(offer: Offer, *, as_json: bool) -> None:
+def _tell(offer: ServerOffer, *, as_json: bool) -> None:
     if as_json:
         told = {"url": offer.url, "kind": _kind(offer), "models": offer.models, "engine": offer.engine}
         figures = {"ctx": offer.context, "slots": offer.slots, "speculative": offer.drafts}
@@ -149,17 +153,17 @@ def _tell(offer: Offer, *, as_json: bool) -> None:
         print(f"  {path:<12} {why}")
 
 
-def _kind(offer: Offer) -> str:
+def _kind(offer: ServerOffer) -> str:
     return "llama-server" if offer.is_llama_server else "OpenAI-compatible server"
 
 
-def _tell_sample(state: str, sample: Sampled | None, offer: Offer, *, as_json: bool) -> None:
+def _tell_sample(state: str, sample: MonitorSnapshot | None, offer: ServerOffer, *, as_json: bool) -> None:
     rate = sample.readings.get("tokens_per_second") if sample and offer.counts else None
     share = sample.readings.get("acceptance_percent") if sample and offer.counts else None
     if as_json:
         figures = {
-            "tokens_per_second": rounded(rate.value) if rate else None,
-            "acceptance_percent": rounded(share.value) if share else None,
+            "tokens_per_second": round_figure(rate.value) if rate else None,
+            "acceptance_percent": round_figure(share.value) if share else None,
         }
         print_json({"state": state, **figures})
         return

@@ -1,4 +1,4 @@
-"""`mtp-launcher autostart on|off|status`: serve from login on, or not."""
+"""`mtp-launcher autostart on|off|status`: serve a model from login on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from launcher.cli.output import print_json
 
 if TYPE_CHECKING:
-    from launcher.autostart import Autostart
+    from launcher.app.autostart import Autostart
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,8 +20,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Switch it, or say how it is."""
-    from launcher import autostart
+    """Switch autostart on or off, or print its state."""
+    from launcher.app import autostart
     from launcher.base.errors import BadOption
 
     if options.model is not None and options.what != "on":
@@ -33,21 +33,22 @@ async def run(options: argparse.Namespace) -> int:
         else:
             print("\n".join(["No server starts at login any more. Removed:", *removed]) if removed else "It was off.")
         return 0
-    state = autostart.switch_on(_model(options.model)) if options.what == "on" else autostart.look()
+    state = autostart.switch_on(_model(options.model)) if options.what == "on" else autostart.read_autostart()
     _tell(state, as_json=options.json)
     return 0
 
 
 def _model(name: str | None) -> str | None:
-    """Return the model as a command that runs elsewhere must name it. Raises what naming it for `serve` raises."""
-    from launcher import app
-    from launcher.base.paths import expanded
-    from launcher.engine.launch import ServeOptions, check_model
+    """Return the model's name in a form that works from another folder. Raises the errors of naming it for `serve`."""
+    from launcher.app.start_settings import options_for
+    from launcher.base.paths import expand_user
+    from launcher.engine.serve_options import ServeOptions
+    from launcher.engine.server.launch import check_model
 
     if name is None:
         return None
-    check_model(app.options_for(name, lambda path: ServeOptions(model=path), draft=None))
-    path = expanded(name)
+    check_model(options_for(name, lambda path: ServeOptions(model=path)))
+    path = expand_user(name)
     return str(path.absolute()) if path.exists() else name
 
 

@@ -1,25 +1,34 @@
-"""How far a long work is, on stderr: a bar that moves in place on a terminal, else a plain line every few seconds."""
+"""Progress of long work on stderr: a bar in place on a terminal, else a plain line every few seconds."""
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
-from launcher.cli.layout import filled
-from launcher.cli.terminal import rewrite
+from launcher.cli.layout import wrap_text
+from launcher.cli.terminal import InPlaceLine, rewrite_line
+from launcher.engine.server.state import Notice, ServerEvent, ServerState, ServerStatus
+
+if TYPE_CHECKING:
+    from launcher.tuning.measure import OnRun
+    from launcher.tuning.records import Run
 
 _LINE_S, _FRAME_S = 5.0, 0.2
 _LEAST_BAR, _MOST_BAR = 10, 40
 _LONGEST, _LONGEST_NOTE = 200, 2_000
 _GAP = "  "
 _USUAL_TAIL = len("100 %  12.34 GB of 12.34 GB  123.4 MB/s  12 min left")
-"""What the figures take, so that the bar keeps its length while they change."""
+"""The usual width of the figures, so that the bar keeps its length while they change."""
 
 
-class Bar:
-    """One bar. `close` leaves the cursor on an empty line."""
+class ProgressBar:
+    """A progress bar. `close` leaves the cursor on an empty line."""
 
     def __init__(self) -> None:
         self._moves = sys.stderr.isatty()
@@ -27,7 +36,7 @@ class Bar:
         self._written = 0
         self._note = self._told_above = ""
 
-    def show(
+    def show_progress(
         self,
         what: str,
         done: int,
@@ -37,9 +46,9 @@ class Bar:
         left_s: float | None = None,
         note: str = "",
     ) -> None:
-        """Show bytes done of a total, bytes per second, seconds left. Most calls come too early and show nothing.
+        """Show bytes done of a total, bytes per second and seconds left. Calls that come too soon show nothing.
 
-        A note is shown at once where there was none, and on a terminal where there was another.
+        A new note is shown at once; off a terminal only if there was none before.
         """
         now_s = time.monotonic()
         if note and (note != self._note if self._moves else not self._note):
@@ -67,29 +76,29 @@ class Bar:
             line = f"{what} [{'#' * full}{'.' * (length - full)}] {tail}"
         else:
             line = _fitted(what, fields, columns, keep_last=bool(note) and not above)
-        rewrite(f"{line}{' ' * (self._written - len(line))}")
+        rewrite_line(f"{line}{' ' * (self._written - len(line))}")
         self._written = len(line)
 
     def _tell_above(self, what: str, note: str, now_s: float) -> None:
-        """Print a note that one line has no room for; the bar goes on below it."""
+        """Print a note that does not fit on the line; the bar goes on below it."""
         if note != self._told_above:
             self.close()
-            print(filled(f"{what}: {note}"), file=sys.stderr)
+            print(wrap_text(f"{what}: {note}"), file=sys.stderr)
             self._told_above, self._shown_s = note, now_s
 
     def close(self) -> None:
-        """End it: what is printed next begins on a line of its own."""
+        """Clear the bar, so that the next output begins on its own line."""
         if self._moves and self._written:
-            rewrite(" " * self._written)
-            rewrite("")
+            rewrite_line(" " * self._written)
+            rewrite_line("")
             self._shown_s = None
         self._written = 0
 
 
-def figures(
+def format_progress(
     done: int, total: int | None, *, speed: float | None = None, left_s: float | None = None, note: str = ""
 ) -> str:
-    """Return bytes done of a total with speed and time left, as far as they are known."""
+    """Return bytes done of a total, with speed and time left if known."""
     return _GAP.join(_fields(done, total, speed=speed, left_s=left_s, note=note))
 
 
@@ -97,18 +106,18 @@ def _fields(
     done: int, total: int | None, *, speed: float | None = None, left_s: float | None = None, note: str = ""
 ) -> list[str]:
     parts = [f"{100 * done // total} %"] if total else []
-    parts.append(share(done, total))
+    parts.append(format_share(done, total))
     if note:
         return [*parts, note]
     if speed:
-        parts.append(f"{size(int(speed))}/s")
+        parts.append(f"{format_size(int(speed))}/s")
     if left_s is not None and total and done < total:
-        parts.append(f"{duration(round(left_s))} left")
+        parts.append(f"{format_duration(round(left_s))} left")
     return parts
 
 
 def _fitted(what: str, fields: list[str], columns: int, *, keep_last: bool) -> str:
-    """Return as many of the fields as there is room for, each whole; `keep_last`: the last one before all others."""
+    """Return as many whole fields as fit; with `keep_last` the last one has priority."""
     kept = list(fields)
     while len(kept) > 1 and len(f"{what} {_GAP.join(kept)}") > columns:
         kept.pop(-2 if keep_last else -1)
@@ -118,26 +127,94 @@ def _fitted(what: str, fields: list[str], columns: int, *, keep_last: bool) -> s
     return f"{one_line(what, max(columns - len(after + kept[0]), 1))}{after}{kept[0]}"[:columns]
 
 
-def share(done: int, total: int | None) -> str:
-    """Return bytes done of a total in words that differ while they do: `all but 12 kB of 8.6 MB`."""
+def format_share(done: int, total: int | None) -> str:
+    """Return bytes done of a total as text that differs until all are done: `all but 12 kB of 8.6 MB`."""
     if not total:
-        return size(done)
-    if done < total and size(done) == size(total):
-        return f"all but {size(total - done)} of {size(total)}"
-    return f"{size(done)} of {size(total)}"
+        return format_size(done)
+    if done < total and format_size(done) == format_size(total):
+        return f"all but {format_size(total - done)} of {format_size(total)}"
+    return f"{format_size(done)} of {format_size(total)}"
 
 
-def size(n_bytes: int) -> str:
-    """Return bytes in the decimal unit that suits them, as downloads are named: 15.35 GB, 812.1 MB, 9 kB."""
+def format_size(n_bytes: int) -> str:
+    """Return bytes in a decimal unit, as downloads are usually given: 15.35 GB, 812.1 MB, 9 kB."""
     for unit, digits, factor in (("GB", 2, 10**9), ("MB", 1, 10**6), ("kB", 0, 10**3)):
         if n_bytes >= factor:
             return f"{n_bytes / factor:.{digits}f} {unit}"
     return f"{n_bytes} bytes"
 
 
-def duration(seconds: float) -> str:
-    """Return a time in words: 4.5 s, 45 s, 12 min, 3 h 20 min."""
+def format_duration(seconds: float) -> str:
+    """Return a duration as text: 4.5 s, 45 s, 12 min, 3 h 20 min."""
     if seconds < 90:
         return f"{seconds:.1f} s" if seconds < 9.95 and seconds % 1 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+# The states of a starting server on stderr.
+
+_WORDS = {
+    ServerState.PREPARING: "Preparing",
+    ServerState.LOADING: "Loading the model",
+    ServerState.WARMING_UP: "Warming up",
+    ServerState.READY: "Ready",
+    ServerState.DRAINING: "Ending what was begun",
+    ServerState.RESTARTING: "Restarting",
+    ServerState.STOPPING: "Stopping",
+    ServerState.STOPPED: "Stopped",
+}
+
+
+class StateLine:
+    """Prints each state of a server once; on a terminal the percentage changes in place."""
+
+    def __init__(self) -> None:
+        self._last: ServerState | None = None
+        self._moves = sys.stderr.isatty()
+
+    def show_event(self, event: ServerEvent) -> None:
+        """Print an event of the supervisor."""
+        if isinstance(event, Notice):
+            self._last = None
+            sys.stderr.write(f"{one_line(event.text, 2_000)}\n")
+            sys.stderr.flush()
+        if not isinstance(event, ServerStatus) or event.state not in _WORDS:
+            return
+        if event.state is self._last:
+            if self._moves and event.percent is not None:
+                rewrite_line(f"{_WORDS[event.state]} {event.percent:.0f} %")
+            return
+        self._last = event.state
+        line = f"{_WORDS[event.state]:<24}\n"
+        if self._moves:
+            rewrite_line(line)
+        else:
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+
+# Shared by `bench` and `attach --bench`: the number of rounds, and their progress.
+
+
+def parse_rounds(text: str) -> int:
+    """Parse the number of rounds, for argparse."""
+    if not text.isdecimal() or not 1 <= int(text) <= 100:
+        raise argparse.ArgumentTypeError("it is a number from 1 to 100")
+    return int(text)
+
+
+@contextmanager
+def show_rounds(of: int | None, *, quiet: bool) -> Iterator[OnRun]:
+    """Show the latest reply in place on a terminal until the block ends. `of` None: the number of rounds is open."""
+    line = InPlaceLine(quiet=quiet)
+
+    def show(run: Run, number: int) -> None:
+        which = "warm-up" if not number else f"round {number}" if of is None else f"round {number} of {of}"
+        speed = run.error or run.spoilt or (f"{run.decode_rate:.1f} tokens/s" if run.decode_rate else "too short")
+        line.show(f"{which}, {run.prompt}: {speed}")
+
+    try:
+        yield show
+    finally:
+        line.clear()

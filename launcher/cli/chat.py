@@ -1,13 +1,13 @@
-"""`mtp-launcher chat "prompt"`: ask a running server."""
+"""`mtp-launcher chat "prompt"`: send a prompt to a running server."""
 
 import argparse
 import sys
 from typing import Any
 
-from launcher.base.text import prose
+from launcher.base.text import visible_reply
 from launcher.cli.key_options import add_key_options, key_for
-from launcher.cli.output import finite, print_json, rounded
-from launcher.cli.quantities import whole
+from launcher.cli.output import parse_number, print_json, round_figure
+from launcher.cli.quantities import parse_int
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -16,15 +16,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", help="which server, when more than one runs; or one that others started")
     add_key_options(parser)
     parser.add_argument("--system", type=_text, metavar="TEXT", help="a system prompt")
-    parser.add_argument("--max-tokens", type=whole, metavar="N", help="end the reply after N tokens")
-    parser.add_argument("--temperature", type=finite, metavar="T", help="sampling temperature")
+    parser.add_argument("--max-tokens", type=parse_int, metavar="N", help="end the reply after N tokens")
+    parser.add_argument("--temperature", type=parse_number, metavar="T", help="sampling temperature")
     parser.add_argument(
         "--think", action=argparse.BooleanOptionalAction, default=None, help="let the model think first, or not"
     )
 
 
 def _prompt(text: str) -> str:
-    """Return what to ask. Standard input is read here, before the loop, where Ctrl-C ends it."""
+    """Return the prompt. Standard input is read here, before the loop runs, so that Ctrl-C can end it."""
     if text != "-":
         return _text(text)
     if sys.stdin is None:
@@ -46,15 +46,18 @@ def _text(text: str) -> str:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Print the reply as it comes, then its figures on stderr; with --json one object at the end."""
-    from launcher import app, settings
-    from launcher.engine.client import ChatRequest, Delta
-    from launcher.settings_declared import SYSTEM_PROMPT
+    """Print the reply as it streams, then its figures on stderr; with --json one object at the end."""
+    from launcher.app import settings
+    from launcher.app.serving import chat
+    from launcher.app.settings_declared import SYSTEM_PROMPT
+    from launcher.engine.server.client import ChatRequest, Delta
 
-    system = options.system or str(settings.value(SYSTEM_PROMPT)).strip()
+    system = options.system or str(settings.current_value(SYSTEM_PROMPT)).strip()
     messages = [{"role": "system", "content": system}] if system else []
     given = {"max_tokens": options.max_tokens, "temperature": options.temperature, "thinking": options.think}
-    sampling: dict[str, Any] = settings.sampling() | {name: each for name, each in given.items() if each is not None}
+    sampling: dict[str, Any] = settings.chat_sampling() | {
+        name: each for name, each in given.items() if each is not None
+    }
     request = ChatRequest(
         [*messages, {"role": "user", "content": options.prompt}],
         max_tokens=sampling.pop("max_tokens", None),
@@ -65,12 +68,12 @@ async def run(options: argparse.Namespace) -> int:
 
     def show(delta: Delta) -> None:
         if not options.json:
-            sys.stderr.write(prose(delta.reasoning) if sys.stderr.isatty() else delta.reasoning)
-            sys.stdout.write(prose(delta.content) if sys.stdout.isatty() else delta.content)
+            sys.stderr.write(visible_reply(delta.reasoning) if sys.stderr.isatty() else delta.reasoning)
+            sys.stdout.write(visible_reply(delta.content) if sys.stdout.isatty() else delta.content)
             sys.stdout.flush()
 
     key = key_for(options.url, options)
-    reply = await app.chat(request, url=options.url, api_key=key, on_delta=show)
+    reply = await chat(request, url=options.url, api_key=key, on_delta=show)
     if options.json:
         timings, drafts = reply.timings, reply.acceptance
         print_json(
@@ -78,13 +81,13 @@ async def run(options: argparse.Namespace) -> int:
                 "text": reply.text,
                 "reasoning": reply.reasoning,
                 "finish_reason": reply.finish_reason,
-                "first_token_s": rounded(reply.first_token_s, 3),
+                "first_token_s": round_figure(reply.first_token_s, 3),
                 "predicted_n": timings.predicted_n if timings else None,
-                "tokens_per_second": rounded(timings.tokens_per_second if timings else None),
+                "tokens_per_second": round_figure(timings.tokens_per_second if timings else None),
                 "draft_n": drafts.drafted,
                 "draft_n_accepted": drafts.accepted,
-                "acceptance": rounded(drafts.rate, 4),
-                "acceptance_by_position": [rounded(share, 4) for share in drafts.rates_by_position],
+                "acceptance": round_figure(drafts.rate, 4),
+                "acceptance_by_position": [round_figure(share, 4) for share in drafts.rates_by_position],
             }
         )
     else:

@@ -1,4 +1,4 @@
-"""`mtp-launcher chats`: the conversations that the window keeps."""
+"""`mtp-launcher chats`: list, show, search, export and delete the window's conversations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from launcher.base.text import one_line, prose
+from launcher.base.text import one_line, visible_reply
 from launcher.cli.actions import add_actions, add_deletion, add_target, is_all, may_delete, write_new
-from launcher.cli.layout import filled, print_table
+from launcher.cli.layout import print_table, wrap_text
 from launcher.cli.output import print_json
 
 if TYPE_CHECKING:
-    from launcher.conversations.records import Summary
+    from launcher.conversations.records import ConversationSummary
     from launcher.conversations.store import Conversations
 
 _ACTIONS = {
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Do what `options.action` names. Exit code 1 when a search found nothing, and for no as an answer."""
+    """Run the action `options.action`. Exit code 1 if a search found nothing or the user declined."""
     if options.action == "delete" and not await may_delete(options, "conversations"):
         return 1
     return await asyncio.to_thread(_run, options)
@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _list(conversations: Conversations, options: argparse.Namespace) -> int:
-    found = conversations.all()
+    found = conversations.list_all()
     if options.json:
         print_json({"conversations": [asdict(each) for each in found]})
     elif not found:
@@ -66,20 +66,20 @@ def _list(conversations: Conversations, options: argparse.Namespace) -> int:
     return 0
 
 
-def _row(each: Summary) -> tuple[str, ...]:
+def _row(each: ConversationSummary) -> tuple[str, ...]:
     changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.changed_s))
     return each.id, changed, str(each.messages), each.title, each.model
 
 
 def _show(conversations: Conversations, options: argparse.Namespace) -> int:
-    from launcher.conversations.export import as_data, as_markdown
+    from launcher.conversations.export import as_json_object, as_markdown
 
-    conversation = conversations.get(conversations.id_of(options.id))
+    conversation = conversations.read_conversation(conversations.resolve_id(options.id))
     if options.json:
-        print_json(as_data(conversation))
+        print_json(as_json_object(conversation))
     else:
         text = as_markdown(conversation)
-        print(prose(text) if sys.stdout.isatty() else text, end="")
+        print(visible_reply(text) if sys.stdout.isatty() else text, end="")
     return 0
 
 
@@ -92,15 +92,15 @@ def _search(conversations: Conversations, options: argparse.Namespace) -> int:
     for hit in hits if not options.json else ():
         print(f"{hit.conversation.id}  {one_line(hit.conversation.title)}")
         if hit.excerpt:
-            print(filled(one_line(hit.excerpt), " " * 14))
+            print(wrap_text(one_line(hit.excerpt), " " * 14))
     return 0 if hits else 1
 
 
 def _export(conversations: Conversations, options: argparse.Namespace) -> int:
-    from launcher.conversations.export import writer_for
+    from launcher.conversations.export import find_writer
 
-    write = writer_for(options.to)
-    conversation = conversations.get(conversations.id_of(options.id))
+    write = find_writer(options.to)
+    conversation = conversations.read_conversation(conversations.resolve_id(options.id))
     write_new(options.to, write(conversation))
     if options.json:
         print_json({"id": conversation.id, "path": str(options.to), "messages": len(conversation.messages)})
@@ -111,9 +111,9 @@ def _export(conversations: Conversations, options: argparse.Namespace) -> int:
 
 def _delete(conversations: Conversations, options: argparse.Namespace) -> int:
     ids = (
-        [each.id for each in conversations.all()]
+        [each.id for each in conversations.list_all()]
         if is_all(options)
-        else [conversations.id_of(id_) for id_ in options.ids]
+        else [conversations.resolve_id(id_) for id_ in options.ids]
     )
     count = conversations.delete(list(dict.fromkeys(ids)))
     if options.json:

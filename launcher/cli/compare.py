@@ -1,11 +1,11 @@
-"""`mtp-launcher compare A B`: how many times as fast one measurement is as another."""
+"""`mtp-launcher compare A B`: compare the speed of two measurements."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 
-from launcher.cli.layout import filled, print_table
+from launcher.cli.layout import print_table, wrap_text
 from launcher.cli.output import print_json
 
 _WHAT = (
@@ -25,36 +25,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Compare the two; exit code 0 whatever comes out."""
+    """Compare the two; exit code 0 whatever the result."""
     return await asyncio.to_thread(_run, options)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from launcher.base.text import one_line, prose
-    from launcher.tuning.history import History
-    from launcher.tuning.history_environment import clauses
-    from launcher.tuning.history_named import session_named, split_choice
-    from launcher.tuning.report_export import interval, title
-    from launcher.tuning.report_two import two
-    from launcher.tuning.statistics import LEVEL
+    from launcher.base.text import one_line, visible_reply
+    from launcher.tuning.history import History, load_session, parse_session_choice
+    from launcher.tuning.history_environment import join_clauses
+    from launcher.tuning.report import compare_sessions
+    from launcher.tuning.report_export import interval_text, session_title
+    from launcher.tuning.statistics import INTERVAL_NOTE
 
-    named = [split_choice(text) for text in (options.first, options.second)]
+    named = [parse_session_choice(text) for text in (options.first, options.second)]
     with History() as history:
-        first, second = (session_named(history, name) for name, _ in named)
-    found = two(first, second, named[0][1], named[1][1])
+        first, second = (load_session(history, name) for name, _ in named)
+    found = compare_sessions(first, second, named[0][1], named[1][1])
     if options.json:
         print_json(found.as_json())
         return 0
     for letter, session in (("A", first), ("B", second)):
-        print(f"{letter}  {session.id}  {one_line(title(session))}")
+        print(f"{letter}  {session.id}  {one_line(session_title(session))}")
     for difference in found.differences:
-        print(filled(clauses([difference]), "   different: "))
+        print(wrap_text(join_clauses([difference]), "   different: "))
     rows = [("SETTINGS", "A TOKENS/S", "B TOKENS/S", "B AGAINST A")]
     for each in found.rows:
         ratio = each.sentence or "one of them has no run that counts"
-        rows.append((each.label, interval(each.first.decode), interval(each.second.decode), ratio))
+        rows.append((each.label, interval_text(each.first.decode), interval_text(each.second.decode), ratio))
     print_table(rows, right={1, 2})
-    print(filled(LEVEL, "  "))
+    print(wrap_text(INTERVAL_NOTE, "  "))
     for note in found.notes:
-        print(filled(prose(note), "  "))
+        print(wrap_text(visible_reply(note), "  "))
     return 0

@@ -1,4 +1,4 @@
-"""`mtp-launcher curve`: speed over how full the context is, how large it is, or how many streams there are."""
+"""`mtp-launcher curve`: measure speed against context fill, context size, or the number of streams."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
-from launcher.base.units import percent
-from launcher.cli.layout import filled, print_table
+from launcher.base.units import format_percent
+from launcher.cli.layout import print_table, wrap_text
 from launcher.cli.output import print_json
-from launcher.cli.quantities import tokens, whole
+from launcher.cli.quantities import parse_int, parse_tokens
 from launcher.cli.subject_options import (
     add_price_options,
     add_subject_options,
     cost_words,
     kept_words,
     prices_of,
-    significant,
+    round_significant,
     subject_for,
 )
-from launcher.cli.terminal import InPlace
-from launcher.tuning.statistics import LEVEL, plus_minus
+from launcher.cli.terminal import InPlaceLine
+from launcher.tuning.statistics import INTERVAL_NOTE, plus_minus
 
 if TYPE_CHECKING:
-    from launcher.sweeps import Sweep
+    from launcher.app.sweeps import Sweep
     from launcher.tuning.cost import Cost, Prices
-    from launcher.tuning.curves import Axis, Curve, Point
-    from launcher.tuning.curves_rounds import Step, Taken
+    from launcher.tuning.curves import Curve, CurveAxis, CurvePoint, CurveProgress, RoundPoint
     from launcher.tuning.statistics import Interval
 
 ROUNDS = 3
@@ -69,11 +68,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _token_list(text: str) -> tuple[int, ...]:
-    return tuple(sorted({tokens(word) for word in text.split(",")}))
+    return tuple(sorted({parse_tokens(word) for word in text.split(",")}))
 
 
 def _list(text: str) -> tuple[int, ...]:
-    found = tuple(sorted({whole(word) for word in text.split(",")}))
+    found = tuple(sorted({parse_int(word) for word in text.split(",")}))
     if found[0] < 0:
         raise argparse.ArgumentTypeError(f"{found[0]} is less than nothing")
     return found
@@ -86,54 +85,56 @@ def _rounds(text: str) -> int:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Measure the curve, and tell what it shows; interrupted, of what was measured until then."""
-    from launcher import app
-    from launcher.sweeps import sweep_on
-    from launcher.tuning.curves import curve_of
+    """Measure the curve and print it; if interrupted, print what was measured until then."""
+    from launcher.app.session import Session
+    from launcher.app.sweeps import run_sweep
+    from launcher.tuning.curves import build_curve
 
     prices = prices_of(options)
     sweep = await _sweep(options)
     line = _Line(quiet=options.json)
-    found: list[Taken] = []
+    found: list[RoundPoint] = []
 
-    def take(taken: Taken) -> None:
+    def take(taken: RoundPoint) -> None:
         found.append(taken)
         line.taken(taken, sweep.axis)
 
     if not options.json:
-        print(filled(_plan(sweep)), file=sys.stderr, flush=True)
-    session = app.Session()
+        print(wrap_text(_plan(sweep)), file=sys.stderr, flush=True)
+    session = Session()
     kept: list[str] = []
     complete = False
     try:
-        await sweep_on(session, sweep, take, line.step, on_begun=kept.append)
+        await run_sweep(session, sweep, take, line.step, on_begun=kept.append)
         complete = True
     finally:
         line.clear()
         await session.stop()
         if found:
-            curve = curve_of(sweep.axis, [*sweep.gaps, *found])
+            curve = build_curve(sweep.axis, [*sweep.gaps, *found])
             costs = {at: cost_words(groups, prices) for at, groups in _groups(curve, found).items()}
             if options.json:
                 told = _json(curve, found, costs, prices)
-                print_json(significant({**told, "complete": complete, "kept": kept[0]}))
+                print_json(round_significant({**told, "complete": complete, "kept": kept[0]}))
             else:
                 _print(curve, costs, prices)
-                print(filled(kept_words(kept[0], complete=complete)))
+                print(wrap_text(kept_words(kept[0], complete=complete)))
     return 0 if any(each.counts for each in found) else 1
 
 
 async def _sweep(options: argparse.Namespace) -> Sweep:
-    from launcher.sweeps import sweep_of
-    from launcher.tuning.curves import Axis
-    from launcher.tuning.workloads import workload
+    from launcher.app.sweeps import plan_sweep
+    from launcher.tuning.curves import CurveAxis
+    from launcher.tuning.workloads import load_workload
 
-    work = await asyncio.to_thread(workload, options.workload)
+    work = await asyncio.to_thread(load_workload, options.workload)
     subject = await subject_for(options, () if options.draft is None else (0, *options.draft))
-    given = {Axis.FILL: options.fill, Axis.CONTEXT: options.context, Axis.STREAMS: options.streams}
-    axis, places = next(((axis, places) for axis, places in given.items() if places is not None), (Axis.FILL, _USUAL))
+    given = {CurveAxis.FILL: options.fill, CurveAxis.CONTEXT: options.context, CurveAxis.STREAMS: options.streams}
+    axis, places = next(
+        ((axis, places) for axis, places in given.items() if places is not None), (CurveAxis.FILL, _USUAL)
+    )
     grow = not any(name.strip().lower() in ("ctx", "context") for name, _ in options.changes)
-    return sweep_of(axis, subject, work, places, options.rounds, grow=grow)
+    return plan_sweep(axis, subject, work, places, options.rounds, grow=grow)
 
 
 def _plan(sweep: Sweep) -> str:
@@ -147,23 +148,23 @@ def _plan(sweep: Sweep) -> str:
 
 
 class _Line:
-    """How far it is, on standard error: a line for each point, and on a terminal one in place for what is left."""
+    """Progress on stderr: a line for each measured point, and on a terminal one in place with the time left."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._line = InPlace(quiet=quiet)
+        self._line = InPlaceLine(quiet=quiet)
 
-    def step(self, step: Step) -> None:
+    def step(self, step: CurveProgress) -> None:
         left = "" if step.left_s is None else f", about {_minutes(step.left_s)} left"
         self._line.show(f"{step.done + 1} of {step.of}: {step.series} at {step.place:,}{left}")
 
-    def taken(self, taken: Taken, axis: Axis) -> None:
-        from launcher.tuning.curves import rate_of
+    def taken(self, taken: RoundPoint, axis: CurveAxis) -> None:
+        from launcher.tuning.curves import rate_of_point
 
         if self._quiet:
             return
         self.clear()
-        rate = rate_of(axis, taken)
+        rate = rate_of_point(axis, taken)
         spoilt = next((run.spoilt for run in taken.runs if run.spoilt), None)
         said = f"{rate:.1f} tokens/s" if rate is not None else taken.error or spoilt or "too short to be measured"
         print(f"  {taken.series} at {taken.place:,}: {one_line(said, 200)}", file=sys.stderr, flush=True)
@@ -175,8 +176,8 @@ class _Line:
 Costs = dict[tuple[str, int], tuple["Cost | None", str]]
 
 
-def _groups(curve: Curve, found: list[Taken]) -> dict[tuple[str, int], list[Any]]:
-    """Return the replies that count, by point, with the seconds that those of one moment took together."""
+def _groups(curve: Curve, found: list[RoundPoint]) -> dict[tuple[str, int], list[Any]]:
+    """Return the replies that count by point, with the seconds that those of one moment took together."""
     return {
         (point.series, point.place): [
             (each.runs, each.span_s)
@@ -187,9 +188,8 @@ def _groups(curve: Curve, found: list[Taken]) -> dict[tuple[str, int], list[Any]
     }
 
 
-def _json(curve: Curve, found: list[Taken], costs: Costs, prices: Prices | None) -> dict[str, Any]:
-    from launcher.tuning.curves import rate_of
-    from launcher.tuning.curves_words import sentences
+def _json(curve: Curve, found: list[RoundPoint], costs: Costs, prices: Prices | None) -> dict[str, Any]:
+    from launcher.tuning.curves import rate_of_point, summarize_curve
 
     told = curve.as_json()
     if prices is not None:
@@ -202,17 +202,17 @@ def _json(curve: Curve, found: list[Taken], costs: Costs, prices: Prices | None)
             "series": each.series,
             "at": each.place,
             "round": each.round + 1,
-            "tokens_per_second": rate_of(curve.axis, each),
+            "tokens_per_second": rate_of_point(curve.axis, each),
             "replies": len(each.runs),
             "error": each.error,
         }
         for each in found
     ]
-    return {**told, "rounds": runs, "sentences": sentences(curve)}
+    return {**told, "rounds": runs, "sentences": summarize_curve(curve)}
 
 
 def _print(curve: Curve, costs: Costs, prices: Prices | None) -> None:
-    from launcher.tuning.curves_words import sentences
+    from launcher.tuning.curves import summarize_curve
 
     others = curve.series[1:]
     head = [_TITLES[curve.axis], *(f"{name} t/s" for name in curve.series), *("times" for _ in others)]
@@ -224,7 +224,7 @@ def _print(curve: Curve, costs: Costs, prices: Prices | None) -> None:
         ratios = [curve.ratio(name, place) for name in others]
         cells = [f"{place:,}", *(_rate(point) for point in here)]
         cells += [_times(ratio.interval) if ratio else _UNKNOWN for ratio in ratios]
-        cells += [percent(p.acceptance.rate) if p and p.acceptance else _UNKNOWN for p in here[1:]]
+        cells += [format_percent(p.acceptance.rate) if p and p.acceptance else _UNKNOWN for p in here[1:]]
         cells.append("/".join(_figure(point.prefill if point else None, "{:,.0f}") for point in here))
         cells.append("/".join(_figure(point.first_token_s if point else None, "{:.2f}") for point in here))
         if prices is not None:
@@ -232,20 +232,20 @@ def _print(curve: Curve, costs: Costs, prices: Prices | None) -> None:
             cells += [_figure(cost.per_million if cost else None, "{:.3g}") for cost in made]
         rows.append(tuple(cells))
     print_table(rows, right=range(len(head)))
-    print(filled(LEVEL, "  "))
+    print(wrap_text(INTERVAL_NOTE, "  "))
     print()
-    for text in sentences(curve):
-        print(filled(text))
+    for text in summarize_curve(curve):
+        print(wrap_text(text))
     missing = [f"{each.series} at {each.place:,}: {one_line(each.why, 300)}" for each in curve.points if each.why]
     spoilt = sum(point.spoilt for point in curve.points)
     if spoilt:
         missing.append(f"{spoilt} replies were spoilt, and asked again.")
     for text in [*missing, *_cost_lines(costs)]:
-        print(filled(text))
+        print(wrap_text(text))
 
 
 def _cost_lines(costs: Costs) -> list[str]:
-    """Return a sentence for the first point of each series that has its cost, or why there is none."""
+    """Return a sentence for the first point of each series with a known cost, or the reason why there is none."""
     by_series = {}
     for (series, place), (cost, _) in costs.items():
         if cost is not None and series not in by_series:
@@ -254,7 +254,7 @@ def _cost_lines(costs: Costs) -> list[str]:
     return list(by_series.values()) or whys[:1]
 
 
-def _rate(point: Point | None) -> str:
+def _rate(point: CurvePoint | None) -> str:
     if point is None or point.rate is None:
         return _UNKNOWN
     reach = plus_minus(point.rate)

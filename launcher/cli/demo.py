@@ -1,4 +1,4 @@
-"""`mtp-launcher demo`: the whole chain on the built-in model; this is the part that runs in the terminal."""
+"""`mtp-launcher demo`: run the whole chain on the built-in model, in the terminal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from launcher.base.units import percent, rate
-from launcher.cli.output import finite, print_json, rounded
+from launcher.base.units import format_percent, format_rate
+from launcher.cli.output import parse_number, print_json, round_figure
 
-if TYPE_CHECKING:  # the parts are imported when a verb runs, so that --help stays quick
-    from launcher.demonstration import DemoReport
+if TYPE_CHECKING:  # imported by the verb itself, so that --help stays fast
+    from launcher.app.demonstration import DemoReport
 
 _TEXT_CHARACTERS = 200
 
@@ -18,18 +18,18 @@ _TEXT_CHARACTERS = 200
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("--headless", action="store_true", help="stay in the terminal where there is a display")
-    parser.add_argument("--seconds", type=finite, metavar="N", help="go on asking for N seconds, in the terminal")
+    parser.add_argument("--seconds", type=parse_number, metavar="N", help="go on asking for N seconds, in the terminal")
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Run the demo and print what it measured."""
-    from launcher import demonstration
+    """Run the demo and print its measurements."""
+    from launcher.app import demonstration
 
     if options.json:
-        print_json(_as_json(await demonstration.demo(seconds=options.seconds)))
+        print_json(_as_json(await demonstration.run_demo(seconds=options.seconds)))
         return 0
-    from launcher.cli.progress import StateLine
-    from launcher.engine.client import Delta
+    from launcher.cli.bar import StateLine
+    from launcher.engine.server.client import Delta
     from launcher.machine.host import read_host
 
     if not options.headless and read_host().display is None:
@@ -40,18 +40,18 @@ async def run(options: argparse.Namespace) -> int:
         sys.stdout.write(delta.content)
         sys.stdout.flush()
 
-    report = await demonstration.demo(
+    report = await demonstration.run_demo(
         seconds=options.seconds,
-        on_event=states.show,
+        on_event=states.show_event,
         on_prompt=lambda prompt: print(f"\n> {prompt}\n"),
         on_delta=show_delta,
         on_reply=lambda reply: print(f"\n\n  {reply.line}"),
     )
-    by_position = ", ".join(percent(share) for share in report.acceptance.rates_by_position)
+    by_position = ", ".join(format_percent(share) for share in report.acceptance.rates_by_position)
     print(
         f"\n{report.engine} engine {report.engine_version}, model {report.model}: ready after {report.ready_s:.1f} s,"
-        f" {report.predicted_n} tokens at {rate(report.tokens_per_second)}."
-        f"\nDrafts accepted: {percent(report.acceptance.rate)} ({report.acceptance.accepted} of"
+        f" {report.predicted_n} tokens at {format_rate(report.tokens_per_second)}."
+        f"\nDrafts accepted: {format_percent(report.acceptance.rate)} ({report.acceptance.accepted} of"
         f" {report.acceptance.drafted}; by position {by_position})."
         f"\n{report.speed_note}"
         "\n\nNext: `mtp-launcher serve --model demo` keeps it running for other programs;"
@@ -64,13 +64,13 @@ def _as_json(report: DemoReport) -> dict[str, object]:
     return {
         "engine": {"name": report.engine, "version": report.engine_version},
         "model": report.model,
-        "ready_s": rounded(report.ready_s, 3),
+        "ready_s": round_figure(report.ready_s, 3),
         "predicted_n": report.predicted_n,
-        "tokens_per_second": rounded(report.tokens_per_second),
+        "tokens_per_second": round_figure(report.tokens_per_second),
         "draft_n": report.acceptance.drafted,
         "draft_n_accepted": report.acceptance.accepted,
-        "acceptance": rounded(report.acceptance.rate, 4),
-        "acceptance_by_position": [rounded(share, 4) for share in report.acceptance.rates_by_position],
+        "acceptance": round_figure(report.acceptance.rate, 4),
+        "acceptance_by_position": [round_figure(share, 4) for share in report.acceptance.rates_by_position],
         "text": report.text[:_TEXT_CHARACTERS],
         "samples": report.samples,
         "note": report.speed_note,

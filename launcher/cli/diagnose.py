@@ -1,4 +1,4 @@
-"""`mtp-launcher diagnose`: why an engine failed, from its log, and the command that mends it."""
+"""`mtp-launcher diagnose`: find the cause of an engine failure in its log, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from launcher.cli.layout import filled
+from launcher.cli.layout import wrap_text
 from launcher.cli.output import print_json
-from launcher.cli.to_do import actions_json, to_do
+from launcher.cli.to_do import actions_json, fix_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.base.errors import LauncherError
-    from launcher.engine.diagnosis import Diagnosis
-    from launcher.engine.registry import Entry
-    from launcher.engine.started import LastStart
+    from launcher.engine.diagnosis.explain import Diagnosis
+    from launcher.engine.server.registry import Entry
+    from launcher.engine.server.started import LastStart
 
 _UNNAMED = "The log names no cause that is known."
 _NO_TEXT = "This is no log: it is not a text."
 _BEGINNING = ("preparing", "loading", "warming up")
 _EXIT_CODES = range(-(2**31), 2**32)
-"""Those of Windows have 32 bits, and are written with a sign or without."""
+"""Exit codes of Windows have 32 bits and are written with or without a sign."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,20 +52,20 @@ def _exit_code(text: str) -> int:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Print the first cause that the log names, or what failed before there was one. Exit code 1 when none is known."""
-    from launcher.base.threads import in_thread
-    from launcher.engine.diagnosis import diagnose, last_error
-    from launcher.engine.diagnosis_log import is_text
+    """Print the first known cause in the log, or the error of a failed start. Exit code 1 if no cause is known."""
+    from launcher.base.threads import run_in_thread
+    from launcher.engine.diagnosis.explain import diagnose_log, last_error
+    from launcher.engine.diagnosis.log_reading import is_text
 
     last, begins = await asyncio.to_thread(_last_of, options.log, options.url)
     asked = options.log is not None or options.exit_code is not None
-    if last is not None and last.why is not None and not last.told_by_log and not asked:
+    if last is not None and last.why is not None and not last.explained_by_log and not asked:
         _print(_untold(last, last.why), last, options)
         return 0
     name = options.log if options.log is not None or last is None else str(last.log)
-    text = await in_thread(lambda: _read(name), "log")  # which a pipe can keep for ever
+    text = await run_in_thread(lambda: _read(name), "log")  # in a thread, because reading a pipe may never end
     exit_code = options.exit_code if options.exit_code is not None or last is None else last.exit_code
-    found = diagnose(text, exit_code=exit_code)
+    found = diagnose_log(text, exit_code=exit_code)
     if found is None or (begins is not None and found.severity != "fatal"):
         title, said = (_UNNAMED, last_error(text)) if is_text(text) else (_NO_TEXT, None)
         if begins is not None:
@@ -74,9 +74,9 @@ async def run(options: argparse.Namespace) -> int:
             unknown = dict.fromkeys(("code", "cause", "action"))
             print_json({**unknown, "title": title, "actions": [], "line": said, "log": name})
         else:
-            print(filled(title))
+            print(wrap_text(title))
             if said:
-                print(filled(said, "  It says: "))
+                print(wrap_text(said, "  It says: "))
             _print_source(name, options)
         return 1
     _print(found, last, options, said=found.line or last_error(text) or "")
@@ -84,8 +84,8 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def _print(found: Diagnosis, last: LastStart | None, options: argparse.Namespace, *, said: str = "") -> None:
-    """Print a cause and what can be done about it."""
-    from launcher.engine.way import way
+    """Print a cause and the suggested fixes."""
+    from launcher.engine.diagnosis.fix_command import command_for
 
     actions = last.actions if last is not None and last.diagnosis == found.code else found.actions
     start = last.start if last else None
@@ -97,7 +97,7 @@ def _print(found: Diagnosis, last: LastStart | None, options: argparse.Namespace
                 "title": found.title,
                 "cause": found.cause,
                 "action": actions[0].as_json() if actions else None,
-                "actions": actions_json(actions, lambda action: way(action, start)),
+                "actions": actions_json(actions, lambda action: command_for(action, start)),
                 "hint": found.hint,
                 "severity": found.severity,
                 "other_actions": [action.as_json() for action in actions[1:]],
@@ -107,13 +107,13 @@ def _print(found: Diagnosis, last: LastStart | None, options: argparse.Namespace
             }
         )
         return
-    print(filled(found.title))
-    print(filled(found.cause, "  Why: "))
+    print(wrap_text(found.title))
+    print(wrap_text(found.cause, "  Why: "))
     if found.hint:
-        print(filled(found.hint, "  What to do: "))
+        print(wrap_text(found.hint, "  What to do: "))
     if said:
-        print(filled(said, "  The log: "))
-    for line in to_do(actions, lambda action: way(action, start)):
+        print(wrap_text(said, "  The log: "))
+    for line in fix_lines(actions, lambda action: command_for(action, start)):
         print(f"  {line}")
     _print_source(log, options)
 
@@ -124,36 +124,35 @@ def _print_source(log: str | None, options: argparse.Namespace) -> None:
 
 
 def _untold(last: LastStart, why: LauncherError) -> Diagnosis:
-    """Return why a start failed, as its user was told it: its log, if there is one, does not say."""
-    from launcher.engine.diagnosis import Diagnosis
+    """Return the diagnosis of a start whose log names no cause, from the error that its user saw."""
+    from launcher.engine.diagnosis.explain import Diagnosis
 
     title = "The last start failed." if last.log else "The last start failed before an engine was run."
     return Diagnosis(why.code, 0, "fatal", why.code, title, why.title, why.hint, last.actions)
 
 
 def _last_of(name: str | None, url: str | None) -> tuple[LastStart | None, Entry | None]:
-    """Return the last start, unless the named log is another one's, and its server while that only begins.
+    """Return the last start, unless another file is named, and its server while that is starting.
 
-    Without a name or an address it is the one that was tried last, or what is left of it: the newest log. Raises
-    ServerNotFound when no log is here, or nothing runs at the address, and SeveralServers when the last start serves,
-    and is not the only one.
+    Without a name or an address it is the last attempted start, or if that is unknown, the newest log. Raises
+    ServerNotFound if there is no log, or nothing runs at the address, and SeveralServers if the last start is serving
+    beside others.
     """
     from launcher.base.errors import ServerNotFound
-    from launcher.base.paths import expanded
-    from launcher.engine import registry
-    from launcher.engine.log_files import log_files
-    from launcher.engine.logs import log_path
-    from launcher.engine.started import LastStart, last_start
+    from launcher.base.paths import expand_user
+    from launcher.engine.server import registry
+    from launcher.engine.server.logs import list_log_files, log_path
+    from launcher.engine.server.started import LastStart, load_last_start
 
-    last = last_start()
+    last = load_last_start()
     if name is not None:
-        own = last is not None and name != "-" and expanded(name).absolute() == last.log
+        own = last is not None and name != "-" and expand_user(name).absolute() == last.log
         return (last if own else None), None
-    entry = registry.find(url) if url is not None else _server_of(last.log if last else None)
+    entry = registry.find_server(url) if url is not None else _server_of(last.log if last else None)
     if url is not None and entry is not None:
         log = log_path(entry.port)
         last = last if last is not None and last.log == log else LastStart(None, log)
-    elif last is None and (files := log_files()):
+    elif last is None and (files := list_log_files()):
         last = LastStart(None, files[0].path)
     if last is None:
         raise ServerNotFound("No server has run yet, so there is no log.", "Name the file that the engine wrote.")
@@ -161,22 +160,22 @@ def _last_of(name: str | None, url: str | None) -> tuple[LastStart | None, Entry
 
 
 def _server_of(log: Path | None) -> Entry | None:
-    """Return the running server that writes a log. Raises SeveralServers when it serves beside others."""
-    from launcher.engine import registry
-    from launcher.engine.logs import log_path
+    """Return the running server that writes a log. Raises SeveralServers if it serves beside others."""
+    from launcher.engine.server import registry
+    from launcher.engine.server.logs import log_path
 
-    entry = next((each for each in registry.running() if log_path(each.port) == log), None)
-    return registry.find(None) if entry is not None and entry.state not in _BEGINNING else entry
+    entry = next((each for each in registry.list_running() if log_path(each.port) == log), None)
+    return registry.find_server(None) if entry is not None and entry.state not in _BEGINNING else entry
 
 
 def _read(name: str) -> str:
     from launcher.base.errors import BadOption
-    from launcher.base.paths import expanded
-    from launcher.engine.diagnosis_log import read_log
+    from launcher.base.paths import expand_user
+    from launcher.engine.diagnosis.log_reading import read_log
 
     try:
         if name != "-":
-            return read_log(expanded(name))
+            return read_log(expand_user(name))
         with os.fdopen(0, "rb", buffering=0, closefd=False) as standard_input:
             return read_log(standard_input)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`mtp-launcher doctor`: what this machine has, and what is missing."""
+"""`mtp-launcher doctor`: report the facts of this machine, and what is missing."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.base.text import visible
-from launcher.cli.layout import filled
-from launcher.cli.output import print_json, rounded
+from launcher.base.text import make_visible
+from launcher.cli.layout import wrap_text
+from launcher.cli.output import print_json, round_figure
 
 if TYPE_CHECKING:
-    from launcher.doctor import Diagnosis, EngineFound
+    from launcher.app.doctor import DoctorReport, EngineCheck
     from launcher.machine.disks import Disk
     from launcher.machine.gpu import Gpu
     from launcher.machine.host import Host
-    from launcher.machine.wsl_suggestion import Suggestion
+    from launcher.machine.wsl import WslconfigSuggestion
+    from launcher.models.situation import Situation
 
 _MIB, _GB = 2**20, 10**9
 
@@ -31,19 +32,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Print the report. Exit code 0 when the demo can run here."""
+    """Print the report. Exit code 0 if the demo can run here."""
     if options.copy_wslconfig:
         return _copy_wslconfig(as_json=options.json)
-    from launcher.doctor import diagnose
+    from launcher.app.doctor import examine_machine
 
-    report = await diagnose(models=options.models, wake=options.wake)
+    report = await examine_machine(models=options.models, wake=options.wake)
     if options.json:
         print_json(_as_json(report))
         return 0 if report.demo_can_run else 1
     for what, line in _lines(report):
-        print(filled(line, f"{what:<11}"))
+        print(wrap_text(line, f"{what:<11}"))
     for finding in report.findings:
-        print(f"\n{filled(finding.title)}\n{filled(finding.hint, '  ')}")
+        print(f"\n{wrap_text(finding.title)}\n{wrap_text(finding.hint, '  ')}")
     if report.wslconfig is not None:
         _print_wslconfig(report.wslconfig)
         print("`mtp-launcher doctor --copy-wslconfig` puts it on the clipboard of Windows; nothing is written.")
@@ -52,35 +53,38 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def _copy_wslconfig(*, as_json: bool) -> int:
-    from launcher.doctor import wslconfig
-    from launcher.machine.wsl_suggestion import RESTART, WHERE, copy
+    from launcher.app.doctor import suggested_wslconfig
+    from launcher.machine.wsl import RESTART_HINT, WSLCONFIG_PATH, copy_to_clipboard
 
-    suggestion = wslconfig()
-    copy(suggestion)
+    suggestion = suggested_wslconfig()
+    copy_to_clipboard(suggestion)
     if as_json:
         print_json(asdict(suggestion))
         return 0
     _print_wslconfig(suggestion)
-    print(filled(f"It is on the clipboard of Windows. In Windows, run `notepad {WHERE}`, and paste it. {RESTART}"))
+    paste = f"It is on the clipboard of Windows. In Windows, run `notepad {WSLCONFIG_PATH}`, and paste it."
+    print(wrap_text(f"{paste} {RESTART_HINT}"))
     return 0
 
 
-def _print_wslconfig(suggestion: Suggestion) -> None:
-    from launcher.machine.wsl_suggestion import WHERE
+def _print_wslconfig(suggestion: WslconfigSuggestion) -> None:
+    from launcher.machine.wsl import WSLCONFIG_PATH
 
-    print(f"\nSuggested for {WHERE}:\n")
-    print("".join(f"    {visible(line)}\n" for line in suggestion.text.splitlines()))
+    print(f"\nSuggested for {WSLCONFIG_PATH}:\n")
+    print("".join(f"    {make_visible(line)}\n" for line in suggestion.text.splitlines()))
     for change in suggestion.changes:
-        print(filled(visible(change), "  "))
+        print(wrap_text(make_visible(change), "  "))
 
 
-def _lines(report: Diagnosis) -> list[tuple[str, str]]:
+def _lines(report: DoctorReport) -> list[tuple[str, str]]:
     host, machine = report.machine.host, report.machine
     lines = [("System", _system(host)), ("Processor", _processor(host)), ("Memory", _memory(host))]
     for gpu in machine.gpus:
         lines += [("GPU", text) for text in _gpu(gpu, report)]
     if machine.no_gpu_because:
         lines.append(("GPU", f"none: {machine.no_gpu_because}"))
+    if report.situation is not None:
+        lines += [("" if at else "Memory", text) for at, text in enumerate(_for_models(report.situation))]
     lines.append(
         ("Engine fit", f"{report.backend.backend or 'unknown'}. {report.backend.reason} {report.backend.better or ''}")
     )
@@ -110,7 +114,7 @@ def _memory(host: Host) -> str:
     return f"{host.memory_bytes / _MIB:,.0f} MiB{limit}, {host.available_bytes / _MIB:,.0f} MiB available"
 
 
-def _gpu(gpu: Gpu, report: Diagnosis) -> list[str]:
+def _gpu(gpu: Gpu, report: DoctorReport) -> list[str]:
     memory = f"memory unknown ({gpu.absent.get('memory_bytes', '')})"
     if gpu.memory_bytes is not None:
         free = "" if gpu.free_bytes is None else f", {gpu.free_bytes / _MIB:,.0f} MiB free"
@@ -129,8 +133,15 @@ def _gpu(gpu: Gpu, report: Diagnosis) -> list[str]:
     return [", ".join(filter(None, facts)), *_now(gpu, report)]
 
 
-def _now(gpu: Gpu, report: Diagnosis) -> list[str]:
-    """Return what the GPU does at this moment, as far as anything is known of it."""
+def _for_models(situation: Situation) -> tuple[str, ...]:
+    """Return the memory available for models, as plans count it, and the part that our own servers use."""
+    where = "of host memory" if situation.backend == "cpu" else "of GPU memory"
+    told = f"{situation.free_mib:,} MiB {where} for models, {situation.margin_mib:,} of them to stay free"
+    return (told, *situation.own_notes)
+
+
+def _now(gpu: Gpu, report: DoctorReport) -> list[str]:
+    """Return the GPU's current readings and programs, if any are known."""
     readings, activity = report.inspected.get(gpu.id, ({}, None))
     shown = [
         ("gpu_temperature_c", "{:.0f} °C"),
@@ -145,14 +156,15 @@ def _now(gpu: Gpu, report: Diagnosis) -> list[str]:
         facts.append(f"held back by: {', '.join(activity.throttled_by)}")
     for process in activity.processes or () if activity else ():
         used = "memory unknown" if process.used_bytes is None else f"{process.used_bytes / _MIB:,.0f} MiB"
-        facts.append(f"{process.name or 'process'} ({process.pid}): {used}")
+        ours = " (ours)" if report.situation and process.pid in report.situation.own_pids else ""
+        facts.append(f"{process.name or 'process'} ({process.pid}){ours}: {used}")
     return [f"  now: {', '.join(facts)}"] if facts else []
 
 
-def _engine(engine: EngineFound) -> str:
+def _engine(engine: EngineCheck) -> str:
     if engine.build is None:
         return f"{engine.place}: cannot be used"
-    from launcher.doctor import gpu_devices
+    from launcher.app.doctor import gpu_devices
 
     devices = ", ".join(f"{each.name} {each.description}" for each in gpu_devices(engine)) or "processor only"
     return f"{engine.place}: {engine.build.version}, {engine.devices_absent or devices}"
@@ -163,12 +175,13 @@ def _disk(what: str, disk: Disk) -> str:
     return f"{what}: {disk.folder}, {free}" + (f", {disk.file_system}" if disk.file_system else "")
 
 
-def _as_json(report: Diagnosis) -> dict[str, object]:
+def _as_json(report: DoctorReport) -> dict[str, object]:
     machine = report.machine
     return {
         "demo_can_run": report.demo_can_run,
         "host": asdict(machine.host) | {"avx2": machine.host.avx2, "lacks": machine.host.lacks},
         "gpus": [asdict(gpu) | _now_as_json(gpu, report) for gpu in machine.gpus],
+        "memory": report.situation.memory_json() if report.situation else None,
         "no_gpu_because": machine.no_gpu_because,
         "gpus_absent": dict(machine.absent),
         "gpus_without_driver": [asdict(card) for card in machine.undriven],
@@ -196,9 +209,9 @@ def _as_json(report: Diagnosis) -> dict[str, object]:
     }
 
 
-def _now_as_json(gpu: Gpu, report: Diagnosis) -> dict[str, object]:
+def _now_as_json(gpu: Gpu, report: DoctorReport) -> dict[str, object]:
     if gpu.id not in report.inspected:
         return {"readings": None, "activity": None}
     readings, activity = report.inspected[gpu.id]
-    told = {name: {"value": rounded(each.value), "absent": each.absent} for name, each in readings.items()}
+    told = {name: {"value": round_figure(each.value), "absent": each.absent} for name, each in readings.items()}
     return {"readings": told, "activity": asdict(activity)}

@@ -1,4 +1,4 @@
-"""`mtp-launcher endure`: sustained load, and whether the speed holds."""
+"""`mtp-launcher endure`: check whether the speed holds under sustained load."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import sys
 from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
-from launcher.cli.layout import filled, print_table
+from launcher.cli.layout import print_table, wrap_text
 from launcher.cli.output import print_json
-from launcher.cli.quantities import minutes, whole
+from launcher.cli.quantities import parse_int, parse_minutes
 from launcher.cli.subject_options import (
     add_price_options,
     add_subject_options,
     cost_words,
     kept_words,
     prices_of,
-    significant,
+    round_significant,
     subject_for,
 )
-from launcher.cli.terminal import InPlace
+from launcher.cli.terminal import InPlaceLine
 
 if TYPE_CHECKING:
-    from launcher.tuning.endurance import Endured
+    from launcher.tuning.endurance import EnduranceVerdict
     from launcher.tuning.records import Run
 
 USUAL_MIN = 10.0
@@ -34,10 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     add_subject_options(parser)
     parser.add_argument(
-        "--minutes", type=minutes, default=USUAL_MIN, metavar="N", help=f"how long (default {USUAL_MIN:.0f})"
+        "--minutes", type=parse_minutes, default=USUAL_MIN, metavar="N", help=f"how long (default {USUAL_MIN:.0f})"
     )
     parser.add_argument(
-        "--draft", type=whole, metavar="N", help="draft length, 0 is MTP off (default: as it was served last)"
+        "--draft", type=parse_int, metavar="N", help="draft length, 0 is MTP off (default: as it was served last)"
     )
     add_price_options(parser)
     parser.epilog = (
@@ -47,14 +47,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Put the model under load and tell whether its speed holds; exit code 1 when the server ended."""
-    from launcher import app
-    from launcher.sweeps import endure_on
-    from launcher.tuning.endurance import judge
-    from launcher.tuning.workloads import workload
+    """Put the model under load and print whether its speed holds; exit code 1 if the server ended."""
+    from launcher.app.session import Session
+    from launcher.app.sweeps import run_endurance
+    from launcher.tuning.endurance import judge_endurance
+    from launcher.tuning.workloads import load_workload
 
     prices = prices_of(options)
-    work = await asyncio.to_thread(workload, options.workload)
+    work = await asyncio.to_thread(load_workload, options.workload)
     subject = await subject_for(options, () if options.draft is None else (options.draft,))
     usual = options.draft is None and len(subject.drafts) > 1
     draft = subject.options.draft if usual else subject.drafts[0]
@@ -68,36 +68,36 @@ async def run(options: argparse.Namespace) -> int:
     if not options.json:
         mtp = f"draft {draft}" if draft else "no MTP"
         print(f"{one_line(subject.named)}, {mtp}: {options.minutes:g} min of load.", file=sys.stderr, flush=True)
-    session = app.Session()
+    session = Session()
     kept: list[str] = []
     complete = False
-    told = judge([])
+    told = judge_endurance([])
     try:
-        await endure_on(session, subject, draft, work, 60 * options.minutes, take, on_begun=kept.append)
+        await run_endurance(session, subject, draft, work, 60 * options.minutes, take, on_begun=kept.append)
         complete = True
     finally:
         line.clear()
         await session.stop()
         if runs:
-            told = judge(runs)
+            told = judge_endurance(runs)
             cost, cost_said = cost_words([((run,), run.wall_s) for run in runs], prices)
             if options.json:
                 about = {"draft": draft, "complete": complete, "kept": kept[0]}
                 costs = {} if prices is None else {"cost": cost.as_json() if cost else None, "cost_said": cost_said}
-                print_json(significant({**told.as_json(), **about, **costs}))
+                print_json(round_significant({**told.as_json(), **about, **costs}))
             else:
                 _print(told, cost_said)
-                print(filled(kept_words(kept[0], complete=complete)))
+                print(wrap_text(kept_words(kept[0], complete=complete)))
     return 1 if told.answer == "ended" else 0
 
 
 class _Line:
-    """How far it is, in place on a terminal."""
+    """Progress in place on a terminal."""
 
     def __init__(self, seconds: float, *, quiet: bool) -> None:
         self._seconds = seconds
         self._began_s: float | None = None
-        self._line = InPlace(quiet=quiet)
+        self._line = InPlaceLine(quiet=quiet)
         self.clear = self._line.clear
 
     def show(self, run: Run) -> None:
@@ -110,7 +110,7 @@ class _Line:
         self._line.show(f"{spent_s / 60:.1f} of {self._seconds / 60:g} min: {speed}{heat}{clock}")
 
 
-def _print(told: Endured, cost_said: str) -> None:
+def _print(told: EnduranceVerdict, cost_said: str) -> None:
     rows = [("from", "tokens/s", "steps/s", "°C", "MHz", "W", "")]
     for row in told.rows:
         figures = (row.tokens_rate, row.steps_rate), (row.temperature_c, row.clock_mhz, row.power_w)
@@ -121,9 +121,9 @@ def _print(told: Endured, cost_said: str) -> None:
         rows.append((at, *rates, *sensors, one_line(" ".join(row.marks), 200)))  # type: ignore[arg-type]
     print_table(rows, right=range(6))
     print()
-    print(filled(told.sentence))
+    print(wrap_text(told.sentence))
     if cost_said:
-        print(filled(cost_said))
+        print(wrap_text(cost_said))
 
 
 def _figure(value: float | None, digits: int) -> str:

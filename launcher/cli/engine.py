@@ -1,4 +1,4 @@
-"""`mtp-launcher engine`: the engines of this computer, and official builds of llama.cpp."""
+"""`mtp-launcher engine`: list, install, test and switch engines, including official builds of llama.cpp."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import argparse
 import asyncio
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli import engine_lists
-from launcher.cli.bar import Bar, size
-from launcher.cli.layout import filled
-from launcher.cli.output import print_json, rounded
+from launcher.cli.bar import ProgressBar, format_size
+from launcher.cli.layout import print_table, wrap_text
+from launcher.cli.output import print_json, round_figure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from launcher.engine.install import InstallProgress
-    from launcher.engine.installed import Store
-    from launcher.engine.self_test import Passed
+    from launcher.engine.builds.found import FoundEngine
+    from launcher.engine.builds.install import InstallProgress
+    from launcher.engine.builds.installed import EngineStore, InstalledEngine
+    from launcher.engine.builds.known_bad import KnownFault
+    from launcher.engine.builds.offers import Offer
+    from launcher.engine.builds.self_test import SelfTestResult
 
 _EVENT_S = 0.5
 _ACTIONS = {
@@ -70,11 +73,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Do what the action says. Exit code 1 when it could not be done or a test failed, 130 when interrupted."""
+    """Run the action. Exit code 1 if it failed or a test failed, 130 if interrupted."""
     actions: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
-        "list": engine_lists.list_engines,
-        "flags": engine_lists.list_flags,
-        "available": engine_lists.list_available,
+        "list": list_engines,
+        "flags": list_flags,
+        "available": list_available,
         "install": _install,
         "add": _add,
         "remove": _remove,
@@ -84,14 +87,14 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _install(options: argparse.Namespace) -> int:
-    from launcher.engine.install import install
-    from launcher.engine.installed import read_store
-    from launcher.settings import transfer
+    from launcher.app.settings import transfer_settings
+    from launcher.engine.builds.install import install_build
+    from launcher.engine.builds.installed import read_store
 
-    show = _JsonLines() if options.json else _Lines()
+    show = _JsonOutput() if options.json else _TextOutput()
     try:
-        engine = await install(
-            options.tag, options.backend, anyway=options.anyway, on_progress=show, settings=transfer()
+        engine = await install_build(
+            options.tag, options.backend, anyway=options.anyway, on_progress=show, settings=transfer_settings()
         )
     except asyncio.CancelledError:
         show.close()
@@ -102,16 +105,16 @@ async def _install(options: argparse.Namespace) -> int:
     current = read_store().current
     manifest = engine.manifest
     if options.json:
-        print_json({"event": "done", "current": current == engine.name, **engine_lists.engine_json(engine)})
+        print_json({"event": "done", "current": current == engine.name, **engine_json(engine)})
         return 0
     if manifest is not None and current == engine.name:
         print(f"{engine.name} is in use now: `mtp-launcher serve` takes it. {_drafts_words(manifest)}".rstrip())
     elif current != engine.name:
-        print(f"{engine.name} is installed; {engine_lists.short(current)} stays in use.")
+        print(f"{engine.name} is installed; {engine_words(current)} stays in use.")
     return 0
 
 
-def _drafts_words(manifest: Any) -> str:  # noqa: ANN401 -- a Manifest, whose module is not imported for this
+def _drafts_words(manifest: Any) -> str:  # noqa: ANN401 -- a Manifest; importing its module only for this would be slow
     if not manifest.drafted:
         return ""
     return f"Its test: {manifest.accepted} of {manifest.drafted} drafted tokens accepted."
@@ -119,69 +122,69 @@ def _drafts_words(manifest: Any) -> str:  # noqa: ANN401 -- a Manifest, whose mo
 
 async def _change(options: argparse.Namespace) -> int:
     """Use, pin, unpin or roll back."""
-    from launcher.engine import installed
+    from launcher.engine.builds import installed
 
     before = installed.read_store()
     match options.action:
         case "use":
-            store = installed.use(options.name)
+            store = installed.use_engine(options.name)
         case "pin":
-            store = installed.pin(options.name)
+            store = installed.pin_engine(options.name)
         case "unpin":
-            store = installed.unpin()
+            store = installed.unpin_engine()
         case _:
-            store = installed.rollback()
+            store = installed.roll_back()
     if options.json:
         print_json({"current": store.current, "previous": store.previous, "pinned": store.pinned})
         return 0
     print(_in_use_line(store))
     if before.pinned and not store.pinned and options.action != "unpin":
         print(f"{before.current} was pinned and is not any more; `mtp-launcher engine pin` pins what is in use.")
-    if fault := engine_lists.fault_in(store):
+    if fault := fault_in(store):
         print(f"It is known to be bad: {fault.reason} ({fault.source}).")
     return 0
 
 
-def _in_use_line(store: Store) -> str:
-    name = engine_lists.IN_USE_WORDS.get(store.current, store.current)
+def _in_use_line(store: EngineStore) -> str:
+    name = IN_USE_WORDS.get(store.current, store.current)
     pinned = ", pinned" if store.pinned else ""
-    before = f" Before: {engine_lists.short(store.previous)}." if store.previous else ""
+    before = f" Before: {engine_words(store.previous)}." if store.previous else ""
     return f"In use: {name}{pinned}.{before}"
 
 
 async def _add(options: argparse.Namespace) -> int:
-    from launcher.base.paths import expanded
-    from launcher.engine import installed
-    from launcher.engine.build import probe
+    from launcher.base.paths import expand_user
+    from launcher.engine.builds import installed
+    from launcher.engine.builds.probe import probe_engine
 
-    program = await asyncio.to_thread(lambda: installed.program_in(expanded(options.path).absolute()))
-    await probe(program)
-    engine = installed.add(program, options.name)
+    program = await asyncio.to_thread(lambda: installed.find_program(expand_user(options.path).absolute()))
+    await probe_engine(program)
+    engine = installed.add_engine(program, options.name)
     if options.json:
-        print_json(engine_lists.engine_json(engine))
+        print_json(engine_json(engine))
     else:
         print(f"{engine.name}: {engine.program}\n`mtp-launcher engine use {engine.name}` puts it in use.")
     return 0
 
 
 async def _remove(options: argparse.Namespace) -> int:
-    from launcher.engine import installed
+    from launcher.engine.builds import installed
 
-    engine, freed = await asyncio.to_thread(installed.remove, options.name)
+    engine, freed = await asyncio.to_thread(installed.remove_engine, options.name)
     if options.json:
         print_json({"removed": engine.name, "freed_bytes": freed})
     elif engine.manifest is None:
         print(f"{engine.name} is forgotten. Its files stay: {engine.program}")
     else:
-        print(f"{engine.name} is removed, {size(freed)} are free again.")
+        print(f"{engine.name} is removed, {format_size(freed)} are free again.")
     return 0
 
 
 async def _test(options: argparse.Namespace) -> int:
-    """Test one engine, by default what `serve` would take now."""
-    from launcher.engine.self_test import check_engine
+    """Test one engine, by default the one that `serve` would use now."""
+    from launcher.engine.builds.self_test import check_engine
 
-    show = _JsonLines() if options.json else _Lines()
+    show = _JsonOutput() if options.json else _TextOutput()
     try:
         name, passed = await check_engine(options.name, on_step=show.step)
     finally:
@@ -192,15 +195,15 @@ async def _test(options: argparse.Namespace) -> int:
     devices = ", ".join(f"{device.name} ({device.description})" for device in passed.devices) or "none"
     rate = f" at {passed.tokens_per_second:,.0f} t/s" if passed.tokens_per_second else ""
     print(f"{name} works.")
-    print(filled(passed.build.version, "  version  "))
-    print(filled(devices, "  GPUs     "))
-    print(filled(f"{passed.drafts} on the demo model{rate}, in {passed.seconds:.1f} s", "  MTP      "))
+    print(wrap_text(passed.build.version, "  version  "))
+    print(wrap_text(devices, "  GPUs     "))
+    print(wrap_text(f"{passed.drafts} on the demo model{rate}, in {passed.seconds:.1f} s", "  MTP      "))
     for note in passed.notes:
-        print(filled(note, "  note     "))
+        print(wrap_text(note, "  note     "))
     return 0
 
 
-def _passed_json(name: str, passed: Passed) -> dict[str, Any]:
+def _passed_json(name: str, passed: SelfTestResult) -> dict[str, Any]:
     return {
         "event": "done",
         "name": name,
@@ -208,30 +211,32 @@ def _passed_json(name: str, passed: Passed) -> dict[str, Any]:
         "devices": [{"name": device.name, "description": device.description} for device in passed.devices],
         "drafted": passed.drafted,
         "accepted": passed.accepted,
-        "tokens_per_second": rounded(passed.tokens_per_second),
-        "seconds": rounded(passed.seconds, 3),
+        "tokens_per_second": round_figure(passed.tokens_per_second),
+        "seconds": round_figure(passed.seconds, 3),
         "notes": list(passed.notes),
     }
 
 
-class _Lines:
-    """What a person sees, on stderr."""
+class _TextOutput:
+    """Text output, on stderr."""
 
     def __init__(self) -> None:
-        self._bar = Bar()
+        self._bar = ProgressBar()
         self._last = ""
 
     def __call__(self, progress: InstallProgress) -> None:
         transfer = progress.transfer
         if transfer is None:
             self.close()
-            print(filled(progress.text, "  ") if progress.note else f"{progress.text} ...", file=sys.stderr, flush=True)
+            print(
+                wrap_text(progress.text, "  ") if progress.note else f"{progress.text} ...", file=sys.stderr, flush=True
+            )
             return
         if progress.text != self._last:
             self._last = progress.text
             self.close()
             print(f"{progress.text} ...", file=sys.stderr, flush=True)
-        self._bar.show(
+        self._bar.show_progress(
             transfer.phase.value.capitalize(),
             progress.done_bytes,
             progress.bytes,
@@ -252,8 +257,8 @@ class _Lines:
         )
 
 
-class _JsonLines:
-    """What a program sees: one object a line."""
+class _JsonOutput:
+    """JSON output: one object per line."""
 
     def __init__(self) -> None:
         self._told_s: float | None = None
@@ -274,7 +279,7 @@ class _JsonLines:
                 "text": progress.text,
                 "done_bytes": progress.done_bytes,
                 "bytes": progress.bytes,
-                "bytes_per_second": rounded(transfer.bytes_per_second),
+                "bytes_per_second": round_figure(transfer.bytes_per_second),
                 "note": transfer.note or None,
             }
         )
@@ -283,7 +288,190 @@ class _JsonLines:
         print_json({"event": "step", "text": text})
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Do nothing: no line is open."""
 
     def interrupted(self) -> None:
         print_json({"event": "interrupted"})
+
+
+# `mtp-launcher engine list` and `available`, and output shared with the other actions.
+
+_UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
+IN_USE_WORDS = {
+    "auto": "the usual choice (auto): a llama-server on PATH that sees a GPU, else the built-in engine",
+    "built-in": "the built-in engine",
+}
+_DAY = 10
+"""The length of a date in ISO 8601."""
+
+
+async def list_engines(options: argparse.Namespace) -> int:
+    """Print all engines of this computer."""
+    from launcher.engine.builds.found import find_engines
+
+    engines, store = await find_engines()
+    if options.json:
+        print_json(
+            {
+                "current": store.current,
+                "previous": store.previous,
+                "pinned": store.pinned,
+                "engines": [_found_json(each) for each in engines],
+                "notice": store.notice,
+            }
+        )
+        return 0
+    if store.notice:
+        print(f"Note: {store.notice}", file=sys.stderr)
+    print_table([("", "NAME", "FROM", "BACKEND", "MTP", "VERSION"), *map(_row, engines)], indent="")
+    print()
+    name = IN_USE_WORDS.get(store.current, store.current)
+    print(wrap_text(f"{name}{', pinned' if store.pinned else ''}.", "In use: "))
+    if store.previous:
+        print(f"`mtp-launcher engine rollback` goes back to {engine_words(store.previous)}.")
+    if store.current not in IN_USE_WORDS and not any(each.current for each in engines):
+        print("It is not there any more: `mtp-launcher engine rollback`, or `engine use auto`.")
+    for each in engines:
+        if each.error is not None:
+            print(wrap_text(f"{each.error.title} {each.error.hint}", f"{each.name}: "))
+        if each.fault is not None:
+            print(wrap_text(f"known to be bad: {each.fault.reason} ({each.fault.source}).", f"{each.name}: "))
+    return 0
+
+
+def _row(engine: FoundEngine) -> tuple[str, ...]:
+    mark = "*" if engine.current else ""
+    mtp = {True: "yes", False: "no", None: _UNKNOWN}[engine.mtp]
+    if engine.fault is not None:
+        mtp = "bad"
+    backends = _UNKNOWN if engine.backends is None else ", ".join(engine.backends)
+    version = engine.build.version if engine.build else "does not work"
+    return mark, engine.name, engine.origin, backends, mtp, version.partition(", commit")[0] + _closing(version)
+
+
+def _closing(version: str) -> str:
+    return ")" if ", commit" in version and "(" in version.partition(", commit")[0] else ""
+
+
+def _found_json(engine: FoundEngine) -> dict[str, Any]:
+    error = engine.error
+    return {
+        "name": engine.name,
+        "from": engine.origin,
+        "path": None if engine.program is None else str(engine.program),
+        "version": engine.build.version if engine.build else None,
+        "backends": None if engine.backends is None else list(engine.backends),
+        "mtp": engine.mtp,
+        "known_bad": None if engine.fault is None else engine.fault.reason,
+        "current": engine.current,
+        "pinned": engine.pinned,
+        "error": None if error is None else {"code": error.code, "message": error.title, "hint": error.hint},
+    }
+
+
+async def list_available(options: argparse.Namespace) -> int:
+    """Print the newest builds and their variants for this computer."""
+    from launcher.base.errors import LauncherError
+    from launcher.engine.builds.install import list_available_builds
+    from launcher.engine.builds.installed import read_store
+    from launcher.engine.builds.releases import STABLE, ReleaseClient
+
+    releases = ReleaseClient()
+    found = await list_available_builds(options.backend, releases=releases)
+    try:
+        stable = await releases.build_tag(STABLE)
+    except LauncherError as error:
+        stable = None
+        releases.notes.append(f"Which build is stable is not known: {error.title}")
+    store = read_store()
+    installed = {engine.manifest.tag for engine in store.engines if engine.manifest}
+    if options.json:
+        told = [_offer_json(offer, stable, installed) for offer in found]
+        print_json({"stable": stable, "builds": told, "notes": releases.notes})
+        return 0
+    for note in dict.fromkeys(releases.notes):
+        print(wrap_text(note, "Note: "), file=sys.stderr)
+    if found:
+        header = ("BUILD", "PUBLISHED", "FOR THIS COMPUTER", "SIZE", "")
+        print_table([header, *(_offer_row(offer, stable, installed) for offer in found)], right=(3,), indent="")
+        first = next((offer.choice for offer in found if offer.choice), None)
+        if first is not None:
+            print()
+            print(wrap_text(" ".join(first.reasons)))
+        for offer in found:
+            if offer.obstacle is not None:
+                named = offer.obstacle.title.startswith(offer.release.tag)
+                print(wrap_text(offer.obstacle.title, "" if named else f"{offer.release.tag}: "))
+    else:
+        print("There are no numbered builds among the releases.")
+    if stable is not None:
+        print(
+            wrap_text(f"`mtp-launcher engine install` takes {stable}, `engine install nightly` the newest.", "Stable: ")
+        )
+    return 0
+
+
+def _offer_row(offer: Offer, stable: str | None, installed: set[str]) -> tuple[str, ...]:
+    tag = offer.release.tag
+    marks = [
+        "stable" if tag == stable else "",
+        "installed" if tag in installed else "",
+        f"known to be bad: {offer.fault.reason}" if offer.fault else "",
+    ]
+    label = offer.choice.build.label if offer.choice else "nothing yet"
+    weight = _UNKNOWN if offer.bytes is None else format_size(offer.bytes)
+    return tag, (offer.release.published or _UNKNOWN)[:_DAY], label, weight, ", ".join(filter(None, marks))
+
+
+def _offer_json(offer: Offer, stable: str | None, installed: set[str]) -> dict[str, Any]:
+    obstacle = offer.obstacle
+    return {
+        "tag": offer.release.tag,
+        "published": offer.release.published,
+        "backend": offer.choice.build.label if offer.choice else None,
+        "bytes": offer.bytes,
+        "reasons": list(offer.choice.reasons) if offer.choice else [],
+        "obstacle": None if obstacle is None else {"code": obstacle.code, "message": obstacle.title},
+        "known_bad": None if offer.fault is None else offer.fault.reason,
+        "stable": offer.release.tag == stable,
+        "installed": offer.release.tag in installed,
+    }
+
+
+def engine_words(name: str) -> str:
+    """Return an engine's name for use in a sentence."""
+    return {"auto": "the usual choice (auto)", "built-in": "the built-in engine"}.get(name, name)
+
+
+def engine_json(engine: InstalledEngine) -> dict[str, Any]:
+    """Return an installed engine as JSON."""
+    manifest = engine.manifest.model_dump() if engine.manifest else {}
+    return {"name": engine.name, "path": str(engine.program), **manifest}
+
+
+def fault_in(store: EngineStore) -> KnownFault | None:
+    """Return the known fault of the engine in use, or None."""
+    from launcher.engine.builds.known_bad import find_known_fault
+
+    return next((find_known_fault(each.number) for each in store.engines if each.name == store.current), None)
+
+
+async def list_flags(options: argparse.Namespace) -> int:
+    """Print the flags of the engine that `serve` would use, or of the named one."""
+    from launcher.app.planner import installed_build
+    from launcher.engine.builds.flags import read_flags
+    from launcher.engine.builds.probe import probe_engine
+
+    build = (
+        await probe_engine(options.engine) if options.engine else await installed_build() or await probe_engine(None)
+    )
+    found = [flag for flag in await read_flags(build) if flag.matches(" ".join(options.search))]
+    if options.json:
+        print_json({"engine": build.name, "version": build.version, "flags": [asdict(flag) for flag in found]})
+        return 0
+    print(f"{build.name} {build.version}: {len(found)} flags")
+    for flag in found:
+        value = f" {flag.value}" if flag.value else ""
+        print(f"\n{', '.join(flag.names)}{value}")
+        print(wrap_text(flag.description, "    ") if flag.description else "    (not explained)")
+    return 0

@@ -1,25 +1,27 @@
-"""`mtp-launcher estimate`: the memory that a model takes, by part, from its header alone."""
+"""`mtp-launcher estimate`: estimate a model's memory by part, from its header alone."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.base.paths import expanded
-from launcher.cli.layout import columns, filled
+from launcher.base.paths import expand_user
+from launcher.cli.layout import text_columns, wrap_text
 from launcher.cli.machine_options import add_machine_options, add_setting_options, machine_wish, wish_of
 from launcher.cli.output import print_json
 from launcher.cli.plan import parts_json, size_text
-from launcher.cli.verdict import verdict_json, verdict_text
+from launcher.cli.verdict import MODEL_ALONE, verdict_json, verdict_text
 
 if TYPE_CHECKING:
+    from launcher.app.planner import EngineComparison, MachineWish, ModelSource
     from launcher.base.errors import LauncherError
-    from launcher.models.memory import Estimate, Setting
+    from launcher.models.memory import MemoryEstimate, PlanSettings
+    from launcher.models.plan import PlanCriteria
     from launcher.models.situation import Situation
-    from launcher.planner import Source, Verdict
 
 _MIB = 2**20
 _NAMES = {
@@ -32,6 +34,7 @@ _NAMES = {
     "staging": "staging of experts",
     "overhead": "driver and process",
     "mmproj": "vision projector",
+    "caches": "expert cache",
 }
 
 
@@ -46,41 +49,57 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Print the table by part; for a model without a formula, what the engine says alone.
+    """Print the memory by part; for a model without a formula, only the engine's figures.
 
-    Exit code 1 when an engine was to be asked and could not be.
+    Exit code 1 if an engine was to be asked and could not be.
     """
-    from launcher import planner
+    from launcher.app import planner
     from launcher.base.errors import GeometryUnknown, LauncherError
 
     wish, machine = wish_of(options), machine_wish(options)
-    situation = await planner.situation(machine)
+    situation = await planner.read_situation(machine)
     source = await asyncio.to_thread(planner.read_source, options.model)
-    setting = planner.setting_for(source.model, wish, situation)
+    setting = await _setting(options.model, source, wish, situation)
     if options.mmproj:
         size_bytes = await asyncio.to_thread(planner.projector_bytes, options.mmproj)
         setting = replace(setting, mmproj_bytes=size_bytes)
-    verdict = await _ask(source, setting, options.engine) if options.ask_engine or options.engine else None
+    verdict = await _ask(source, setting, options.engine, machine) if options.ask_engine or options.engine else None
     try:
-        estimate, unknown = planner.judge_formula(source, setting), None
+        estimate, unknown = planner.estimate_by_formula(source, setting), None
     except GeometryUnknown as error:
         if isinstance(verdict, LauncherError):
             raise GeometryUnknown(error.title, f"The engine could not tell either: {verdict}") from verdict
         if verdict is None:
             raise
         estimate, unknown = None, error
-    warnings = _warnings(source, setting, here=expanded(options.model).exists())
+    warnings = _warnings(source, setting, here=expand_user(options.model).exists())
     if options.json:
         print_json(_as_json(source, setting, estimate, unknown, situation, verdict) | {"warnings": warnings})
     else:
         _print(source, setting, estimate, unknown, situation, verdict)
         for warning in warnings:
-            print(f"\n{filled(warning, 'Warning: ')}")
+            print(f"\n{wrap_text(warning, 'Warning: ')}")
     return 1 if isinstance(verdict, LauncherError) else 0
 
 
-def _warnings(source: Source, setting: Setting, *, here: bool) -> list[str]:
-    """Return what is wrong though there are figures: files, on this disk or the hub, cut short; too long a context."""
+async def _setting(target: str, source: ModelSource, wish: PlanCriteria, situation: Situation) -> PlanSettings:
+    """Return the server settings of a start: those of the model's plan, or for a file not on this machine its
+    defaults."""
+    from launcher.app import planner
+    from launcher.app.start_settings import plan_for_start
+    from launcher.base.errors import LauncherError
+    from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.locate import select_model
+
+    subject = None
+    with suppress(LauncherError):  # for a file on the hub, its header has been read instead
+        subject = await asyncio.to_thread(select_model, target, load_catalogue())
+    plan = await plan_for_start(subject, situation, wish) if subject else None
+    return plan.setting if plan else planner.setting_for(source.model, wish, situation)
+
+
+def _warnings(source: ModelSource, setting: PlanSettings, *, here: bool) -> list[str]:
+    """Return warnings: truncated files, here or on the hub, and a context beyond the trained one."""
     from launcher.base.errors import ModelBroken
     from launcher.models.gguf import check_complete
 
@@ -92,34 +111,36 @@ def _warnings(source: Source, setting: Setting, *, here: bool) -> list[str]:
             remedy = error.hint if here else "It is not whole on the hub."
             found.append(f"{error.title} {remedy} The figures are those of the whole file.")
     trained = source.model.trained_context
-    if trained and setting.context // setting.slots > trained:
+    if trained and setting.slot_context > trained:
         found.append(f"The context is longer than the {trained:,} tokens that the model was trained for.")
     return found
 
 
-async def _ask(source: Source, setting: Setting, engine: Path | None) -> Verdict | LauncherError:
-    """Ask an engine; the error that tells why it could not be asked. Raises EngineMissing when the user misnamed it."""
-    from launcher import planner
+async def _ask(
+    source: ModelSource, setting: PlanSettings, engine: Path | None, machine: MachineWish
+) -> EngineComparison | LauncherError:
+    """Ask an engine; return the error if it cannot be asked. Raises EngineMissing if the user named a wrong engine."""
+    from launcher.app import planner
     from launcher.base.errors import EngineMissing, LauncherError
-    from launcher.base.paths import refusal
+    from launcher.base.paths import explain_os_error
 
     try:
-        return await planner.ask(source, setting, engine)
+        return await planner.compare_with_engine(source, setting, engine, machine)
     except LauncherError as error:
         if engine is not None and isinstance(error, EngineMissing):
             raise
         return error
     except OSError as error:
-        return refusal(error)
+        return explain_os_error(error)
 
 
 def _as_json(
-    source: Source,
-    setting: Setting,
-    estimate: Estimate | None,
+    source: ModelSource,
+    setting: PlanSettings,
+    estimate: MemoryEstimate | None,
     unknown: LauncherError | None,
     situation: Situation,
-    verdict: Verdict | LauncherError | None,
+    verdict: EngineComparison | LauncherError | None,
 ) -> dict[str, object]:
     told: dict[str, object] = {
         "name": source.model.name,
@@ -138,39 +159,54 @@ def _as_json(
         "parts_unknown": unknown.title if unknown else None,
         "host_mib": round(estimate.host.at_start / _MIB, 1) if estimate else None,
         "free_mib": situation.free_mib,
+        "margin_mib": situation.margin_mib,
+        "needed_mib": -(-estimate.needed_bytes // _MIB) if estimate else None,
+        "status": _status(estimate, situation) if estimate else None,
+        "memory": situation.memory_json(),
         "exact": estimate.exact if estimate else None,
     }
     return told | (verdict_json(verdict) if verdict else {})
 
 
+def _status(estimate: MemoryEstimate, situation: Situation) -> str:
+    from launcher.models.plan import fit_status
+
+    return fit_status(
+        -(-estimate.needed_bytes // _MIB), estimate.setting, situation.free_mib, situation.margin_mib
+    ).value
+
+
 def _print(
-    source: Source,
-    setting: Setting,
-    estimate: Estimate | None,
+    source: ModelSource,
+    setting: PlanSettings,
+    estimate: MemoryEstimate | None,
     unknown: LauncherError | None,
     situation: Situation,
-    verdict: Verdict | LauncherError | None,
+    verdict: EngineComparison | LauncherError | None,
 ) -> None:
+    from launcher.app.planner import drafts_from_own_file
+
     mtp = f"draft {setting.draft}" if setting.draft else "MTP off"
     split = f" on {setting.gpus} GPUs" if setting.gpus > 1 else ""
-    print(filled(f"{source.model.name}, {source.model.architecture}, {size_text(source.model.file_bytes)}"))
+    print(wrap_text(f"{source.model.name}, {source.model.architecture}, {size_text(source.model.file_bytes)}"))
     settings = (
         f"context {setting.context:,}, KV {setting.kv}, {mtp}, ubatch {setting.ubatch}, {setting.slots}"
         f" slot{'s' if setting.slots > 1 else ''}, {setting.backend}{split}"
     )
-    print(f"{filled(settings)}\n")
+    print(f"{wrap_text(settings)}\n")
     beside = _engine_column(verdict, states=estimate is not None and estimate.parts.recurrent > 0)
     if estimate is None:
-        print(filled(unknown.title if unknown else ""))
+        print(wrap_text(unknown.title if unknown else ""))
         for name, figure in beside.items():
             print(f"  {_NAMES[name]:<24}{figure}")
     else:
         _print_parts(estimate, situation, beside)
     if verdict is not None:
-        print(f"\n{filled(f'The engine: {verdict_text(verdict, estimate)}')}")
+        alone = "" if not setting.draft or drafts_from_own_file(source, setting) else MODEL_ALONE
+        print(f"\n{wrap_text(f'The engine: {verdict_text(verdict, estimate)}{alone}')}")
 
 
-def _print_parts(estimate: Estimate, situation: Situation, beside: dict[str, str]) -> None:
+def _print_parts(estimate: MemoryEstimate, situation: Situation, beside: dict[str, str]) -> None:
     from launcher.models.memory import ENCODER_MIB
 
     backend, total = estimate.setting.backend, estimate.parts.total
@@ -178,27 +214,30 @@ def _print_parts(estimate: Estimate, situation: Situation, beside: dict[str, str
         if size:
             line = f"  {_NAMES[name]:<24}{size / _MIB:>12,.1f} MiB{beside.get(name, '')}"
             note = " with the KV cache" if name == "recurrent" and beside else ""
-            print(line + note if len(line + note) <= columns() else f"{line}\n{note:>{len(line)}}")
+            print(line + note if len(line + note) <= text_columns() else f"{line}\n{note:>{len(line)}}")
     print(f"  {'together':<24}{total / _MIB:>12,.1f} MiB")
     where = "host memory available" if backend == "cpu" else "GPU memory free"
-    lacking = -(-total // _MIB) - situation.free_mib
+    lacking = -(-estimate.needed_bytes // _MIB) - situation.free_mib
     short = f"  {lacking:,} too few" if lacking > 0 else ""
     print(f"  {where:<24}{situation.free_mib:>10,}   MiB{short}")
+    print(f"  {'verdict':<24}{_status(estimate, situation):>12}")
     if backend != "cpu":
         print(f"  {'and on the host':<24}{estimate.host.at_start / _MIB:>12,.1f} MiB")
+    for note in situation.own_notes:
+        print(f"\n{wrap_text(note)}")
     if estimate.parts.mmproj:
         told = f"Of the vision projector's memory {ENCODER_MIB} MiB are a guess, for its encoder's buffers."
-        print(f"\n{filled(told)}")
+        print(f"\n{wrap_text(told)}")
     if not estimate.compute_exact:
         told = "The compute buffer is a guess for this architecture or backend: --ask-engine knows better."
-        print(f"\n{filled(told)}")
+        print(f"\n{wrap_text(told)}")
 
 
-def _engine_column(verdict: Verdict | LauncherError | None, *, states: bool) -> dict[str, str]:
-    """What the engine says, beside the last part that each of its figures covers; `states` where a row has them."""
-    from launcher.planner import Verdict
+def _engine_column(verdict: EngineComparison | LauncherError | None, *, states: bool) -> dict[str, str]:
+    """Return the engine's figures as text, by the last part that each covers; `states` if there is a row for them."""
+    from launcher.app.planner import EngineComparison
 
-    if not isinstance(verdict, Verdict):
+    if not isinstance(verdict, EngineComparison):
         return {}
     engine, context = verdict.engine, "recurrent" if states else "kv"
     figures = {

@@ -1,4 +1,4 @@
-"""`mtp-launcher export KIND`: a server as text for other tools."""
+"""`mtp-launcher export KIND`: export a server as text for other tools."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from launcher.cli.machine_options import (
     add_machine_options,
     add_setting_options,
     machine_wish,
-    to_serve,
+    serve_options_of,
     wish_of,
 )
-from launcher.cli.output import print_json, take_extra
-from launcher.cli.quantities import whole
+from launcher.cli.output import add_extra_arguments, print_json
+from launcher.cli.quantities import parse_int
+from launcher.models.server_settings import ROWS
 
 if TYPE_CHECKING:
-    from launcher.recipes import Found
+    from collections.abc import Iterable
+
+    from launcher.app.recipes import FoundRecipe
+    from launcher.engine.serve_options import ServeOptions
 
 KINDS = ("command", "script", "compose", "systemd", "curl", "python", "typescript", "llama-swap", "router-ini")
-"""The names of export.render, held equal by a test: importing that would slow --help."""
+"""The names in export.render, kept equal by a test: importing that module would slow --help."""
+_FOR_PLANS = ("vision", "gpu_memory", "free_memory", "headless", "host_memory", "wake")
+"""Options that apply only to plans of catalogue models."""
 _FOR_SHELLS = ("command", "script")
 
 
@@ -36,8 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
     parser.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
     parser.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine")
-    parser.add_argument("--port", type=whole, metavar="P", help="port on 127.0.0.1 (default: the one of last time)")
-    parser.add_argument("--threads", type=whole, metavar="N", help="processor threads (default: the engine's choice)")
+    parser.add_argument("--port", type=parse_int, metavar="P", help="port on 127.0.0.1 (default: the one of last time)")
     parser.add_argument(
         "--shell", choices=("bash", "powershell"), help="for command and script (default: this system's)"
     )
@@ -46,19 +51,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="with --out, replace the file that is there")
     add_setting_options(parser)
     add_machine_options(parser)
-    take_extra(parser)
+    add_extra_arguments(parser)
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Print the text, or write it."""
+    """Print or write the exported text."""
     from launcher.base.errors import BadOption
-    from launcher.export.render import render
+    from launcher.export.render import render_export
 
     if options.shell is not None and options.kind not in _FOR_SHELLS:
         raise BadOption(f"--shell means nothing for {options.kind}.", f"It is for {' and '.join(_FOR_SHELLS)}.")
     found = await _find(options)
     recipe = found.recipe if options.with_key else replace(found.recipe, api_key=None)
-    text = render(options.kind, recipe, for_shell=options.shell)
+    text = render_export(options.kind, recipe, for_shell=options.shell)
     if options.out is not None:
         execute = 0o111 if options.kind == "script" else 0
         mode = (0o600 | execute & 0o100) if options.with_key else (0o644 | execute)
@@ -83,43 +88,69 @@ async def run(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _find(options: argparse.Namespace) -> Found:
-    from launcher import app, recipes
+async def _find(options: argparse.Namespace) -> FoundRecipe:
+    from launcher.app import recipes
+    from launcher.app.start_settings import resolve_start
     from launcher.base.errors import BadOption
 
     if options.model is None:
         _check_runs_alone(options)
-        return await recipes.of_running(options.url, backend=options.backend)
+        return await recipes.recipe_of_running(options.url, backend=options.backend)
     if options.url is not None:
         raise BadOption("--model and --url contradict one another.", "--url names a server that runs already.")
     wish = wish_of(options)
-    named = recipes.quant_of(options.model)
+    named = recipes.parse_catalogue_name(options.model)
     if named is not None and options.engine is None:
         model, quant = named
         wish = replace(wish, model=model, quant=options.quant or quant)
-        return await recipes.of_plan(wish, machine_wish(options), options.extra, port=options.port)
-    asked = app.options_for(options.model, lambda model: to_serve(options, model), draft=wish.draft)
-    return await recipes.of_options(asked, port=options.port, backend=options.backend)
+        return await recipes.recipe_of_plan(wish, machine_wish(options), options.extra, port=options.port)
+    _check_this_machine(options, is_file=named is None)
+    model = options.model if named is None or options.quant is None else f"{named[0]}:{options.quant}"
+
+    def served(path: Path) -> ServeOptions:
+        return replace(serve_options_of(options, path), no_gpu=options.backend == "cpu")
+
+    start = await resolve_start(model, wish.chosen(), served, intent=options.intent)
+    return await recipes.recipe_of_options(start.options, port=options.port, backend=options.backend)
 
 
 def _check_runs_alone(options: argparse.Namespace) -> None:
-    """Raise BadOption for settings beside a server that runs: it has its own."""
+    """Raise BadOption for settings given with a running server, which has its own."""
     from launcher.base.errors import BadOption
 
-    settings = ("ctx", "kv", "draft", "ubatch", "n_cpu_moe", "slots", "quant", "engine", "port", "threads")
-    given = [name for name in settings if getattr(options, name) is not None]
+    given = _first_given(options, (*ROWS, "quant", "engine", "port", *_FOR_PLANS))
     if given or options.extra:
-        what = f"--{given[0].replace('_', '-')}" if given else "What follows --"
+        what = given or "What follows --"
         raise BadOption(f"{what} needs --model: a server that runs has settings of its own.", "Add --model.")
+
+
+def _check_this_machine(options: argparse.Namespace, *, is_file: bool) -> None:
+    """Raise BadOption for options that select among plans, if a model file or an engine is named."""
+    from launcher.base.errors import BadOption
+
+    given = _first_given(options, ("quant", *_FOR_PLANS) if is_file else _FOR_PLANS)
+    if given:
+        what = "a model file" if is_file else "an engine that is named"
+        raise BadOption(
+            f"{given} means nothing for {what}.",
+            "It chooses among the catalogue's models: name one with --model, without --engine."
+            if is_file
+            else "Leave one of them out.",
+        )
+
+
+def _first_given(options: argparse.Namespace, names: Iterable[str]) -> str | None:
+    given = (name for name in names if getattr(options, name) not in (None, False))
+    return next((f"--{name.replace('_', '-')}" for name in given), None)
 
 
 def _write(path: Path, text: str, *, mode: int, force: bool) -> None:
     from launcher.base.errors import FileInTheWay, TargetUnusable
     from launcher.base.files import write_atomically
-    from launcher.base.paths import expanded
+    from launcher.base.paths import expand_user
 
-    path = expanded(path)
-    if not path.parent.is_dir():  # one that is misspelt would be made, and the file never found
+    path = expand_user(path)
+    if not path.parent.is_dir():  # a misspelt folder would be created, and the file never found
         raise TargetUnusable(f"There is no folder {path.parent}.", "Make it first, or name another.", path=str(path))
     if path.exists() and not force:
         raise FileInTheWay(f"{path} is there already.", "Name another file, or add --force.", path=str(path))

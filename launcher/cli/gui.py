@@ -1,4 +1,4 @@
-"""`mtp-launcher gui`: open the window, or say why that cannot be."""
+"""`mtp-launcher gui`: open the window, or explain why it cannot open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError, LibraryMissing
-from launcher.base.words import LANGUAGES
+from launcher.base.messages import LANGUAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,14 +45,14 @@ def _size(text: str) -> str:
 
 
 def shows() -> bool:
-    """Return whether there is something that a window could be shown on."""
-    from launcher.machine.host import display_answers
+    """Return True if a window can be shown."""
+    from launcher.machine.host import is_display_reachable
 
-    return bool(os.environ.get(_PLATFORM)) or display_answers()
+    return bool(os.environ.get(_PLATFORM)) or is_display_reachable()
 
 
 def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace], int]) -> int:
-    """Open the window. Raises LibraryMissing before Qt is touched, for Qt aborts without telling much."""
+    """Open the window. Raises LibraryMissing before Qt is loaded, because Qt aborts without a useful message."""
     platform = os.environ.get(_PLATFORM) or None
     if platform is None:
         os.environ.pop(_PLATFORM, None)
@@ -82,19 +82,19 @@ def _in_wsl() -> bool:
 
 
 def _check_libraries(platform: str | None) -> None:
-    """Raise LibraryMissing for what Qt needs to show a window and the system lacks.
+    """Raise LibraryMissing for missing libraries that Qt needs to show a window.
 
-    The known ones all at once; then Qt's own library for the display is loaded, which names any other.
+    First all known ones are checked; then Qt's platform plugin is loaded, which reveals any other.
     """
-    from launcher.machine.libraries import install_line, missing_below, missing_libraries
+    from launcher.machine.libraries import find_missing_dependency, install_command, missing_libraries
 
     usual = "xcb" if os.environ.get("DISPLAY") else "wayland"
     plugin = re.split("[:;]", platform or usual)[0]
     missing = (*missing_libraries("window"), *missing_libraries(plugin))
     if not missing and (qt := find_spec("PySide6")) is not None:
         below = (Path(place, "Qt", "plugins", "platforms") for place in qt.submodule_search_locations or ())
-        found = (missing_below(folder / f"libq{plugin}.so") for folder in below)
+        found = (find_missing_dependency(folder / f"libq{plugin}.so") for folder in below)
         missing = tuple(library for library in found if library is not None)
     if missing:
         names = ", ".join(library.soname for library in missing)
-        raise LibraryMissing(f"The window needs {names}.", f"Install it: {install_line(missing)}")
+        raise LibraryMissing(f"The window needs {names}.", f"Install it: {install_command(missing)}")

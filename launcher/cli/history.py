@@ -1,4 +1,4 @@
-"""`mtp-launcher history`: what was measured on this computer."""
+"""`mtp-launcher history`: list, show, export and share measurements."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption
-from launcher.base.text import one_line, prose
+from launcher.base.text import one_line, visible_reply
 from launcher.cli.actions import add_actions, add_deletion, add_target, is_all, may_delete, write_new
-from launcher.cli.layout import filled, print_table
-from launcher.cli.output import count, print_json
+from launcher.cli.layout import print_table, wrap_text
+from launcher.cli.output import parse_count, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,13 +57,13 @@ def _take_filters(parser: argparse.ArgumentParser, default: object = None) -> No
 
 
 def _most(text: str) -> int:
-    if not (most := count(text)):
+    if not (most := parse_count(text)):
         raise argparse.ArgumentTypeError("it is 1 or more")
     return most
 
 
 def _since(text: str) -> float:
-    """Return a day's beginning here, or so many days ago, in seconds since the epoch."""
+    """Return a time in seconds since the epoch: the start of a local day, or some days ago."""
     if text.lower().endswith("d") and text[:-1].isdecimal():
         days = min(int(text[:-1]), 36_500)
         return (datetime.now(UTC) - timedelta(days=days)).timestamp()
@@ -74,7 +74,7 @@ def _since(text: str) -> float:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Do what `options.action` names."""
+    """Run the action `options.action`."""
     if options.action == "delete" and not await may_delete(options, "measurements, and all counts of use"):
         return 1
     return await asyncio.to_thread(_run, options)
@@ -126,32 +126,30 @@ def _row(each: Summary) -> tuple[str, ...]:
 
 
 def _show(history: History, options: argparse.Namespace) -> int:
-    from launcher.tuning.history import CUT_OFF
-    from launcher.tuning.history_named import session_named
-    from launcher.tuning.report import as_data, words
-    from launcher.tuning.report_export import HEAD, about, baseline_report, cells, title
-    from launcher.tuning.report_two import tune_note
-    from launcher.tuning.statistics import LEVEL
+    from launcher.tuning.history import CUT_OFF, load_session
+    from launcher.tuning.report import report_data, settings_line, tune_note
+    from launcher.tuning.report_export import TABLE_HEAD, baseline_report, session_facts, session_title, table_row
+    from launcher.tuning.statistics import INTERVAL_NOTE
 
-    session = session_named(history, options.id)
+    session = load_session(history, options.id)
     told = baseline_report(session)
     if options.json:
         data = {name: getattr(session, name) for name in ("id", "kind", "workload", "began_s", "ended_s", "result")}
-        print_json({**data, "environment": session.environment.as_json(), "rows": as_data(told)})
+        print_json({**data, "environment": session.environment.as_json(), "rows": report_data(told)})
         return 0
-    print(one_line(title(session)))
-    if sentence := session.result.get("sentence") or (CUT_OFF if history.cut_off(session.id) else ""):
-        print(filled(prose(str(sentence)), "  "))
+    print(one_line(session_title(session)))
+    if sentence := session.result.get("sentence") or (CUT_OFF if history.is_cut_off(session.id) else ""):
+        print(wrap_text(visible_reply(str(sentence)), "  "))
     if told.rows:
-        print_table([HEAD, *(cells(told, row) for row in told.rows)], right={1, 2, 3})
-        print(filled(LEVEL, "  "))
+        print_table([TABLE_HEAD, *(table_row(told, row) for row in told.rows)], right={1, 2, 3})
+        print(wrap_text(INTERVAL_NOTE, "  "))
         if told.common:
-            print(filled(words(told.common), "  all with "))
+            print(wrap_text(settings_line(told.common), "  all with "))
         if note := tune_note(session):
-            print(filled(note, "  "))
+            print(wrap_text(note, "  "))
     else:
         print("  Nothing was measured.")
-    print_table([(name, text) for name, text in about(session).items()])
+    print_table([(name, text) for name, text in session_facts(session).items()])
     return 0
 
 
@@ -162,17 +160,17 @@ def _export(history: History, options: argparse.Namespace) -> int:
 
 
 def _share(history: History, options: argparse.Namespace) -> int:
-    from launcher.tuning.share import shared_json
+    from launcher.tuning.share import anonymous_json
 
     if options.to.suffix.lower() != ".json":
         raise BadOption("A shared measurement is a JSON file.", "End its name in .json.")
-    return _write(history, options, shared_json, least=1)
+    return _write(history, options, anonymous_json, least=1)
 
 
 def _write(history: History, options: argparse.Namespace, write: Callable[[Session], str], *, least: int = 0) -> int:
-    from launcher.tuning.history_named import session_named
+    from launcher.tuning.history import load_session
 
-    session = session_named(history, options.id)
+    session = load_session(history, options.id)
     if len(session.runs) < least:
         raise BadOption(
             f"{session.id} has no runs, so there is nothing to share.", "`mtp-launcher history` lists those that have."
@@ -187,7 +185,7 @@ def _write(history: History, options: argparse.Namespace, write: Callable[[Sessi
 
 def _delete(history: History, options: argparse.Namespace) -> int:
     everything = is_all(options)
-    ids = [each.id for each in history.find()] if everything else [history.id_of(id_) for id_ in options.ids]
+    ids = [each.id for each in history.find()] if everything else [history.resolve_id(id_) for id_ in options.ids]
     deleted = history.delete(list(dict.fromkeys(ids)))
     if everything:
         history.forget_use()
@@ -199,9 +197,9 @@ def _delete(history: History, options: argparse.Namespace) -> int:
 
 
 def _published(*, as_json: bool) -> int:
-    from launcher.tuning.report_published import published
+    from launcher.tuning.report_published import published_tables
 
-    found = published()
+    found = published_tables()
     if as_json:
         told = [{"id": each.session.id, "about": each.about, "source": each.source} for each in found]
         print_json({"published": told})

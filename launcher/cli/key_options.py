@@ -1,4 +1,4 @@
-"""Keys of servers that others started: from a variable or a file, never from the command line, which all users see."""
+"""API keys of other servers: from a variable or a file, never from the command line, which all users can see."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import sys
 from pathlib import Path
 
 _KEY = re.compile(r"[\x21-\x7e]{1,4096}")
-"""What an HTTP header can carry as a token."""
+"""Characters that an HTTP header allows in a token."""
 
 
 def add_key_options(parser: argparse.ArgumentParser) -> None:
-    """Declare where the key is."""
+    """Declare the options for the API key."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its API key")
     group.add_argument("--key-file", type=Path, metavar="FILE", help="the file with its API key in the first line")
 
 
 def key_for(url: str | None, options: argparse.Namespace) -> str | None:
-    """Return the key that the options name, None when they name none; warn when the way to `url` would show it.
+    """Return the key that the options name, None if they name none; warn if it would travel to `url` unencrypted.
 
-    Raises BadOption for a variable that is not set, a file that cannot be read, and for what is no key.
+    Raises BadOption for a variable that is not set, an unreadable file, and an invalid key.
     """
-    from launcher.attach import address_of
+    from launcher.app.attach import parse_address
     from launcher.base.errors import BadOption
-    from launcher.base.paths import expanded
+    from launcher.base.paths import expand_user
 
     if options.api_key_env is not None:
         where, text = f"The variable {options.api_key_env}", os.environ.get(options.api_key_env, "")
     elif options.key_file is not None:
         where = str(options.key_file)
         try:
-            with expanded(options.key_file).open(encoding="utf-8", errors="replace") as file:
+            with expand_user(options.key_file).open(encoding="utf-8", errors="replace") as file:
                 text = file.readline(8_192)
         except OSError as error:
             hint = "Name the file that holds the key in its first line."
@@ -44,24 +44,24 @@ def key_for(url: str | None, options: argparse.Namespace) -> str | None:
     key = text.strip()
     if not _KEY.fullmatch(key):
         raise BadOption(f"{where} holds no API key.", "It is one word of ASCII characters, alone in the first line.")
-    if url is not None and address_of(url).open_key:
+    if url is not None and parse_address(url).open_key:
         print("Without https, everybody on the way there can read the API key.", file=sys.stderr)
     return key
 
 
 async def key_or_ours(url: str, options: argparse.Namespace) -> str | None:
-    """Return the key that the options name; else that of a server of ours, which needs none to be given.
+    """Return the key that the options name, else that of a running server of this program.
 
-    Raises what `key_for` and `listener.key_of` raise.
+    Raises the errors of `key_for` and `listener.verified_api_key`.
     """
-    from launcher.attach import address_of
-    from launcher.engine import registry
-    from launcher.engine.listener import key_of
+    from launcher.app.attach import parse_address
+    from launcher.engine.server import registry
+    from launcher.engine.server.listener import verified_api_key
 
     key = key_for(url, options)
     if key is not None:
         return key
-    address = address_of(url).url.replace("//localhost:", "//127.0.0.1:")
-    ours = await asyncio.to_thread(registry.running)
+    address = parse_address(url).url.replace("//localhost:", "//127.0.0.1:")
+    ours = await asyncio.to_thread(registry.list_running)
     entry = next((entry for entry in ours if entry.url == address), None)
-    return await asyncio.to_thread(key_of, entry) if entry else None
+    return await asyncio.to_thread(verified_api_key, entry) if entry else None

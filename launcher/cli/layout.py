@@ -1,34 +1,35 @@
-"""Text for a terminal as wide as it is: what is too long goes on below, and nothing is cut."""
+"""Text layout to the width of the terminal: long text is wrapped, nothing is cut."""
 
 import shutil
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from launcher.base.text import one_line
 
 _USUAL, _LEAST, _MOST = 100, 40, 120
-"""Columns of text where nobody says how many there are, and the fewest and most that are used."""
+"""Default, minimum and maximum columns of text; the default is used if the width is unknown."""
 _ENDLESS = 10_000
 _LONGEST_CELL = 4_096
-"""Characters: a cell may be a path, and paths may hold ends of lines."""
+"""Characters. A cell may be a path, and paths may contain line breaks."""
 
 
-def _known() -> int:
-    """Return how many columns COLUMNS or the terminal has; 0 where the output goes elsewhere."""
+def _terminal_columns() -> int:
+    """Return the columns of the terminal or of COLUMNS; 0 if the output is not a terminal."""
     return shutil.get_terminal_size((0, 0)).columns
 
 
-def columns() -> int:
-    """Return how many columns to fill with text."""
-    return min(max(_known() or _USUAL, _LEAST), _MOST)
+def text_columns() -> int:
+    """Return the number of columns to fill with text."""
+    return min(max(_terminal_columns() or _USUAL, _LEAST), _MOST)
 
 
-def filled(text: str, label: str = "") -> str:
-    """Return `text` in lines behind `label`; lines after the first begin below the text."""
+def wrap_text(text: str, label: str = "") -> str:
+    """Return `text` wrapped behind `label`, with the following lines indented to the text."""
     return (
         textwrap.fill(
             text,
-            columns(),
+            text_columns(),
             initial_indent=label,
             subsequent_indent=" " * len(label),
             break_on_hyphens=False,
@@ -39,13 +40,13 @@ def filled(text: str, label: str = "") -> str:
 
 
 def print_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), indent: str = "  ") -> None:
-    """Print rows in columns, those in `right` to the right; columns that have no room go on in lines below.
+    """Print rows in columns, those in `right` right-aligned; columns that do not fit continue on the next line.
 
-    What goes to a file or another program has one line a row.
+    Output to a file or another program has one line per row.
     """
     rows = [[one_line(cell, _LONGEST_CELL) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    groups = list(_groups(widths, max(_known() or _ENDLESS, _LEAST) - len(indent)))
+    groups = list(_groups(widths, max(_terminal_columns() or _ENDLESS, _LEAST) - len(indent)))
     for row in rows:
         cells = [
             text.rjust(width) if column in right else text.ljust(width)
@@ -58,7 +59,7 @@ def print_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), i
 
 
 def _groups(widths: Sequence[int], room: int) -> Iterator[list[int]]:
-    """Yield the columns that go into one line each; lines after the first are indented by four."""
+    """Yield the columns for each line; lines after the first are indented by four."""
     group: list[int] = []
     left = room
     for column, width in enumerate(widths):
@@ -68,3 +69,14 @@ def _groups(widths: Sequence[int], room: int) -> Iterator[list[int]]:
         left -= width + (2 if group else 0)
         group.append(column)
     yield group
+
+
+# Health findings of a running server, one per line.
+
+
+def health_line(found: Mapping[str, Any], *, cleared: bool = False) -> str:
+    """Return a health finding as a line: its level, its sentence, and the suggested fix."""
+    lead = "Over" if cleared else "Note" if found.get("level") == "information" else "Warning"
+    action = found.get("action")
+    label = action.get("label") if isinstance(action, Mapping) and not cleared else None
+    return f"{lead}: {found.get('sentence', '')}" + (f" To do: {label}." if label else "")

@@ -1,17 +1,19 @@
-"""`mtp-launcher logs`: the engine's log."""
+"""`mtp-launcher logs`: print the engine's log."""
 
 import argparse
 import asyncio
 import time
 from pathlib import Path
 
-from launcher.cli.output import count, print_json
+from launcher.cli.output import parse_count, print_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes, until the server ends")
-    parser.add_argument("--lines", type=count, default=200, metavar="N", help="how many lines to begin with (200)")
+    parser.add_argument(
+        "--lines", type=parse_count, default=200, metavar="N", help="how many lines to begin with (200)"
+    )
     parser.add_argument("--url", help="which server, when more than one runs")
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--files", action="store_true", help="list the log files that lie here")
@@ -22,8 +24,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Print the log of the running server, or of the last one; with --json a string a line."""
-    from launcher import app
+    """Print the log of the running server, or of the last one; with --json one string per line."""
+    from launcher.app.running import logs
     from launcher.base.errors import BadOption
 
     if options.follow and (options.report or options.file or options.files):
@@ -38,7 +40,7 @@ async def run(options: argparse.Namespace) -> int:
         for line in await asyncio.to_thread(_lines_of, options.file, options.lines):
             _print(line, as_json=options.json)
         return 0
-    async for line in app.logs(options.url, lines=options.lines, follow=options.follow):
+    async for line in logs(options.url, lines=options.lines, follow=options.follow):
         _print(line, as_json=options.json, at_once=options.follow)
     return 0
 
@@ -51,13 +53,13 @@ def _print(line: str, *, as_json: bool, at_once: bool = False) -> None:
 
 
 async def _report(options: argparse.Namespace) -> int:
-    from launcher import app
-    from launcher.bug_report import REPORT_LINES, bug_report
+    from launcher.app.bug_report import REPORT_LINES, bug_report
+    from launcher.app.running import logs
 
     if options.file:
         lines = await asyncio.to_thread(_lines_of, options.file, None)
     else:
-        lines = [line async for line in app.logs(options.url, lines=max(5_000, options.lines), follow=False)]
+        lines = [line async for line in logs(options.url, lines=max(5_000, options.lines), follow=False)]
     text = await bug_report(lines, most=options.lines if options.lines != 200 else REPORT_LINES)
     if options.json:
         print_json({"report": text})
@@ -68,12 +70,12 @@ async def _report(options: argparse.Namespace) -> int:
 
 def _lines_of(path: Path, most: int | None) -> list[str]:
     from launcher.base.errors import BadOption
-    from launcher.base.paths import expanded
-    from launcher.base.text import visible
-    from launcher.engine.diagnosis_log import read_log
+    from launcher.base.paths import expand_user
+    from launcher.base.text import make_visible
+    from launcher.engine.diagnosis.log_reading import read_log
 
     try:
-        lines = visible(read_log(expanded(path))).splitlines()
+        lines = make_visible(read_log(expand_user(path))).splitlines()
     except OSError as error:
         hint = "`mtp-launcher logs --files` lists those of our servers."
         raise BadOption(f"{path} cannot be read: {error.strerror or error}.", hint, path=str(path)) from None
@@ -81,11 +83,11 @@ def _lines_of(path: Path, most: int | None) -> list[str]:
 
 
 def _list(*, as_json: bool) -> int:
-    from launcher.cli.bar import size
+    from launcher.cli.bar import format_size
     from launcher.cli.layout import print_table
-    from launcher.engine.log_files import log_files
+    from launcher.engine.server.logs import list_log_files
 
-    found = log_files()
+    found = list_log_files()
     if as_json:
         print_json(
             {
@@ -104,7 +106,7 @@ def _list(*, as_json: bool) -> int:
     elif not found:
         print("No server has run yet, so there is no log.")
     else:
-        rows = [(str(each.port), _when(each.modified_s), size(each.bytes), str(each.path)) for each in found]
+        rows = [(str(each.port), _when(each.modified_s), format_size(each.bytes), str(each.path)) for each in found]
         print_table([("PORT", "WRITTEN", "SIZE", "FILE"), *rows], right={0, 2}, indent="")
     return 0
 

@@ -1,52 +1,77 @@
-"""The options that `plan` and `estimate` share: which machine, which setting."""
+"""Options shared by `plan` and `estimate`: the machine and the server settings."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.cli.quantities import gib, mib, tokens, whole, workers
+from launcher.cli.output import parse_number
+from launcher.cli.quantities import parse_gib, parse_int, parse_mib, parse_tokens, parse_workers
+from launcher.models.server_settings import ROWS, ServerSetting, to_fields
 
 if TYPE_CHECKING:
-    from launcher.engine.launch import ServeOptions
-    from launcher.models.plan import Wish
-    from launcher.planner import MachineWish
+    from launcher.app.planner import MachineWish
+    from launcher.engine.serve_options import ServeOptions
+    from launcher.models.plan import PlanCriteria
+    from launcher.models.server_settings import Value
 
 BACKENDS = ("cuda", "vulkan", "rocm", "metal", "cpu")
 INTENTS = ("balanced", "long-context", "best-quality", "as-published")
-"""The names of Backend and Intent, held equal by a test: importing those would slow every --help."""
+"""The names of Backend and Intent, kept equal by a test: importing those would slow every --help."""
+_READ: Mapping[str, Callable[[str], object]] = {
+    "tokens": parse_tokens,
+    "count": parse_int,
+    "mib": parse_mib,
+    "share": parse_number,
+    "choice": str.lower,
+    "shares": str,
+}
+"""Parsers for the value of a server setting, by its kind."""
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what describes a machine in place of this one."""
+    """Declare the options that describe another machine."""
     group = parser.add_argument_group("the machine", "This one as it is now, unless it is described.")
-    group.add_argument("--gpu-memory", type=gib, metavar="GIB", help="describe a GPU by its size: 16, 16GB")
-    group.add_argument("--free-memory", type=mib, metavar="MIB", help="free GPU memory (default: read, or usable part)")
+    group.add_argument("--gpu-memory", type=parse_gib, metavar="GIB", help="describe a GPU by its size: 16, 16GB")
+    group.add_argument(
+        "--free-memory", type=parse_mib, metavar="MIB", help="free GPU memory (default: read, or usable part)"
+    )
     group.add_argument("--headless", action="store_true", help="no display uses the GPU: keep 512 MiB free, not 1,024")
-    group.add_argument("--host-memory", type=gib, metavar="GIB", help="size of the host's memory")
+    group.add_argument("--host-memory", type=parse_gib, metavar="GIB", help="size of the host's memory")
     group.add_argument("--backend", choices=BACKENDS, help="the engine's backend (default: this GPU's, or cuda)")
     group.add_argument(
-        "--rpc", type=workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
+        "--rpc", type=parse_workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
     )
     group.add_argument("--wake", action="store_true", help="wake a sleeping GPU to ask it")
 
 
 def add_setting_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what fixes a part of the setting."""
+    """Declare the options that fix server settings."""
     group = parser.add_argument_group("the setting", "What is given is kept; the rest is chosen.")
-    group.add_argument("--ctx", type=tokens, metavar="N", help="context in tokens, of all slots together: 131072, 128K")
-    group.add_argument("--kv", type=str.lower, metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0, ...")
-    group.add_argument("--draft", type=whole, metavar="N", help="draft length, 0 is MTP off")
+    for row in ROWS.values():
+        add_setting(group, row)
     group.add_argument("--no-mtp", action="store_true", help="MTP off")
-    group.add_argument("--ubatch", type=tokens, metavar="N", help="tokens of a prompt computed at once")
-    group.add_argument("--n-cpu-moe", type=whole, metavar="N", help="keep the experts of N layers on the host")
-    group.add_argument("--slots", type=whole, metavar="N", help="requests served at once")
+
+
+def add_setting(parser: argparse._ActionsContainer, row: ServerSetting, *, default: str = "") -> None:
+    """Declare the option of a server setting; `default` is shown as its default value."""
+    told = f"{row.help} (default: {default})" if default else row.help
+    if row.kind == "switch":
+        parser.add_argument(row.option, action=argparse.BooleanOptionalAction, help=told)
+    else:
+        parser.add_argument(row.option, type=_READ[row.kind], metavar=row.metavar, help=told)
+
+
+def settings_given(options: argparse.Namespace) -> dict[str, Value]:
+    """Return the server settings given in the options."""
+    return {name: value for name in ROWS if (value := getattr(options, name)) is not None}
 
 
 def machine_wish(options: argparse.Namespace) -> MachineWish:
-    """Return which machine the options mean."""
-    from launcher.planner import MachineWish
+    """Return the machine that the options describe."""
+    from launcher.app.planner import MachineWish
 
     return MachineWish(
         gpu_memory_gib=options.gpu_memory,
@@ -59,44 +84,35 @@ def machine_wish(options: argparse.Namespace) -> MachineWish:
     )
 
 
-def wish_of(options: argparse.Namespace) -> Wish:
-    """Return what the options ask for. Raises BadOption when they contradict one another."""
+def wish_of(options: argparse.Namespace) -> PlanCriteria:
+    """Return the plan request in the options. Raises BadOption if they contradict each other."""
     from launcher.base.errors import BadOption
-    from launcher.models.plan import Wish
+    from launcher.models.plan import PlanCriteria
 
     if options.no_mtp and options.draft:
         raise BadOption("--no-mtp and --draft contradict one another.", "Give one of them.")
-    return Wish(
+    given = settings_given(options) | ({"draft": 0} if options.no_mtp else {})
+    return PlanCriteria(
         model=getattr(options, "model", None),
         intent=getattr(options, "intent", "balanced"),
         quant=getattr(options, "quant", None),
-        context=options.ctx,
-        kv=options.kv,
-        draft=0 if options.no_mtp else options.draft,
-        ubatch=options.ubatch,
-        n_cpu_moe=options.n_cpu_moe,
-        slots=options.slots,
         vision=getattr(options, "vision", False),
+        **to_fields(given),
     )
 
 
-def to_serve(options: argparse.Namespace, model: Path) -> ServeOptions:
-    """Return how the parsed options of `serve` or `export` want a model file to be served."""
-    from launcher.engine.build import BUILT_IN
-    from launcher.engine.launch import DEFAULT_DRAFT, ServeOptions
+def serve_options_of(options: argparse.Namespace, model: Path) -> ServeOptions:
+    """Return the serve options of a verb for a model file, without its server settings."""
+    from launcher.engine.builds.build import BUILT_IN
+    from launcher.engine.serve_options import ServeOptions
 
     built_in = str(options.engine) == BUILT_IN
     return ServeOptions(
         model=model,
         engine=None if built_in else options.engine,
         built_in=built_in,
-        context=options.ctx,
-        slots=1 if options.slots is None else options.slots,
-        threads=options.threads,
-        draft=DEFAULT_DRAFT,
-        kv=options.kv,
-        ubatch=options.ubatch,
-        n_cpu_moe=options.n_cpu_moe,
-        extra=tuple(options.extra),
-        rpc=options.rpc,
+        mmproj=getattr(options, "mmproj", None),
+        chat_template_file=getattr(options, "chat_template_file", None),
+        rpc=getattr(options, "rpc", ()),
+        extra=tuple(getattr(options, "extra", ())),
     )

@@ -1,23 +1,25 @@
-"""The command `mtp-launcher`: its verbs, its exit codes, its way to end."""
+"""The command `mtp-launcher`: verbs, exit codes, signals."""
 
 import argparse
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from launcher import __version__
 from launcher.cli import gui
-from launcher.cli.interrupts import INTERRUPTED, run_interruptible
-from launcher.cli.terminal import guard
+from launcher.cli.terminal import guard_output
 
 if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
 
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit codes after Ctrl-C and SIGTERM."""
 VERBS = {
     "gui": "open the window (also what happens without a verb)",
     "demo": "run the whole chain on the built-in demo model",
@@ -53,26 +55,26 @@ VERBS = {
     "update": "say whether there is a newer version of this program, and install it",
 }
 _ANSWERING = ("plan", "estimate", "models", "doctor", "versions", "status", "diagnose", "export")
-"""The verbs that do nothing but print."""
+"""The verbs that only print, so that a failed output is an error."""
 _BROKEN_PIPE = 141
 
 OpenWindow = Callable[[argparse.Namespace], int]
 
 
 def run(open_window: OpenWindow) -> NoReturn:
-    """Run the command line of this process; `open_window` is the other face."""
-    closed = sys.stdout is None  # or pythonw
+    """Run the command line of this process; `open_window` opens the window."""
+    closed = sys.stdout is None  # closed by the caller, or this is pythonw
     if closed:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 -- for as long as we live
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 -- open for the life of the process
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     if sys.platform != "win32":
-        os.umask(0o077)  # keys, logs and what the engine reads are nobody else's business
+        os.umask(0o077)  # keys, logs and the engine's files are private
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # On Windows a pipe would get the code page, in which programs do not read JSON.
+            # On Windows a pipe would get the code page, and programs could not read the JSON.
             stream.reconfigure(encoding="utf-8" if sys.platform == "win32" else None, errors="replace")
-    guard()
+    guard_output()
     try:
         code = main(sys.argv[1:], open_window)
         sys.stdout.flush()
@@ -81,13 +83,13 @@ def run(open_window: OpenWindow) -> NoReturn:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python prints an error at exit
         code = _BROKEN_PIPE
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"Error: The output could not be written: {error.strerror or error}.", file=sys.stderr)
         code = 1
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # else Ctrl-C shows a traceback of Python's own end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # otherwise Ctrl-C during Python's exit prints a traceback
     sys.exit(code)
 
 
@@ -98,7 +100,7 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
         cut = arguments.index("--")
         arguments, extra = arguments[:cut], arguments[cut + 1 :]
     parser = _parser(arguments)
-    if arguments[:1] != ["chat"] and (what := _empty(arguments)):  # a prompt has words of its own for it
+    if arguments[:1] != ["chat"] and (what := _find_empty_value(arguments)):  # `chat` reports an empty prompt itself
         parser.error(f"{what} is empty: give it a value, or leave it out")
     options = parser.parse_args(arguments)
     if extra:
@@ -111,12 +113,49 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
     if options.verb == "demo" and gui.shows() and not (options.headless or options.json or options.seconds):
         options = _parser(["gui"]).parse_args(["gui", "--demo"])
     if options.verb == "gui":
-        return _explained(options, lambda: gui.run(options, open_window))
-    return _explained(options, lambda: run_interruptible(lambda: options.run(options)))
+        return _run_explained(options, lambda: gui.run(options, open_window))
+    return _run_explained(options, lambda: _run_interruptible(lambda: options.run(options)))
 
 
-def _empty(arguments: list[str]) -> str | None:
-    """Return what has an empty value, as from a variable that is not set; no option means anything by one."""
+def _run_interruptible(verb: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run a verb in its own event loop and return its exit code.
+
+    Ctrl-C or SIGTERM cancels it; the code is then 130 or 143, unless the verb treats that as its normal end. A second
+    Ctrl-C ends the process at once with 130, and its engine with it, through its keeper or its job. Signals are handled
+    between two steps of the loop, so no step is interrupted halfway and no KeyboardInterrupt has to propagate.
+    """
+    import asyncio
+
+    got: list[int] = []
+
+    async def interruptible() -> int:
+        loop, running = asyncio.get_running_loop(), asyncio.ensure_future(verb())
+
+        def end(number: int) -> None:
+            if number == signal.SIGINT and signal.SIGINT in got:
+                os._exit(INTERRUPTED)
+            got.append(number)
+            running.cancel()
+
+        def end_soon(number: int, _frame: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed: the verb has ended
+                loop.call_soon_threadsafe(end, number)
+
+        if sys.platform == "win32":
+            signal.signal(signal.SIGINT, end_soon)
+        else:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, end, number)
+        return await running
+
+    try:
+        return asyncio.run(interruptible())
+    except asyncio.CancelledError:
+        return TERMINATED if signal.SIGTERM in got else INTERRUPTED
+
+
+def _find_empty_value(arguments: list[str]) -> str | None:
+    """Return the argument that has an empty value, as from an unset variable; no option accepts one."""
     for before, word in pairwise(["", *arguments]):
         if not word.strip():
             return f"argument {before}" if before.startswith("--") and "=" not in before else "an argument"
@@ -126,7 +165,7 @@ def _empty(arguments: list[str]) -> str | None:
 
 
 def _parser(arguments: list[str]) -> argparse.ArgumentParser:
-    """Build the parser; only the verb that was named is imported, so that the others cost nothing."""
+    """Build the parser. Only the named verb's module is imported, to keep start-up fast."""
     parser = argparse.ArgumentParser(
         prog="mtp-launcher", description="Run llama.cpp's llama-server with MTP speculative decoding, and watch it."
     )
@@ -143,29 +182,29 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:
-    """Run a verb; what it cannot do is told in a sentence, with exit code 1."""
+def _run_explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:
+    """Run a verb; print its errors as a sentence and return exit code 1."""
+    from launcher.app.settings import fill_options
     from launcher.base.errors import LauncherError
-    from launcher.base.paths import check_home, refusal
+    from launcher.base.paths import check_home, explain_os_error
     from launcher.cli.output import print_error
-    from launcher.settings import fill
     from launcher.updates.before_update import keep_copies
 
     try:
-        if options.verb not in ("doctor", "gui"):  # which tell of it beside all else
+        if options.verb not in ("doctor", "gui"):  # these two report it among other findings
             check_home()
         keep_copies()
-        fill(options)
+        fill_options(options)
         return verb()
     except LauncherError as error:
         print_error(error, as_json=options.json)
         if options.verb == "gui":
             _show_unseen(error)
     except OSError as error:
-        unnamed = error.filename is None and not isinstance(error, TimeoutError)  # which is a lock's
+        unnamed = error.filename is None and not isinstance(error, TimeoutError)  # a timeout is a lock's
         if isinstance(error, BrokenPipeError) or (unnamed and options.verb in _ANSWERING):
-            raise  # it is the output that cannot be written
-        print_error(_without_proc() or refusal(error), as_json=options.json)
+            raise  # the output itself cannot be written
+        print_error(_without_proc() or explain_os_error(error), as_json=options.json)
     except Exception:
         if (why := _without_proc()) is None:
             raise
@@ -174,7 +213,7 @@ def _explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:
 
 
 def _without_proc() -> "LauncherError | None":
-    """Return what to say where Linux's /proc is not mounted, without which psutil fails in many ways."""
+    """Return the error for a missing /proc on Linux, without which psutil fails in many ways; None if it is mounted."""
     if sys.platform != "linux":
         return None
     import psutil
@@ -193,4 +232,4 @@ def _show_unseen(error: "LauncherError") -> None:
     from launcher.cli import unseen
 
     if unseen.started_from_a_menu():
-        unseen.show(error)
+        unseen.show_dialog(error)

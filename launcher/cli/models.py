@@ -1,4 +1,4 @@
-"""`mtp-launcher models`: what the catalogue knows; with list, verify or remove, what is on this machine."""
+"""`mtp-launcher models`: the catalogue; with list, verify or remove, the models on this machine."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import BadOption
-from launcher.base.units import percent
+from launcher.base.units import format_percent
 from launcher.cli import models_local
-from launcher.cli.layout import filled, print_table
+from launcher.cli.layout import print_table, wrap_text
 from launcher.cli.output import print_json
 
 if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue import Catalogue, ModelEntry
-    from launcher.models.hub_figures import Refreshed
+    from launcher.models.hub_figures import RefreshResult
     from launcher.models.preset import Note, QualityNote, Sampling
 
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
@@ -42,11 +42,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--yes", action="store_true", help="remove without asking")
     parser.add_argument("--refresh", action="store_true", help="ask the hub for sizes and checksums, and keep them")
-    models_local.take_any_order(parser)
+    models_local.allow_any_order(parser)
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Print the list, or all about one model. What is wrong in the user's own files is told beside it."""
+    """Print the list, or the details of one model. Faults in the user's own files are printed beside it."""
     if options.model in models_local.VERBS:
         return await models_local.run(options)
     if options.which:
@@ -75,7 +75,7 @@ def _tell_problems(catalogue: Catalogue) -> None:
 
 
 async def _refresh(catalogue: Catalogue, options: argparse.Namespace) -> int:
-    """Ask the hub about one model or all at once, and tell what came of each. Exit code 1 when any failed."""
+    """Ask the hub about one model or all of them, and print each result. Exit code 1 if any failed."""
     from launcher.base.errors import LauncherError
     from launcher.models.hub_figures import is_on_hub
 
@@ -93,31 +93,31 @@ async def _refresh(catalogue: Catalogue, options: argparse.Namespace) -> int:
     return 1 if any(isinstance(outcome, LauncherError) for outcome in outcomes) else 0
 
 
-def _ask(model: ModelEntry) -> Refreshed | LauncherError:
-    """Ask about one model; what is wrong with the user's settings is the same for all, and raised."""
+def _ask(model: ModelEntry) -> RefreshResult | LauncherError:
+    """Ask the hub about one model. An error in the user's settings concerns all models, and is raised."""
     from launcher.base.errors import ModelMissing, Refused, Unreachable
-    from launcher.models.hub_figures import refresh
+    from launcher.models.hub_figures import refresh_figures
 
     try:
-        return refresh(model)
+        return refresh_figures(model)
     except (ModelMissing, Refused, Unreachable) as error:
         return error
 
 
-def _outcome_json(model: ModelEntry, outcome: Refreshed | LauncherError) -> dict[str, Any]:
-    from launcher.models.hub_figures import Refreshed
+def _outcome_json(model: ModelEntry, outcome: RefreshResult | LauncherError) -> dict[str, Any]:
+    from launcher.models.hub_figures import RefreshResult
 
-    if isinstance(outcome, Refreshed):
+    if isinstance(outcome, RefreshResult):
         return asdict(outcome) | {"error": None}
     told = {"code": outcome.code, "message": outcome.title, "hint": outcome.hint}
     nothing: dict[str, Any] = {"revision": None, "learned": [], "differs": [], "missing": []}
     return {"model": model.id, "repo": model.repo, **nothing, "error": told}
 
 
-def _tell_outcome(model: ModelEntry, outcome: Refreshed | LauncherError) -> None:
-    from launcher.models.hub_figures import Refreshed
+def _tell_outcome(model: ModelEntry, outcome: RefreshResult | LauncherError) -> None:
+    from launcher.models.hub_figures import RefreshResult
 
-    if not isinstance(outcome, Refreshed):
+    if not isinstance(outcome, RefreshResult):
         print(f"{model.id}: {outcome}", file=sys.stderr)
         return
     print(f"{model.id}: " + (f"{outcome.repo} at {outcome.revision}" if outcome.repo else "its draft alone is there"))
@@ -157,13 +157,13 @@ def _sizes(model: ModelEntry) -> str:
 def _describe(model: ModelEntry) -> None:
     print(f"{model.name} ({model.id})")
     for topic, told in _about(model):
-        print(filled(told, f"  {topic:<9} "))
+        print(wrap_text(told, f"  {topic:<9} "))
     _files(model)
     _presets(model)
     _measurements(model)
     notes: list[Note | QualityNote] = [*model.notes, *model.quality]
     for note in notes:
-        print(f"\n{filled(note.text)}\n{filled(note.source, '  Source: ')}")
+        print(f"\n{wrap_text(note.text)}\n{wrap_text(note.source, '  Source: ')}")
 
 
 def _about(model: ModelEntry) -> Iterator[tuple[str, str]]:
@@ -191,7 +191,7 @@ def _about(model: ModelEntry) -> Iterator[tuple[str, str]]:
 
 
 def _files(model: ModelEntry) -> None:
-    print("\n" + filled("Files" + (f" (from {model.files_source})" if model.files_source else "")))
+    print("\n" + wrap_text("Files" + (f" (from {model.files_source})" if model.files_source else "")))
     notes = _Notes()
     rows: list[Sequence[str]] = [("QUANT", "GB", "SHA-256", "NAME", "")]
     for file in model.files:
@@ -232,7 +232,7 @@ def _measurements(model: ModelEntry) -> None:
     rows: list[Sequence[str]] = [head]
     for one in model.measurements:
         speed = _span(one.tokens_per_second, one.tokens_per_second_high, "{:g}".format)
-        accepted = _span(one.acceptance, one.acceptance_high, percent)
+        accepted = _span(one.acceptance, one.acceptance_high, format_percent)
         told = notes.number(one.note, one.source + (" (little trust)" if one.trust == "low" else ""))
         context = (_or(one.quant), _count(one.ctx), _count(one.filled), _or(one.kv))
         results = (speed, _span(one.baseline, None, "{:g}".format), accepted, _count(one.memory_mib))
@@ -243,7 +243,7 @@ def _measurements(model: ModelEntry) -> None:
 
 
 class _Notes:
-    """What is said below a table, each text once, with the number that its rows show."""
+    """Footnotes of a table: each text once, with the number that its rows show."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
@@ -254,7 +254,7 @@ class _Notes:
 
     def print(self) -> None:
         for text, number in self._texts.items():
-            print(filled(text, f"  {number:>4} "))
+            print(wrap_text(text, f"  {number:>4} "))
 
 
 def _sampling(sampling: Sampling | None) -> str:

@@ -1,4 +1,4 @@
-"""`mtp-launcher models folders`, and what downloads have left there."""
+"""`mtp-launcher models folders`: the folders searched for models, and leftovers of downloads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.bar import size
-from launcher.cli.layout import filled, print_table
+from launcher.cli.bar import format_size
+from launcher.cli.layout import print_table, wrap_text
 from launcher.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """List the folders that models are looked for in, add some, or take some out, whose files stay."""
+    """List the folders that are searched for models, or add or remove some; files of removed folders stay."""
     from launcher.base.errors import BadOption
-    from launcher.models.added_places import add_place, added_places, drop_place
+    from launcher.models.added_places import add_place, read_added_places, remove_place
 
     action, *places = options.which or ["list"]
     if action not in ("list", "add", "remove") or (action != "list") != bool(places):
@@ -29,13 +29,13 @@ async def run(options: argparse.Namespace) -> int:
         )
     changed: list[str] = []
     for text in places:
-        done = await asyncio.to_thread(add_place if action == "add" else drop_place, Path(text))
+        done = await asyncio.to_thread(add_place if action == "add" else remove_place, Path(text))
         if not done and action == "remove":
             raise BadOption(f"{text} is not in the list.", "`mtp-launcher models folders` shows it.", path=text)
         changed += [text] if done else []
         if not options.json:
             print(f"{text}: {_done(action, done=done)}")
-    added = await asyncio.to_thread(added_places)
+    added = await asyncio.to_thread(read_added_places)
     if options.json:
         told = [{"path": str(path), "kind": kind, "there": path.exists()} for path, kind in _all(added)]
         print_json({"folders": told, **({"changed": changed} if places else {})})
@@ -63,7 +63,7 @@ def _all(added: Sequence[Path]) -> list[tuple[Path, str]]:
 
 
 def leftover_json(left: Leftover) -> dict[str, Any]:
-    """Return what downloads have left, for programs."""
+    """Return a leftover of a download as JSON."""
     return {
         "path": str(left.path),
         "kind": left.kind.value,
@@ -74,20 +74,20 @@ def leftover_json(left: Leftover) -> dict[str, Any]:
     }
 
 
-def tell_leftovers(found: Sequence[Leftover]) -> None:
-    """Print what downloads have left."""
+def print_leftovers(found: Sequence[Leftover]) -> None:
+    """Print the leftovers of downloads."""
     if not found:
         return
     print("\nLeft by downloads")
-    print_table([(size(each.bytes), _about(each), str(each.path)) for each in found], right={0})
+    print_table([(format_size(each.bytes), _about(each), str(each.path)) for each in found], right={0})
     for each in found:
         if each.reason:
-            print(filled(each.reason, f"  {each.path.name}: "))
+            print(wrap_text(each.reason, f"  {each.path.name}: "))
     print("`mtp-launcher models remove leftovers`, or the name of one, deletes them.")
 
 
 def _about(left: Leftover) -> str:
     if left.reason is not None or left.kind.value == "bad":
         return "not what it should be"
-    whole = f" of {size(left.whole_bytes)}" if left.whole_bytes else ""
-    return f"unfinished, {size(left.done_bytes)}{whole}" if left.done_bytes is not None else "unfinished"
+    whole = f" of {format_size(left.whole_bytes)}" if left.whole_bytes else ""
+    return f"unfinished, {format_size(left.done_bytes)}{whole}" if left.done_bytes is not None else "unfinished"

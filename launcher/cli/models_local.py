@@ -10,18 +10,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
-from launcher.cli.bar import Bar, size
-from launcher.cli.layout import filled, print_table
-from launcher.cli.models_folders import leftover_json, tell_leftovers
+from launcher.cli.bar import ProgressBar, format_size
+from launcher.cli.layout import print_table, wrap_text
+from launcher.cli.models_folders import leftover_json, print_leftovers
 from launcher.cli.output import print_json
-from launcher.cli.typed import agreed, can_ask
+from launcher.cli.terminal import can_ask, confirm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from launcher.models.leftovers import Leftover
-    from launcher.models.library import LocalModel, Verified
+    from launcher.models.library import LocalModel, VerifiedFile
 
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 _EVENT_S = 0.5
@@ -34,10 +34,10 @@ VERBS = {
 }
 
 
-def take_any_order(parser: argparse.ArgumentParser) -> None:
-    """Let options, none of which has a value, stand anywhere; and give each of VERBS a help of its own.
+def allow_any_order(parser: argparse.ArgumentParser) -> None:
+    """Let options, none of which takes a value, stand anywhere; and give each of VERBS its own help.
 
-    By itself argparse takes no more names once an option stood between them.
+    argparse by itself accepts no more positional arguments after an option among them.
     """
     parse = parser.parse_known_args
 
@@ -75,11 +75,11 @@ def _helping(prog: str, verb: str) -> argparse.ArgumentParser:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Do what `options.model` names with the models that `options.which` name."""
+    """Run the action `options.model` on the models in `options.which`."""
     from launcher.base.errors import BadOption
     from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.leftovers import leftovers, named_leftovers
-    from launcher.models.library import library, named
+    from launcher.models.leftovers import find_leftovers, select_leftovers
+    from launcher.models.library import list_library, select_models
 
     verb, which = options.model, options.which
     if verb == "folders":
@@ -88,16 +88,16 @@ async def run(options: argparse.Namespace) -> int:
         return await run_folders(options)
     if verb == "remove" and not which:
         raise BadOption("Which model is to be removed?", "`mtp-launcher models list` names them: ID:QUANT, or a path.")
-    found = await asyncio.to_thread(library, load_catalogue())
+    found = await asyncio.to_thread(list_library, load_catalogue())
     if found.notice:
         print(f"Note: {found.notice}", file=sys.stderr)
-    left = await asyncio.to_thread(leftovers) if verb != "verify" else ()
-    meant = {text: named_leftovers(left, text) for text in which}
+    left = await asyncio.to_thread(find_leftovers) if verb != "verify" else ()
+    meant = {text: select_leftovers(left, text) for text in which}
     chosen = [
         each
         for text in which or ["all"]
         if not meant.get(text) and text != "leftovers"
-        for each in (named(found.models, text) if which or found.models else [])
+        for each in (select_models(found.models, text) if which or found.models else [])
     ]
     chosen = list(dict.fromkeys(chosen))
     its = list(dict.fromkeys(each for text in which for each in meant[text])) if which else list(left)
@@ -111,7 +111,7 @@ async def run(options: argparse.Namespace) -> int:
 def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
     record = local.record
     return {
-        "name": record.words,
+        "name": record.label,
         "kind": record.kind,
         "model": record.model,
         "quant": record.quant,
@@ -133,14 +133,14 @@ def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
 
 def _list(models: Sequence[LocalModel], left: Sequence[Leftover], *, as_json: bool) -> int:
     if as_json:
-        from launcher.engine.last import last_used
+        from launcher.engine.server.started import load_last_uses
 
-        used = last_used()
+        used = load_last_uses()
         told = [_as_json(local, used) for local in models]
         print_json({"models": told, "leftovers": [leftover_json(each) for each in left]})
         return 0
     if not models and left:
-        tell_leftovers(left)
+        print_leftovers(left)
         return 0
     if not models:
         print("No models are on this machine. `mtp-launcher plan` says what fits, `mtp-launcher pull ID` gets it.")
@@ -150,7 +150,7 @@ def _list(models: Sequence[LocalModel], left: Sequence[Leftover], *, as_json: bo
         (
             local.record.model or _PART.sub("", local.path.stem),
             _kind_or_quant(local),
-            size(local.record.bytes),
+            format_size(local.record.bytes),
             _head(local),
             _verified(local),
             _from(local),
@@ -161,15 +161,15 @@ def _list(models: Sequence[LocalModel], left: Sequence[Leftover], *, as_json: bo
     print_table([head, *rows], right={2}, indent="")
     for local in models:
         if local.record.problem:
-            print("\n" + filled(f"{local.record.words}: {local.record.problem}"))
-    tell_leftovers(left)
-    total = size(sum(map(_bytes_here, models)))
+            print("\n" + wrap_text(f"{local.record.label}: {local.record.problem}"))
+    print_leftovers(left)
+    total = format_size(sum(map(_bytes_here, models)))
     print(f"\n{total} in all. `mtp-launcher serve` starts one by its id, as REPO:FILE, or by its path.")
     return 0
 
 
 def _bytes_here(local: LocalModel) -> int:
-    """Bytes of its files that are there now."""
+    """Return the size in bytes of its files that exist now."""
     return sum(path.stat().st_size for path in local.record.paths if path.is_file())
 
 
@@ -205,8 +205,8 @@ def _from(local: LocalModel) -> str:
 
 
 async def _verify(models: Sequence[LocalModel], *, as_json: bool) -> int:
-    """Read all files again. Exit code 1 when one is not what it should be, or not there."""
-    from launcher.models.library import Outcome, verify
+    """Verify all files. Exit code 1 if one differs from what is expected, or is missing."""
+    from launcher.models.library import Outcome, verify_model
 
     progress = _Progress(sum(map(_bytes_here, models)), as_json=as_json)
     bad = False
@@ -215,7 +215,7 @@ async def _verify(models: Sequence[LocalModel], *, as_json: bool) -> int:
     told = []
     try:
         for local in models:
-            results = await verify(local, lambda done, local=local: progress.show(local, done))  # type: ignore[misc]
+            results = await verify_model(local, lambda done, local=local: progress.show(local, done))  # type: ignore[misc]
             progress.next()
             bad = bad or any(each.outcome in (Outcome.CHANGED, Outcome.MISSING) for each in results)
             told += [_verified_json(local, each) for each in results]
@@ -230,10 +230,10 @@ async def _verify(models: Sequence[LocalModel], *, as_json: bool) -> int:
 
 
 class _Progress:
-    """How far verifying is over all models."""
+    """Progress of verifying, over all models."""
 
     def __init__(self, total: int, *, as_json: bool) -> None:
-        self._bar = None if as_json else Bar()
+        self._bar = None if as_json else ProgressBar()
         self._total, self._before, self._read = total, 0, 0
         self._began_s, self._told_s = time.monotonic(), 0.0
 
@@ -243,10 +243,10 @@ class _Progress:
         speed = done / max(now_s - self._began_s, 1e-3)
         if self._bar is not None:
             left_s = (self._total - done) / speed
-            self._bar.show(f"Verifying {local.record.words}", done, self._total, speed=speed, left_s=left_s)
+            self._bar.show_progress(f"Verifying {local.record.label}", done, self._total, speed=speed, left_s=left_s)
         elif now_s - self._told_s >= _EVENT_S:
             self._told_s = now_s
-            what = {"event": "progress", "name": local.record.words, "done_bytes": done, "bytes": self._total}
+            what = {"event": "progress", "name": local.record.label, "done_bytes": done, "bytes": self._total}
             print_json({**what, "bytes_per_second": round(speed)})
 
     def next(self) -> None:
@@ -258,12 +258,12 @@ class _Progress:
             self._bar.close()
 
 
-def _verified_json(local: LocalModel, each: Verified) -> dict[str, Any]:
-    about = {"name": local.record.words, "path": str(each.path), "outcome": each.outcome.value}
+def _verified_json(local: LocalModel, each: VerifiedFile) -> dict[str, Any]:
+    about = {"name": local.record.label, "path": str(each.path), "outcome": each.outcome.value}
     return {**about, "sha256": each.sha256, "expected": each.expected}
 
 
-def _tell_verified(local: LocalModel, each: Verified) -> None:
+def _tell_verified(local: LocalModel, each: VerifiedFile) -> None:
     from launcher.models.library import Outcome, Place
 
     again = "`mtp-launcher models remove` it and pull it again."
@@ -277,26 +277,26 @@ def _tell_verified(local: LocalModel, each: Verified) -> None:
     }
     print(f"{each.outcome.value:<8} {one_line(str(each.path), 4_096)}")
     if each.outcome in words:
-        print(filled(words[each.outcome], " " * 9))
+        print(wrap_text(words[each.outcome], " " * 9))
 
 
 async def _remove(models: Sequence[LocalModel], left: Sequence[Leftover], *, yes: bool, as_json: bool) -> int:
-    """Delete models and leftovers after asking. Exit code 1 when the user says no."""
+    """Delete models and leftovers after asking. Exit code 1 if the user declines."""
     from launcher.base.errors import BadOption, ModelInUse
-    from launcher.engine.in_use import server_using
+    from launcher.engine.server.in_use import server_using
     from launcher.models.leftovers import remove_leftover
-    from launcher.models.library import Place, remove
+    from launcher.models.library import Place, remove_model
 
     for local in models:
         if local.place is Place.CACHE:
             raise BadOption(
-                f"{local.record.words} lies in a cache of other programs, which may need it: {local.path}.",
+                f"{local.record.label} lies in a cache of other programs, which may need it: {local.path}.",
                 "Delete it with the program that got it, such as `hf cache`.",
                 path=str(local.path),
             )
         if user := await asyncio.to_thread(server_using, local.record.paths):
             raise ModelInUse(
-                f"The server at {user.url} uses {local.record.words}.",
+                f"The server at {user.url} uses {local.record.label}.",
                 f"Stop it first: `mtp-launcher stop --url {user.url}`.",
                 path=str(local.path),
             )
@@ -309,11 +309,11 @@ async def _remove(models: Sequence[LocalModel], left: Sequence[Leftover], *, yes
     paths = [*(path for local in models for path in local.record.paths), *(each.path for each in left)]
     if not yes and not await _agreed(paths, sum(map(_bytes_here, models)) + sum(each.bytes for each in left), as_json):
         return 1
-    freed = {local: await asyncio.to_thread(remove, local) for local in models}
+    freed = {local: await asyncio.to_thread(remove_model, local) for local in models}
     cleared = {each: await asyncio.to_thread(remove_leftover, each) for each in left}
     if as_json:
         told = [
-            {"name": each.record.words, "paths": [str(path) for path in each.record.paths], "freed_bytes": count}
+            {"name": each.record.label, "paths": [str(path) for path in each.record.paths], "freed_bytes": count}
             for each, count in freed.items()
         ]
         told += [{"name": each.path.name, "paths": [str(each.path)], "freed_bytes": n} for each, n in cleared.items()]
@@ -321,15 +321,15 @@ async def _remove(models: Sequence[LocalModel], left: Sequence[Leftover], *, yes
         return 0
     for local in models:
         outside = "" if local.place is Place.OURS else f" from {local.path.parent}"
-        print(f"Removed {local.record.words}{outside}.")
+        print(f"Removed {local.record.label}{outside}.")
     for each in left:
         print(f"Removed {each.path}.")
-    print(f"{size(sum(freed.values()) + sum(cleared.values()))} are free now.")
+    print(f"{format_size(sum(freed.values()) + sum(cleared.values()))} are free now.")
     return 0
 
 
 async def _agreed(paths: Sequence[Path], n_bytes: int, as_json: bool) -> bool:
-    """Ask the user. Raises BadOption when there is nobody to ask."""
+    """Ask the user for consent. Raises BadOption if nobody can be asked."""
     from launcher.base.errors import BadOption
 
     if as_json or not can_ask():
@@ -337,4 +337,4 @@ async def _agreed(paths: Sequence[Path], n_bytes: int, as_json: bool) -> bool:
     for path in paths:
         print(one_line(str(path), 4_096), file=sys.stderr)
     which = "these files" if len(paths) > 1 else "it"
-    return await agreed(f"Delete {which}? {size(n_bytes)} become free.")
+    return await confirm(f"Delete {which}? {format_size(n_bytes)} become free.")

@@ -1,4 +1,4 @@
-"""What every verb prints in the same way: JSON, errors, figures."""
+"""Output common to all verbs: JSON, errors, numbers."""
 
 import argparse
 import json
@@ -7,15 +7,15 @@ import sys
 from typing import Any
 
 from launcher.base.errors import LauncherError
-from launcher.base.text import escaped_json, one_line
+from launcher.base.text import escape_json, one_line
 
 _MOST = 2_000
-"""Characters of an error's sentence: it may quote what a server or a file says."""
+"""The most characters of an error message, which may quote a server or a file."""
 
 
 def print_json(data: Any) -> None:  # noqa: ANN401 -- any JSON value
-    """Print one JSON value on one line of stdout."""
-    print(escaped_json(json.dumps(data, ensure_ascii=False, default=str)), flush=True)
+    """Print a JSON value on one line of stdout."""
+    print(escape_json(json.dumps(data, ensure_ascii=False, default=str)), flush=True)
 
 
 def print_error(error: LauncherError, *, as_json: bool) -> None:
@@ -29,19 +29,19 @@ def print_error(error: LauncherError, *, as_json: bool) -> None:
         print(f"       {one_line(error.hint, _MOST)}", file=sys.stderr)
 
 
-def take_extra(parser: argparse.ArgumentParser) -> None:
-    """Declare that the verb takes arguments of the user's own for the engine, behind `--`."""
+def add_extra_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare that the verb accepts arguments for the engine after `--`."""
     parser.set_defaults(extra=[])
     parser.epilog = "What follows -- goes to llama-server as it is, after all other arguments."
 
 
-def rounded(value: float | None, digits: int = 1) -> float | None:
-    """Round a figure for --json; unknown stays None."""
+def round_figure(value: float | None, digits: int = 1) -> float | None:
+    """Round a number for --json; None stays None."""
     return None if value is None else round(value, digits)
 
 
-def finite(text: str) -> float:
-    """Read a number for argparse; not a number and infinity are none."""
+def parse_number(text: str) -> float:
+    """Parse a number for argparse; NaN and infinity are rejected."""
     try:
         value = float(text)
     except ValueError:
@@ -51,16 +51,16 @@ def finite(text: str) -> float:
     return value
 
 
-def duration(text: str) -> float:
-    """Read a number of seconds for argparse."""
-    value = finite(text)
+def parse_seconds(text: str) -> float:
+    """Parse a number of seconds for argparse, 0 or more."""
+    value = parse_number(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is less than nothing")
     return value
 
 
-def count(text: str) -> int:
-    """Read a number of things for argparse, 0 or more."""
+def parse_count(text: str) -> int:
+    """Parse a count for argparse, 0 or more."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text} is not a number, 0 or more")
     return int(text)

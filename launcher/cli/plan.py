@@ -1,4 +1,4 @@
-"""`mtp-launcher plan`: which model to run how on a machine, and whether it fits."""
+"""`mtp-launcher plan`: recommend models and server settings for a machine, with a memory estimate."""
 
 from __future__ import annotations
 
@@ -6,30 +6,148 @@ import argparse
 import asyncio
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.extra import uncounted
-from launcher.cli.layout import filled, print_table
+from launcher.cli.layout import print_table, wrap_text
 from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options, machine_wish, wish_of
-from launcher.cli.output import print_json, rounded, take_extra
-from launcher.cli.verdict import verdict_json, verdict_text
+from launcher.cli.output import add_extra_arguments, print_json, round_figure
+from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
+    from launcher.app.planner import EngineComparison, MachineWish, PlannedEngine
+    from launcher.app.start_settings import KeptPlan
     from launcher.base.errors import LauncherError
-    from launcher.engine.build import Build
-    from launcher.models.memory import Setting
-    from launcher.models.plan import Plan, Unplanned
+    from launcher.models.memory import PlanSettings
+    from launcher.models.plan import Plan, UnplannedFile
     from launcher.models.situation import Situation
-    from launcher.planner import Verdict
+
+# The user's own arguments for llama-server, after `--`: those that change the memory are not part of a plan.
+
+_OPTIONS = {
+    "--ctx-size": "--ctx",
+    "--cache-type-k": "--kv",
+    "--cache-type-v": "--kv",
+    "--ubatch-size": "--ubatch",
+    "--batch-size": "",
+    "--parallel": "--slots",
+    "--n-cpu-moe": "--n-cpu-moe",
+    "--cpu-moe": "--n-cpu-moe",
+    "--gpu-layers": "",
+    "--spec-type": "--no-mtp",
+    "--spec-draft-n-max": "--draft",
+    "--spec-draft-model": "",
+    "--spec-draft-type-k": "",
+    "--spec-draft-type-v": "",
+    "--spec-draft-ngl": "",
+    "--spec-draft-n-cpu-moe": "",
+    "--spec-draft-cpu-moe": "",
+    "--spec-draft-override-tensor": "",
+    "--spec-draft-n-ubatch": "",
+    "--mmproj": "--vision",
+    "--override-tensor": "",
+    "--flash-attn": "",
+    "--device": "",
+    "--split-mode": "",
+    "--tensor-split": "",
+    "--main-gpu": "",
+    "--no-kv-offload": "",
+    "--no-kv-unified": "",
+    "--kv-unified": "",
+    "--swa-full": "",
+    "--ctx-checkpoints": "",
+    "--cache-ram": "",
+    "--lora": "",
+    "--lora-scaled": "",
+    "--fit": "",
+    "--model": "--model",
+}
+"""llama-server's arguments that change the memory, and the plan's own options for them."""
+_SPELLINGS = {
+    "-c": "--ctx-size",
+    "-ctk": "--cache-type-k",
+    "-ctv": "--cache-type-v",
+    "-ub": "--ubatch-size",
+    "-b": "--batch-size",
+    "-np": "--parallel",
+    "-ncmoe": "--n-cpu-moe",
+    "-cmoe": "--cpu-moe",
+    "-ngl": "--gpu-layers",
+    "--n-gpu-layers": "--gpu-layers",
+    "-md": "--spec-draft-model",
+    "--model-draft": "--spec-draft-model",
+    "-ctkd": "--spec-draft-type-k",
+    "--cache-type-k-draft": "--spec-draft-type-k",
+    "-ctvd": "--spec-draft-type-v",
+    "--cache-type-v-draft": "--spec-draft-type-v",
+    "-ngld": "--spec-draft-ngl",
+    "--gpu-layers-draft": "--spec-draft-ngl",
+    "--n-gpu-layers-draft": "--spec-draft-ngl",
+    "-ncmoed": "--spec-draft-n-cpu-moe",
+    "--n-cpu-moe-draft": "--spec-draft-n-cpu-moe",
+    "--spec-draft-ncmoe": "--spec-draft-n-cpu-moe",
+    "-cmoed": "--spec-draft-cpu-moe",
+    "--cpu-moe-draft": "--spec-draft-cpu-moe",
+    "-otd": "--spec-draft-override-tensor",
+    "--override-tensor-draft": "--spec-draft-override-tensor",
+    "-mm": "--mmproj",
+    "-ot": "--override-tensor",
+    "-fa": "--flash-attn",
+    "-dev": "--device",
+    "-sm": "--split-mode",
+    "-ts": "--tensor-split",
+    "-mg": "--main-gpu",
+    "-nkvo": "--no-kv-offload",
+    "-no-kvu": "--no-kv-unified",
+    "-kvu": "--kv-unified",
+    "-ctxcp": "--ctx-checkpoints",
+    "--swa-checkpoints": "--ctx-checkpoints",
+    "-cram": "--cache-ram",
+    "-fit": "--fit",
+    "-m": "--model",
+}
+"""Their alternative spellings (llama-server --help, b11669)."""
+
+
+def uncounted_arguments(extra: Sequence[str]) -> list[str]:
+    """Return a sentence about arguments in `extra` that the plan's memory estimate does not include; empty if none."""
+    found = dict(_memory_flags(extra))
+    if not found:
+        return []
+    ours = dict.fromkeys(filter(None, found.values()))
+    remedy = f" {_listed(list(ours))} before the -- would be counted." if ours else ""
+    be = "is" if len(found) == 1 else "are"
+    return [f"Your own {_listed(list(found))} {be} not counted in these figures, and can change the memory.{remedy}"]
+
+
+def _memory_flags(extra: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the flags that change the memory as they were written, each with the plan's own option."""
+    for word in extra:
+        flag = word.partition("=")[0]
+        name = flag.replace("_", "-") if flag.startswith("--") else flag  # as llama.cpp reads them
+        name = _SPELLINGS.get(name, name)
+        if name in _OPTIONS:
+            yield flag, _OPTIONS[name]
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
 
 _MIB, _GIB = 2**20, 2**30
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("--model", metavar="ID", help="a model of the catalogue (default: all; `models` lists them)")
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument(
+        "what",
+        nargs="?",
+        metavar="ID[:QUANT] | FILE",
+        help="a model of the catalogue, or a .gguf file (default: all of the catalogue; `models` lists them)",
+    )
+    model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same")
     parser.add_argument("--quant", metavar="Q", help="its quantisation, such as UD-Q3_K_XL")
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
     add_machine_options(parser)
@@ -37,75 +155,114 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-preset", action="store_true", help="do not plan by what a tune of this machine found best"
     )
+    parser.add_argument(
+        "--defaults", action="store_true", help="do not plan by the settings that a model was served with the last time"
+    )
     parser.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
     parser.add_argument(
         "--ask-engine",
         action="store_true",
         help="ask the engine, too, about the first plan: its file's header is read, from the hub if it is there",
     )
-    take_extra(parser)
+    add_extra_arguments(parser)
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Print the plans. Exit code 0 when one can be proposed, 1 when all are too big or no engine could be asked."""
-    from launcher import planner
+    """Print the plans. Exit code 0 if one can be recommended, 1 if all are too big or no engine could be asked."""
+    from launcher.app import planner
     from launcher.base.errors import LauncherError
-    from launcher.machine_presets import with_presets
     from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.plan import Status, make_plans, unplanned
+    from launcher.models.plan import Status, list_unplanned, make_plans
 
     wish, machine = wish_of(options), machine_wish(options)
-    situation = await planner.situation(machine)
     catalogue = load_catalogue()
+    problems = catalogue.problems
     if not options.json:
-        for problem in catalogue.problems:  # before a model is missed that one of them is about
+        for problem in problems:  # printed first: one of them may explain why a model is missing below
             print(f"Left out: {problem}", file=sys.stderr)
-    plans, left_out = make_plans(catalogue, situation, wish), unplanned(catalogue, situation, wish)
-    if not options.no_preset:
-        plans = await with_presets(plans, catalogue, situation, wish)
-    build = None if situation.described else await planner.installed_build()
-    verdict = await _ask(plans[0]) if options.ask_engine and plans else None
+    served: str | None = None
+    if named := options.what or options.model:
+        from launcher.models.gguf import check_complete, read_model
+        from launcher.models.locate import select_model
+
+        subject = await asyncio.to_thread(select_model, named, catalogue)
+        if subject.path is not None:
+            check_complete(*(await asyncio.to_thread(read_model, subject.path)).parts)
+        catalogue = subject.catalogue
+        quant = wish.quant or (subject.file.quant if subject.file and subject.names_file else None)
+        wish = replace(wish, model=subject.entry.id, quant=quant)
+        if quant is None and subject.file and subject.path:
+            served = subject.file.quant
+    situation = await planner.read_situation(machine)
+    plans, left_out = make_plans(catalogue, situation, wish), list_unplanned(catalogue, situation, wish)
+    if not situation.described and any(map(planner.downloaded_file, plans)):  # else there is nothing of the user's own
+        from launcher.app.start_settings import apply_own_settings
+
+        plans, own = await apply_own_settings(
+            plans, catalogue, situation, wish, use_kept=not options.defaults, use_tuned=not options.no_preset
+        )
+        plans = tuple(map(_with_kept(own), plans))
+    engine = await planner.planned_engine(machine, situation)
+    verdict = await _ask(plans[0], machine) if options.ask_engine and plans else None
     if options.json:
-        told = [_as_json(plan, build, options.extra, options.rpc) for plan in plans]
+        told = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
         if verdict is not None:
+            from launcher.cli.verdict import verdict_json
+
             told[0] |= verdict_json(verdict)
         unknown = [asdict(each) for each in left_out]
-        problems = [asdict(problem) for problem in catalogue.problems]
-        print_json({"machine": _machine_json(situation), "plans": told, "unplanned": unknown, "problems": problems})
+        faults = [asdict(problem) for problem in problems]
+        print_json({"machine": _machine_json(situation), "plans": told, "unplanned": unknown, "problems": faults})
     else:
         _print_machine(situation)
         if plans:
-            _describe(plans[0], build, options, verdict)
+            _describe(plans[0], engine, options, verdict, served=None if situation.described else served)
         _print_others(plans[1:])
         _print_unplanned(left_out, named=wish.model is not None)
     possible = any(plan.status is not Status.TOO_BIG for plan in plans)
     return 0 if possible and not isinstance(verdict, LauncherError) else 1
 
 
-async def _ask(plan: Plan) -> Verdict | LauncherError:
-    """Ask an engine about a plan; the error that tells why it could not be asked."""
-    from launcher import planner
+def _with_kept(own: Sequence[KeptPlan]) -> Callable[[Plan], Plan]:
+    """Return a function that replaces a plan by the one with the user's own settings, as far as they fit."""
+
+    def mine(plan: Plan) -> Plan:
+        kept = next((each for each in own if each.planned is plan), None)
+        if kept is None or not kept.settings:
+            return plan
+        found = kept.mine or plan
+        used = format_settings({name: value for name, value in kept.settings.items() if name not in kept.replaced})
+        gone = format_settings({name: value for name, value in kept.settings.items() if name in kept.replaced})
+        told = [f"As it was served the last time: {used}; --defaults leaves that out."] if used else []
+        told += [f"What you set the last time does not fit now: {gone}."] if gone else []
+        return replace(found, reasons=(*told, *found.reasons))
+
+    return mine
+
+
+async def _ask(plan: Plan, machine: MachineWish) -> EngineComparison | LauncherError:
+    """Ask an engine about a plan; return the error if it cannot be asked."""
+    from launcher.app import planner
     from launcher.base.errors import LauncherError
-    from launcher.base.paths import refusal
-    from launcher.models.plan import source_name
+    from launcher.base.paths import explain_os_error
+    from launcher.models.plan import estimate_argument
 
     try:
-        source = await asyncio.to_thread(planner.read_source, source_name(plan.entry, plan.file))
-        drafts = plan.setting.draft if _drafts_inside(plan) else 0
-        return await planner.ask(source, replace(plan.setting, draft=drafts, draft_model_bytes=0), None)
+        source = await asyncio.to_thread(planner.read_source, estimate_argument(plan.entry, plan.file))
+        return await planner.compare_with_engine(source, plan.setting, None, machine)
     except LauncherError as error:
         return error
     except OSError as error:
-        return refusal(error)
+        return explain_os_error(error)
 
 
 def _drafts_inside(plan: Plan) -> bool:
-    """Whether the drafts come from the model's own file, the only one that an engine is asked about."""
+    """Return True if the drafts come from the model's own file, the only file that an engine is asked about."""
     return plan.entry.speculation in ("mtp", None)
 
 
 def parts_json(parts: dict[str, int]) -> dict[str, float]:
-    """Return parts in MiB with a decimal."""
+    """Return parts in MiB with one decimal."""
     return {name: round(size / _MIB, 1) for name, size in parts.items()}
 
 
@@ -119,16 +276,17 @@ def _machine_json(situation: Situation) -> dict[str, Any]:
         "free_mib": situation.free_mib,
         "margin_mib": situation.margin_mib,
         "host_mib": situation.host_mib,
-        "notes": situation.notes,
+        "memory": situation.memory_json(),
+        "notes": [*situation.notes, *situation.own_notes],
     }
 
 
-def _as_json(plan: Plan, build: Build | None, extra: list[str], rpc: Sequence[str]) -> dict[str, Any]:
-    from launcher import planner
-    from launcher.models.speed import describe, rate
+def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[str]) -> dict[str, Any]:
+    from launcher.app import planner
+    from launcher.models.speed import comparable_rate, describe_measurement
 
     setting, host = plan.setting, plan.estimate.host
-    words, lack = _command(plan, build, extra, rpc)
+    words, lack = _command(plan, engine, extra, rpc)
     return {
         "model": plan.entry.id,
         "quant": plan.file.quant,
@@ -137,7 +295,7 @@ def _as_json(plan: Plan, build: Build | None, extra: list[str], rpc: Sequence[st
         "file": plan.file.file,
         "bytes": plan.file.size_bytes,
         "sha256": plan.file.sha256,
-        "path": planner.downloaded(plan),
+        "path": planner.downloaded_file(plan),
         "mmproj": plan.entry.projector.file if plan.entry.projector and setting.mmproj_bytes else None,
         "ctx": setting.context,
         "kv": setting.kv,
@@ -167,31 +325,31 @@ def _as_json(plan: Plan, build: Build | None, extra: list[str], rpc: Sequence[st
         "weights_exact": plan.estimate.weights_exact,
         "compute_exact": plan.estimate.compute_exact,
         "reasons": plan.reasons,
-        "cautions": [*plan.cautions, *lack, *uncounted(extra)],
-        "evidence": [describe(plan.entry, result) for result in plan.evidence],
-        "nearest_tokens_per_second": rate(plan.evidence[0], setting) if plan.evidence else None,
-        "limit_tokens_per_second": rounded(plan.limit_t_s),
-        "limit_full_tokens_per_second": rounded(plan.limit_full_t_s),
+        "cautions": [*plan.cautions, *lack, *uncounted_arguments(extra)],
+        "evidence": [describe_measurement(plan.entry, result) for result in plan.evidence],
+        "nearest_tokens_per_second": comparable_rate(plan.evidence[0], setting) if plan.evidence else None,
+        "limit_tokens_per_second": round_figure(plan.limit_t_s),
+        "limit_full_tokens_per_second": round_figure(plan.limit_full_t_s),
         "argv": words,
+        "env": planner.plan_environment(engine),
         "extra": extra,
     }
 
 
-def _command(plan: Plan, build: Build | None, extra: list[str], rpc: Sequence[str]) -> tuple[list[str], list[str]]:
+def _command(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the command line of a plan, and what the installed build lacks for it."""
-    from launcher import planner
+    from launcher.app import planner
     from launcher.base.errors import EngineUnsuitable
 
     try:
-        return planner.arguments(plan, build, extra, rpc=rpc), []
+        return planner.plan_arguments(plan, engine, extra, rpc=rpc), []
     except EngineUnsuitable as error:
-        return planner.arguments(plan, None, extra, rpc=rpc), [
-            f"{error} The llama-server on PATH cannot run this plan."
-        ]
+        other = replace(engine, build=None)
+        return planner.plan_arguments(plan, other, extra, rpc=rpc), [f"{error} The engine in use cannot run this plan."]
 
 
 def _print_others(plans: Sequence[Plan]) -> None:
-    from launcher import planner
+    from launcher.app import planner
 
     if not plans:
         return
@@ -199,26 +357,26 @@ def _print_others(plans: Sequence[Plan]) -> None:
     rows = []
     for plan in plans:
         size, memory = size_text(plan.file.size_bytes), f"{plan.required_mib:,} MiB"
-        here = "here" if planner.downloaded(plan) else ""
+        here = "here" if planner.downloaded_file(plan) else ""
         rows.append((plan.status.value, plan.entry.id, plan.file.quant, size, _short(plan), memory, here))
     print_table(rows, right={3, 5})
-    print(filled("`--model ID --quant Q` tells all about one of them, `--json` about all."))
+    print(wrap_text("`--model ID --quant Q` tells all about one of them, `--json` about all."))
 
 
-def _print_unplanned(left_out: tuple[Unplanned, ...], *, named: bool) -> None:
-    """Tell each of them when the user has named the model, else all in one sentence."""
+def _print_unplanned(left_out: tuple[UnplannedFile, ...], *, named: bool) -> None:
+    """Print each of them if the user has named the model, else all in one sentence."""
     if not left_out:
         return
     if named:
         for each in left_out:
             name = " ".join(filter(None, (each.model, each.quant)))
-            print(f"\n{filled(f'Not planned: {name}: {each.reason}. {each.remedy}')}")
+            print(f"\n{wrap_text(f'Not planned: {name}: {each.reason}. {each.remedy}')}")
         return
     names = ", ".join(f"{each.model} {each.quant} ({each.reason})" for each in left_out)
     ask = (
         "; `mtp-launcher models --refresh` asks the hub" if any("--refresh" in each.remedy for each in left_out) else ""
     )
-    print(f"\n{filled(f'Not planned: {names}. `--model ID` says what to do{ask}.')}")
+    print(f"\n{wrap_text(f'Not planned: {names}. `--model ID` says what to do{ask}.')}")
 
 
 def _print_machine(situation: Situation) -> None:
@@ -231,12 +389,12 @@ def _print_machine(situation: Situation) -> None:
         name = f"{f'{situation.gpus} x ' if situation.gpus > 1 else ''}{situation.gpu_name}"
     host = "" if situation.host_mib is None or on_cpu else f"; {situation.host_mib:,} MiB of host memory"
     free = f"{situation.free_mib:,} MiB free, {situation.margin_mib:,} of them to stay free"
-    print(filled(f"{name} ({situation.backend}): {free}{host}"))
-    for note in situation.notes:
-        print(filled(note))
+    print(wrap_text(f"{name} ({situation.backend}): {free}{host}"))
+    for note in (*situation.notes, *situation.own_notes):
+        print(wrap_text(note))
 
 
-def _drafts(setting: Setting, none: str) -> str:
+def _drafts(setting: PlanSettings, none: str) -> str:
     if not setting.draft:
         return none
     return "drafts from repeats" if setting.ngrams else f"draft {setting.draft}"
@@ -255,22 +413,31 @@ def _short(plan: Plan) -> str:
 
 
 def size_text(size_bytes: int | None) -> str:
-    """Return a file's size in the unit that suits it."""
+    """Return a file's size in GiB or MiB."""
     if size_bytes is None:
         return "unknown"
     return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:.1f} MiB"
 
 
 def _describe(
-    plan: Plan, build: Build | None, options: argparse.Namespace, verdict: Verdict | LauncherError | None
+    plan: Plan,
+    engine: PlannedEngine,
+    options: argparse.Namespace,
+    verdict: EngineComparison | LauncherError | None,
+    *,
+    served: str | None,
 ) -> None:
-    from launcher import planner
-    from launcher.models.speed import describe
+    """Print all details of a plan. `served` is the quantisation that `serve ID` would use here, if the ID leaves it
+    open.
+    """
+    from launcher.app import planner
+    from launcher.models.speed import describe_measurement
 
     setting = plan.setting
     name = f"{plan.entry.name}, {plan.file.quant}, {size_text(plan.file.size_bytes)}"
-    print(f"\n{filled(name, f'{plan.status.value}  ')}")
-    experts = f", experts of {setting.n_cpu_moe} layers on the host" if setting.n_cpu_moe else ""
+    print(f"\n{wrap_text(name, f'{plan.status.value}  ')}")
+    layers = f"{setting.n_cpu_moe} layer{'' if setting.n_cpu_moe == 1 else 's'}"
+    experts = f", experts of {layers} on the host" if setting.n_cpu_moe else ""
     mtp = _drafts(setting, "MTP off")
     slots = f", {setting.slots} slots" if setting.slots > 1 else ""
     split = f", split over {setting.gpus} GPUs" if setting.gpus > 1 else ""
@@ -286,22 +453,29 @@ def _describe(
     told = f" ({'; '.join(guesses)})" if guesses else ""
     _row("memory", f"{plan.required_mib:,} MiB: {parts}{told}")
     if verdict is not None:
-        alone = "" if _drafts_inside(plan) or not setting.draft else " That is the model alone, without its drafts."
+        from launcher.cli.verdict import MODEL_ALONE, verdict_text
+
+        alone = "" if _drafts_inside(plan) or not setting.draft else MODEL_ALONE
         _row("engine", verdict_text(verdict, plan.estimate) + alone)
     _rows("why", plan.reasons)
     extra = options.extra
-    words, lack = _command(plan, build, [], options.rpc)
-    _rows("caution", [*plan.cautions, *lack, *uncounted(extra)])
-    measured = [describe(plan.entry, result) for result in plan.evidence]
+    words, lack = _command(plan, engine, [], options.rpc)
+    _rows("caution", [*plan.cautions, *lack, *uncounted_arguments(extra)])
+    measured = [describe_measurement(plan.entry, result) for result in plan.evidence]
     _rows("measured", measured or ["nobody published a run near this one: its speed is not known"])
     if plan.limit_t_s and plan.limit_full_t_s:
         limits = f"{plan.limit_t_s:,.0f} tokens/s without drafts, {plan.limit_full_t_s:,.0f} when the context is full"
         _row("limit", f"{limits}, by the GPU's memory bandwidth: not a forecast")
+    here = planner.downloaded_file(plan)
+    if plan.entry.repo is None and here:
+        _row("file", str(here))
     if plan.entry.repo:
-        here = planner.downloaded(plan)
         get = f"mtp-launcher pull {plan.entry.id}:{plan.file.quant}"
         _row("file", f"{plan.entry.repo}:{plan.file.file}")
         _row("", f"on this machine: {here}" if here else f"`{get}` gets it")
+    if served and served != plan.file.quant:
+        model, quant = plan.entry.id, plan.file.quant
+        _row("", f"`mtp-launcher serve {model}` starts {served}, which is here; `serve {model}:{quant}` starts this.")
     if setting.mmproj_bytes and (projector := plan.entry.projector) and (repo := projector.repo or plan.entry.repo):
         _row("", f"{repo}:{projector.file}")
     _row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))
@@ -313,4 +487,4 @@ def _rows(label: str, texts: Iterable[str]) -> None:
 
 
 def _row(label: str, text: str) -> None:
-    print(filled(text, f"  {label:<9} "))
+    print(wrap_text(text, f"  {label:<9} "))

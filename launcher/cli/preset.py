@@ -1,4 +1,4 @@
-"""`mtp-launcher preset`: the settings that were measured to be best here, model by model."""
+"""`mtp-launcher preset`: list, export, import and delete the tuned settings of models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line
 from launcher.cli.actions import add_actions, add_target, write_new
-from launcher.cli.layout import filled, print_table
+from launcher.cli.layout import print_table, wrap_text
 from launcher.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -37,21 +37,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Do what `options.action` names."""
+    """Run the action `options.action`."""
     verb = {"list": _list, "export": _export, "import": _import, "forget": _forget}[options.action]
     return await verb(options)
 
 
 async def _list(options: argparse.Namespace) -> int:
+    from launcher.app.machine_presets import outdated_presets
     from launcher.machine.machine import read_machine
-    from launcher.machine_presets import outdated
-    from launcher.tuning.machine_preset import as_data, presets
+    from launcher.tuning.machine_preset import load_presets, preset_data
 
-    kept = presets()
+    kept = load_presets()
     machine = await asyncio.to_thread(read_machine)
-    changed = {found.preset.model: found.changed for found in await outdated(machine)}
+    changed = {found.preset.model: found.changed for found in await outdated_presets(machine)}
     if options.json:
-        told = [{**as_data(each), "changed": list(changed.get(each.model, ()))} for each in kept]
+        told = [{**preset_data(each), "changed": list(changed.get(each.model, ()))} for each in kept]
         print_json({"presets": told})
         return 0
     if not kept:
@@ -59,26 +59,26 @@ async def _list(options: argparse.Namespace) -> int:
         return 0
     for preset in kept:
         print(one_line(preset.model.words))
-        print(filled(preset.words, "  "))
+        print(wrap_text(preset.words, "  "))
         print_table([("state", _state(preset, changed.get(preset.model, ())))])
     return 0
 
 
 def _state(preset: MachinePreset, changed: Sequence[str]) -> str:
-    from launcher.tuning.history_environment import clauses
+    from launcher.tuning.history_environment import join_clauses
 
     if not preset.verified:
         return "imported, and not used until measurements here confirm it"
     if changed:
-        return f"measured with other things: {clauses(changed)}. `mtp-launcher tune` measures again."
+        return f"measured with other things: {join_clauses(changed)}. `mtp-launcher tune` measures again."
     return "measured here with what is here now"
 
 
 async def _export(options: argparse.Namespace) -> int:
-    from launcher.tuning.machine_preset import preset_named
+    from launcher.tuning.machine_preset import load_preset_by_name
 
-    preset = await asyncio.to_thread(preset_named, options.model)
-    await asyncio.to_thread(write_new, options.to, preset.exported())
+    preset = await asyncio.to_thread(load_preset_by_name, options.model)
+    await asyncio.to_thread(write_new, options.to, preset.export_text())
     if options.json:
         print_json({"model": preset.model.words, "path": str(options.to)})
     else:
@@ -87,33 +87,33 @@ async def _export(options: argparse.Namespace) -> int:
 
 
 async def _import(options: argparse.Namespace) -> int:
-    from launcher.bench import options_with
-    from launcher.engine.launch import ServeOptions
-    from launcher.tuning.machine_preset import keep_preset, preset_of, read_preset
-    from launcher.tuning.report import words
+    from launcher.app.bench import options_with
+    from launcher.engine.serve_options import ServeOptions
+    from launcher.tuning.machine_preset import preset_for_model, read_preset, save_preset
+    from launcher.tuning.report import settings_line
 
     preset = await asyncio.to_thread(read_preset, options.file)
-    options_with(ServeOptions(options.file), preset.settings)  # which refuses what is no setting
-    own = await asyncio.to_thread(preset_of, preset.model)
+    options_with(ServeOptions(options.file), preset.settings)  # rejects unknown settings
+    own = await asyncio.to_thread(preset_for_model, preset.model)
     if own is not None and own.verified:
         raise BadOption(
             f"There is a preset for {preset.model.words} already, and it was measured here.",
             "`mtp-launcher preset forget` takes it away first.",
         )
-    await asyncio.to_thread(keep_preset, preset)
+    await asyncio.to_thread(save_preset, preset)
     if options.json:
         print_json({"model": preset.model.words, "settings": preset.settings, "verified": False})
         return 0
-    told = f"Taken in for {one_line(preset.model.words)}: {one_line(words(preset.settings))}."
-    print(filled(f"{told} It is used once measurements here confirm it: `mtp-launcher tune` makes them."))
+    told = f"Taken in for {one_line(preset.model.words)}: {one_line(settings_line(preset.settings))}."
+    print(wrap_text(f"{told} It is used once measurements here confirm it: `mtp-launcher tune` makes them."))
     return 0
 
 
 async def _forget(options: argparse.Namespace) -> int:
-    from launcher.tuning.machine_preset import forget_preset, preset_named
+    from launcher.tuning.machine_preset import delete_preset, load_preset_by_name
 
-    preset = await asyncio.to_thread(preset_named, options.model)
-    await asyncio.to_thread(forget_preset, preset)
+    preset = await asyncio.to_thread(load_preset_by_name, options.model)
+    await asyncio.to_thread(delete_preset, preset)
     if options.json:
         print_json({"model": preset.model.words})
     else:

@@ -1,4 +1,4 @@
-"""`mtp-launcher pull`: get a model onto this machine."""
+"""`mtp-launcher pull`: download a model."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import asyncio
 import shlex
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.bar import Bar, duration, share, size
-from launcher.cli.layout import filled
-from launcher.cli.output import finite, print_json, rounded
+from launcher.cli.bar import ProgressBar, format_duration, format_share, format_size
+from launcher.cli.layout import wrap_text
+from launcher.cli.output import parse_number, print_json, round_figure
 
 if TYPE_CHECKING:
     from launcher.models.catalogue import Catalogue
-    from launcher.models.choice import Choice
-    from launcher.models.pull import Pulled, PullProgress
-    from launcher.models.wanted import Wanted
+    from launcher.models.choice import FileChoice
+    from launcher.models.download_target import DownloadTarget
+    from launcher.models.pull import PullProgress, PullResult
 
 _EVENT_S = 0.5
 _BESIDE = {"draft": "its draft", "mmproj": "its vision projector", "model": "the model"}
@@ -41,29 +42,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _rate(text: str) -> int:
-    rate = finite(text)
+    rate = parse_number(text)
     if not rate > 0:
         raise argparse.ArgumentTypeError(f"{text} is no speed; write it in MB per second, like 5 or 0.5")
     return max(int(rate * _MB), 1)
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Pull it. Exit code 1 when it could not be had or is not what it should be; 130 when it was interrupted."""
+    """Download the model. Exit code 1 if that failed or the file is not what was expected; 130 if interrupted."""
     from dataclasses import replace
 
+    from launcher.app.settings import transfer_settings
+    from launcher.fetch.asking_again import ask_again_later
     from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.download_target import parse_target
     from launcher.models.pull import pull, unfinished_bytes
-    from launcher.models.wanted import wanted
-    from launcher.settings import transfer
 
     catalogue = load_catalogue()
     text, choice = await _choose(options, catalogue)
-    meant = await asyncio.to_thread(
-        wanted, text, catalogue, sha256=options.sha256, revision=options.revision, vision=options.vision
+    settings = replace(transfer_settings(), bytes_per_second=options.limit) if options.limit else transfer_settings()
+    show = _JsonOutput() if options.json else _TextOutput()
+    ask = partial(
+        parse_target, text, catalogue, sha256=options.sha256, revision=options.revision, vision=options.vision
     )
+    meant = await ask_again_later(ask, settings, show.waiting)
     _begin(meant, choice, options)
-    settings = replace(transfer(), bytes_per_second=options.limit) if options.limit else transfer()
-    show = _JsonLines() if options.json else _Lines()
     try:
         pulled = await pull(meant, to=options.to, on_progress=show.progress, settings=settings)
     except asyncio.CancelledError:
@@ -78,12 +81,12 @@ async def run(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _choose(options: argparse.Namespace, catalogue: Catalogue) -> tuple[str, Choice | None]:
-    """Return what to pull, with the quantisation that suits this machine where the user leaves that open."""
-    from launcher.models.wanted import named_model
-    from launcher.planner import choose_file
+async def _choose(options: argparse.Namespace, catalogue: Catalogue) -> tuple[str, FileChoice | None]:
+    """Return the model to download, with the quantisation that suits this machine if the user left it open."""
+    from launcher.app.planner import choose_file
+    from launcher.models.download_target import find_catalogue_model
 
-    named = named_model(options.what, catalogue)
+    named = find_catalogue_model(options.what, catalogue)
     if named is None or named[0].repo is None:
         return options.what if named is None or named[1] else f"{options.what}:{named[0].files[0].quant}", None
     entry, file = named
@@ -91,45 +94,45 @@ async def _choose(options: argparse.Namespace, catalogue: Catalogue) -> tuple[st
     return f"{entry.id}:{choice.file.quant}", choice
 
 
-def _begin(meant: Wanted, choice: Choice | None, options: argparse.Namespace) -> None:
+def _begin(meant: DownloadTarget, choice: FileChoice | None, options: argparse.Namespace) -> None:
     from launcher.models.plan import Status
 
     plan = choice.plan if choice else None
     if options.json:
         told: dict[str, Any] = {"event": "start", "what": meant.words, "bytes": meant.bytes}
-        told["files"] = [piece.words for item in meant.items for piece in item.pieces]
+        told["files"] = [piece.label for item in meant.items for piece in item.pieces]
         told["status"] = plan.status.value if plan else None
         told["required_mib"], told["free_mib"] = (plan.required_mib, plan.free_mib) if plan else (None, None)
         print_json(told | {"why": choice.why if choice else None})
         return
     first = meant.items[0].pieces[0]
     origin = f", from {first.hub.repo}" if choice and first.hub else ""
-    print(f"{meant.words}{f', {size(meant.bytes)}' if meant.bytes else ''}{origin}", file=sys.stderr)
+    print(f"{meant.words}{f', {format_size(meant.bytes)}' if meant.bytes else ''}{origin}", file=sys.stderr)
     if choice:
         chosen = "chosen for this machine: " if options.what.find(":") < 0 else ""
-        print(filled(f"{chosen}{choice.why}", "  "), file=sys.stderr)
+        print(wrap_text(f"{chosen}{choice.why}", "  "), file=sys.stderr)
     beside = [f"{_BESIDE[item.kind]} {item.pieces[0].name}" for item in meant.items[1:]]
     if beside:
-        print(filled(f"with {' and '.join(beside)}", "  "), file=sys.stderr)
+        print(wrap_text(f"with {' and '.join(beside)}", "  "), file=sys.stderr)
     if plan and plan.status is Status.TOO_BIG:
         print("  It cannot run on this machine as it is now. You named it, so it is downloaded.", file=sys.stderr)
 
 
-class _Lines:
-    """What a person sees."""
+class _TextOutput:
+    """Text output."""
 
     bytes: int | None = None
 
     def __init__(self) -> None:
-        self._bar = Bar()
+        self._bar = ProgressBar()
 
     def progress(self, told: PullProgress) -> None:
-        from launcher.fetch.transfer import Phase
+        from launcher.fetch.transfer import TransferPhase
 
         self.bytes = told.bytes
-        what = {Phase.VERIFYING: "Verifying", Phase.WAITING: "Waiting"}.get(told.phase, "Downloading")
+        what = {TransferPhase.VERIFYING: "Verifying", TransferPhase.WAITING: "Waiting"}.get(told.phase, "Downloading")
         part = f" {told.number}/{told.of}" if told.of > 1 else ""
-        self._bar.show(
+        self._bar.show_progress(
             what + part,
             told.done_bytes,
             told.bytes,
@@ -138,14 +141,17 @@ class _Lines:
             note=told.note,
         )
 
+    def waiting(self, note: str) -> None:
+        print(f"Waiting: {note}", file=sys.stderr, flush=True)
+
     def close(self) -> None:
         self._bar.close()
 
     def paused(self, done: int, total: int | None) -> None:
-        kept = f"{share(done, total)} are kept. The same command goes on from there."
+        kept = f"{format_share(done, total)} are kept. The same command goes on from there."
         print(f"Paused: {kept}" if done else "Ended before anything arrived. The same command begins.", file=sys.stderr)
 
-    def done(self, pulled: Pulled, _words: str) -> None:
+    def done(self, pulled: PullResult, _words: str) -> None:
         origins = {file.origin for file in pulled.files}
         received = sum(file.received_bytes for file in pulled.files)
         if origins == {"here"}:
@@ -153,9 +159,9 @@ class _Lines:
         elif origins == {"cache"}:
             print("It is in the cache of the hub's tools already: verified, and used there.", file=sys.stderr)
         else:
-            speed = f" at {size(int(received / pulled.seconds))}/s" if received and pulled.seconds > 0 else ""
-            kept = f" beside {size(pulled.resumed_bytes)} from before" if pulled.resumed_bytes else ""
-            told = f"Received {size(received)}{kept} in {duration(pulled.seconds)}{speed}, and verified."
+            speed = f" at {format_size(int(received / pulled.seconds))}/s" if received and pulled.seconds > 0 else ""
+            kept = f" beside {format_size(pulled.resumed_bytes)} from before" if pulled.resumed_bytes else ""
+            told = f"Received {format_size(received)}{kept} in {format_duration(pulled.seconds)}{speed}, and verified."
             print(told, file=sys.stderr)
         for note in pulled.notes:
             print(f"Note: {note}", file=sys.stderr)
@@ -163,13 +169,13 @@ class _Lines:
             print(file.path)
         if pulled.checked.problem is None and pulled.record.kind == "model":
             head = "with an MTP head" if pulled.checked.head == "present" else "without an MTP head"
-            what = pulled.record.words
+            what = pulled.record.label
             start = f"mtp-launcher serve {shlex.quote(what)}"
             print(f"{pulled.checked.name}, {head}. Start it: {start}", file=sys.stderr)
 
 
-class _JsonLines:
-    """What a program sees: one object a line."""
+class _JsonOutput:
+    """JSON output: one object per line."""
 
     bytes: int | None = None
 
@@ -194,19 +200,22 @@ class _JsonLines:
                 "done_bytes": told.done_bytes,
                 "bytes": told.bytes,
                 "resumed_bytes": told.resumed_bytes,
-                "bytes_per_second": rounded(told.bytes_per_second),
-                "seconds_left": rounded(told.seconds_left),
+                "bytes_per_second": round_figure(told.bytes_per_second),
+                "seconds_left": round_figure(told.seconds_left),
                 "note": told.note or None,
             }
         )
 
+    def waiting(self, note: str) -> None:
+        print_json({"event": "waiting", "note": note})
+
     def close(self) -> None:
-        """Nothing is left open."""
+        """Do nothing: no line is open."""
 
     def paused(self, done: int, total: int | None) -> None:
         print_json({"event": "paused", "done_bytes": done, "bytes": total})
 
-    def done(self, pulled: Pulled, words: str) -> None:
+    def done(self, pulled: PullResult, words: str) -> None:
         files = [
             {
                 "path": str(file.path),
@@ -223,7 +232,7 @@ class _JsonLines:
                 "path": str(pulled.path),
                 "bytes": pulled.bytes,
                 "sha256": pulled.files[0].sha256,
-                "seconds": rounded(pulled.seconds, 3),
+                "seconds": round_figure(pulled.seconds, 3),
                 "resumed_bytes": pulled.resumed_bytes,
                 "what": words,
                 "files": files,

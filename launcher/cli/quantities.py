@@ -1,61 +1,61 @@
-"""Amounts as people write them on a command line, for argparse: 128K tokens, 16GB of memory, ctx=64K."""
+"""Parsers for amounts on the command line, for argparse: 128K tokens, 16GB of memory, ctx=64K."""
 
 import argparse
 
-from launcher.base.amounts import TOKENS, amount
-from launcher.cli.output import finite
+from launcher.base.units import TOKEN_UNITS, parse_amount
+from launcher.cli.output import parse_number
 
 _MIB = {"M": 1, "MB": 1, "MIB": 1, "G": 1_024, "GB": 1_024, "GIB": 1_024, "T": 2**20, "TB": 2**20, "TIB": 2**20}
-"""Memory is sold in powers of two, whatever it is called: a card of 16 GB has 16 GiB."""
+"""Memory is sold in powers of two, whatever the unit is called: a 16 GB card has 16 GiB."""
 
 
-def tokens(text: str) -> int:
-    """Read a number of tokens, K for 1,024 of them: 32768, 128K."""
-    found = amount(text, TOKENS)
+def parse_tokens(text: str) -> int:
+    """Parse a number of tokens; K stands for 1,024: 32768, 128K."""
+    found = parse_amount(text, TOKEN_UNITS)
     if found is None or found % 1:
         raise argparse.ArgumentTypeError(f'"{text}" is not a number of tokens; write it like 32768 or 32K')
     return int(found)
 
 
-def gib(text: str) -> float:
-    """Read an amount of memory as GiB, which are also meant where no unit is given: 16, 16GB, 16384MiB."""
-    found = amount(text, _MIB | {"": 1_024})
+def parse_gib(text: str) -> float:
+    """Parse an amount of memory in GiB, the default unit: 16, 16GB, 16384MiB."""
+    found = parse_amount(text, _MIB | {"": 1_024})
     if found is None:
         raise argparse.ArgumentTypeError(f'"{text}" is not an amount of memory; write it like 16 or 16GB')
     return found / 1_024
 
 
-def mib(text: str) -> int:
-    """Read an amount of memory as whole MiB, which are also meant where no unit is given: 15000, 15000MiB, 14.5GB."""
-    found = amount(text, _MIB | {"": 1})
+def parse_mib(text: str) -> int:
+    """Parse an amount of memory in whole MiB, the default unit: 15000, 15000MiB, 14.5GB."""
+    found = parse_amount(text, _MIB | {"": 1})
     if found is None:
         raise argparse.ArgumentTypeError(f'"{text}" is not an amount of memory; write it like 15000 or 14.5GB')
     return int(found)
 
 
-def workers(text: str) -> tuple[str, ...]:
-    """Read RPC workers with commas between: 192.168.1.20:50052,192.168.1.21:50052."""
+def parse_workers(text: str) -> tuple[str, ...]:
+    """Parse RPC workers, separated by commas: 192.168.1.20:50052,192.168.1.21:50052."""
     return tuple(word.strip() for word in text.split(","))
 
 
-def pair(text: str) -> tuple[str, str]:
-    """Read a setting and its value: ctx=64K."""
+def parse_pair(text: str) -> tuple[str, str]:
+    """Parse a setting and its value: ctx=64K."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip() or not value.strip():
         raise argparse.ArgumentTypeError(f'"{text}" is not KEY=VALUE, such as ctx=64K')
     return name.strip(), value.strip()
 
 
-def minutes(text: str) -> float:
-    """Read a number of minutes, up to a day of them."""
-    value = finite(text)
+def parse_minutes(text: str) -> float:
+    """Parse a number of minutes, up to a day."""
+    value = parse_number(text)
     if not 0 < value <= 24 * 60:
         raise argparse.ArgumentTypeError("it is a number of minutes, up to a day")
     return value
 
 
-def whole(text: str) -> int:
-    """Read a whole number."""
+def parse_int(text: str) -> int:
+    """Parse a whole number."""
     try:
         return int(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`mtp-launcher restart`: restart a running server, with other settings if so wished."""
+"""`mtp-launcher restart`: restart a running server, optionally with other settings."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
-from launcher.cli.layout import filled
-from launcher.cli.output import duration, print_error, print_json
+from launcher.cli.layout import wrap_text
+from launcher.cli.output import parse_seconds, print_error, print_json
 from launcher.cli.subject_options import add_changes
+from launcher.models.server_settings import ROWS, format_settings
 
 if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
@@ -28,12 +29,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     add_changes(
         parser,
-        "another setting: ctx, draft, slots, threads, kv, ubatch, n-cpu-moe or extra (arguments of your own, as one"
+        f"another setting: {', '.join(row.spelling for row in ROWS.values())} or extra (arguments of your own, as one"
         " line); may be given more than once",
     )
     parser.add_argument("--url", help="which server, when more than one runs")
     parser.add_argument(
-        "--drain", type=duration, default=0.0, metavar="SECONDS", help="let the requests it has end, but no longer"
+        "--drain", type=parse_seconds, default=0.0, metavar="SECONDS", help="let the requests it has end, but no longer"
     )
     parser.add_argument(
         "--dry-run",
@@ -43,12 +44,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Restart the server and say what it runs with. Exit code 1 also when the old settings are back."""
-    from launcher import app
+    """Restart the server and print its settings. Exit code 1 also if the old settings are back."""
+    from launcher.app.running import preview as preview_restart
+    from launcher.app.running import restart
     from launcher.base.errors import LauncherError
 
     if options.dry_run:
-        told = await app.preview(options.url, dict(options.changes))
+        told = await preview_restart(options.url, dict(options.changes))
         if options.json:
             print_json(told)
         else:
@@ -63,9 +65,9 @@ async def run(options: argparse.Namespace) -> int:
         shown = state
 
     if options.changes and (warning := await _too_big(options)):
-        print(filled(warning, "Note: "), file=sys.stderr, flush=True)
+        print(wrap_text(warning, "Note: "), file=sys.stderr, flush=True)
     try:
-        told = await app.restart(options.url, dict(options.changes), drain_s=options.drain, on_state=show)
+        told = await restart(options.url, dict(options.changes), drain_s=options.drain, on_state=show)
     except asyncio.CancelledError:
         if shown:
             print("The server's program goes on with it: `mtp-launcher status` tells with what.", file=sys.stderr)
@@ -83,19 +85,21 @@ async def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(told)
     else:
-        settings = ", ".join(f"{name} {value}" for name, value in told["settings"].items() if value not in (None, []))
-        print(f"{told['url']} is {told['state']} with {settings}.")
+        settings = {name: value for name, value in told["settings"].items() if name in ROWS and value is not None}
+        extra = told["settings"].get("extra")
+        yours = f" and {shlex.join(extra)}" if extra else ""
+        print(f"{told['url']} is {told['state']} with {format_settings(settings)}{yours}.")
     return 0
 
 
 async def _too_big(options: argparse.Namespace) -> str | None:
-    """Return a warning when the settings fit no memory that is known; None when they may, or nobody knows."""
-    from launcher import app
+    """Return a warning if the settings do not fit into memory; None if they may, or if that is unknown."""
+    from launcher.app.running import preview as preview_restart
     from launcher.base.errors import LauncherError
 
-    with suppress(LauncherError, TimeoutError):  # the restart says what is wrong
+    with suppress(LauncherError, TimeoutError):  # the restart itself reports errors
         async with asyncio.timeout(_PREVIEW_S):
-            told = await app.preview(options.url, dict(options.changes))
+            told = await preview_restart(options.url, dict(options.changes))
         if told["status"] == "TOO BIG":
             return (
                 f"This is too big: it needs {told['needed_mib']:,} of {told['available_mib']:,} MiB ({told['place']})."
@@ -106,7 +110,7 @@ async def _too_big(options: argparse.Namespace) -> str | None:
 
 
 def _with_commands(error: LauncherError, url: str | None) -> list[dict[str, Any]]:
-    """Return what can be done about new settings that failed, each with its command: mostly another restart."""
+    """Return the suggested fixes for settings that failed, each with its command, usually another restart."""
     proposed = error.facts.get("actions")
     where = ["--url", url] if url else []
     actions = []
@@ -118,7 +122,7 @@ def _with_commands(error: LauncherError, url: str | None) -> list[dict[str, Any]
 
 
 def _to_do(actions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the lines that offer the first actions: with their command or link, or that they are done already."""
+    """Yield lines for the first fixes, with their command or link, or a note that they are already applied."""
     offered = (each for each in actions if each["command"] or each.get("link") or each.get("set") == {})
     for number, action in enumerate(islice(offered, _SHOWN)):
         done = " (so it runs already)" if action.get("set") == {} else ""
@@ -128,15 +132,15 @@ def _to_do(actions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _print_preview(told: Mapping[str, Any]) -> None:
-    """Print a preview: the changes, the memory, the time. Nothing has been changed."""
+    """Print a preview: changes, memory, restart time. Nothing has been changed."""
     for change in told["changes"]:
         old, new = (_word(change[name]) for name in ("old", "new"))
-        print(filled(f"{change['name'].replace('_', '-')} {old} -> {new}: {change['consequence']}"))
+        print(wrap_text(f"{change['name'].replace('_', '-')} {old} -> {new}: {change['consequence']}"))
     if not told["changes"]:
         loads = told.get("state") in ("preparing", "restarting", "loading", "warming up")
         print(f"These settings are what {'is being loaded' if loads else 'runs already'}.")
     if told["status"] is None:
-        print(filled(f"memory   {_UNKNOWN}: {told['unknown'] or '; '.join(told['notes'])}"))
+        print(wrap_text(f"memory   {_UNKNOWN}: {told['unknown'] or '; '.join(told['notes'])}"))
     else:
         short = f", {told['missing_mib']:,} MiB too few" if told["missing_mib"] else ""
         print(
@@ -151,9 +155,11 @@ def _print_preview(told: Mapping[str, Any]) -> None:
     )
     print(f"restart  {f'about {seconds:g} s, {times}' if seconds is not None else f'{_UNKNOWN}: never measured here'}")
     for warning in told["warnings"]:
-        print(filled(warning, "Note: "))
+        print(wrap_text(warning, "Note: "))
     print("Nothing was changed.")
 
 
 def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
     return "default" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

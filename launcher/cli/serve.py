@@ -7,31 +7,24 @@ import asyncio
 import os
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.cli.health_line import health_line
-from launcher.cli.machine_options import to_serve
-from launcher.cli.output import print_json, take_extra
-from launcher.cli.quantities import tokens, whole, workers
+from launcher.cli.layout import health_line, wrap_text
+from launcher.cli.machine_options import add_setting, serve_options_of, settings_given
+from launcher.cli.output import add_extra_arguments, print_json
+from launcher.cli.quantities import parse_int, parse_workers
+from launcher.models.server_settings import ROWS, format_settings
 
 if TYPE_CHECKING:
-    from launcher.app import Session
-
+    from launcher.app.session import Session
+    from launcher.app.start_settings import Start
+    from launcher.models.memory import PlanSettings
 
 _MOST_FIXES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """What a start takes beside what was asked: choices of the last time, a preset's settings, what to say of that."""
-
-    last_time: Mapping[str, object]
-    preset: Mapping[str, object]
-    line: str
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,22 +41,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
     )
+    for row in ROWS.values():
+        add_setting(parser, row, default=row.default)
+    parser.add_argument("--mmproj", type=Path, metavar="FILE", help="a vision projector, for images")
     parser.add_argument(
-        "--ctx", type=tokens, metavar="N", help="context in tokens: 131072, 128K (default 8192, or less if trained so)"
+        "--chat-template-file", type=Path, metavar="FILE", help="a chat template in place of the model's own"
     )
-    parser.add_argument("--draft", type=whole, metavar="N", help="draft length in tokens, 0 is MTP off (default 2)")
-    parser.add_argument("--port", type=whole, metavar="P", help="port to listen on (default: the one of last time)")
+    parser.add_argument("--port", type=parse_int, metavar="P", help="port to listen on (default: the one of last time)")
     parser.add_argument(
         "--lan", action="store_true", help="let other computers of the network in, with the key, until this run ends"
     )
-    parser.add_argument("--slots", type=whole, metavar="N", help="requests served at once (default 1)")
-    parser.add_argument("--kv", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0, ... (default: f16)")
-    parser.add_argument("--ubatch", type=tokens, metavar="N", help="tokens of a prompt computed at once (default 512)")
-    parser.add_argument("--n-cpu-moe", type=whole, metavar="N", help="keep the experts of N layers in host memory")
     parser.add_argument(
-        "--rpc", type=workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
+        "--rpc", type=parse_workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
     )
-    parser.add_argument("--threads", type=whole, metavar="N", help="processor threads (default: the engine's choice)")
     parser.add_argument(
         "--defaults", action="store_true", help="do not take the settings that this model was served with the last time"
     )
@@ -75,55 +65,58 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="when it fails, change the settings as is proposed and start again, three times at most",
     )
-    take_extra(parser)
+    add_extra_arguments(parser)
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Serve until the end is asked for; a failure of the engine that is not mended ends it with exit code 1.
+    """Serve until a signal; a failure of the engine that is not fixed ends it with exit code 1.
 
-    Ctrl-C and SIGTERM are the ordinary end of a server that is ready; before that they are an interruption.
+    Ctrl-C and SIGTERM are the normal end of a ready server; before that they count as an interruption.
     """
-    from launcher import app
+    from launcher.app.session import Session
+    from launcher.app.start_settings import resolve_start
+    from launcher.app.use_counting import UseCounting
     from launcher.base.errors import LauncherError
-    from launcher.bench import options_with
-    from launcher.cli.progress import StateLine
+    from launcher.cli.bar import StateLine
     from launcher.cli.to_do import print_failure
-    from launcher.engine.last import last
-    from launcher.engine.settings import OPTIONS, remembered, with_settings
-    from launcher.engine.started import keep_start
-    from launcher.engine.state import Event
-    from launcher.machine_presets import find_preset, settings_kept, settings_used
+    from launcher.engine.server.started import require_last_model, save_last_start
+    from launcher.engine.server.state import ServerEvent
     from launcher.monitor.health_event import HealthEvent
-    from launcher.use_counting import UseCounting
 
     states = StateLine()
 
-    def show(event: Event) -> None:
+    def show(event: ServerEvent) -> None:
         if not options.json:
-            states.show(event)
+            states.show_event(event)
 
     def show_health(event: HealthEvent) -> None:
         if not options.json:
             print(health_line(event.finding.as_json(), cleared=event.cleared), file=sys.stderr, flush=True)
 
-    model = last() if options.last else options.what or options.model
+    model = require_last_model() if options.last else options.what or options.model
     try:
-        serve_options = app.options_for(model, lambda path: to_serve(options, path), draft=options.draft)
+        resolved = await resolve_start(
+            model,
+            settings_given(options),
+            lambda path: serve_options_of(options, path),
+            use_kept=not options.defaults,
+            use_tuned=not options.no_preset,
+        )
     except LauncherError as error:
-        keep_start(None, None, error)
+        save_last_start(None, None, error)
         raise
-    asked = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
-    kept = {} if options.defaults else remembered(serve_options.model)
-    found = await find_preset(serve_options)
-    last_time = settings_kept(found, asked, kept)
-    preset = {} if options.no_preset else settings_used(found, asked, kept)
-    serve_options = options_with(with_settings(serve_options, last_time), preset)
-    session = app.Session(port=options.port, shared=options.lan, on_event=show, on_health=show_health)
+    session = Session(port=options.port, shared=options.lan, on_event=show, on_health=show_health)
     counting = UseCounting(session)
     try:
-        start = partial(session.start, serve_options, chosen=kept | asked, named=model)
-        line = "" if found is None or options.no_preset else found.line
-        await _serve(session, start, model, _Taken(last_time, preset, line), options)
+        start = partial(
+            session.start,
+            resolved.options,
+            chosen=resolved.chosen,
+            set_aside=resolved.set_aside,
+            named=model,
+            notices=resolved.notices,
+        )
+        await _serve(session, start, resolved, options)
     except asyncio.CancelledError:
         if options.json:
             print_json({"state": "stopped"})
@@ -142,26 +135,25 @@ async def run(options: argparse.Namespace) -> int:
 async def _serve(
     session: Session,
     start: Callable[[], Awaitable[None]],
-    model: str,
-    taken: _Taken,
+    resolved: Start,
     options: argparse.Namespace,
 ) -> None:
-    """Start, announce and wait for the end; with --fix do the best that other settings can about a failure."""
+    """Start, announce and wait for the end; with --fix apply suggested changes of settings after a failure."""
     from launcher.base.errors import LauncherError
-    from launcher.engine.action import changes_settings
-    from launcher.engine.last import keep_last
+    from launcher.engine.diagnosis.actions import changes_settings
+    from launcher.engine.server.started import save_last_model
 
     fixes = _MOST_FIXES if options.fix else 0
     while True:
         try:
             await start()
-            await asyncio.to_thread(keep_last, model)
-            _announce(session, taken, as_json=options.json)
+            await asyncio.to_thread(save_last_model, resolved.named)
+            _announce(session, resolved, as_json=options.json)
             try:
                 await _advise(session, as_json=options.json)
                 error = await session.wait_until_ended()
             except asyncio.CancelledError:
-                return  # SIGINT and SIGTERM are the ordinary end
+                return  # SIGINT and SIGTERM are the normal end
             if error is None:
                 return
             raise error
@@ -177,37 +169,37 @@ async def _serve(
             start = partial(session.fix, action)
 
 
-def _announce(server: Session, taken: _Taken, *, as_json: bool) -> None:
-    from launcher.cli.sharing import sharing_words
-    from launcher.engine.arguments import USUAL_KV, USUAL_UBATCH
-    from launcher.sharing import shared_urls
+def _announce(server: Session, resolved: Start, *, as_json: bool) -> None:
+    from launcher.app.sharing import shared_urls
+    from launcher.app.start_settings import Origin
 
     supervisor = server.supervisor
     endpoint, launch = supervisor.endpoint, supervisor.launch
     if as_json:
         ready = {"state": "ready", "url": endpoint.url, "api_key": endpoint.api_key, "pid": supervisor.engine_pid}
         shared = {"lan": shared_urls(endpoint.port)} if endpoint.shared else {}
-        preset = {"preset": {"settings": dict(taken.preset), "note": taken.line}} if taken.line else {}
-        print_json({**ready, "launcher_pid": os.getpid(), **shared, **preset})
+        tuned = {"settings": resolved.settings_from(Origin.TUNED), "note": resolved.preset_line}
+        preset = {"preset": tuned} if resolved.preset_line else {}
+        notices = {"notices": [asdict(notice) for notice in resolved.notices]} if resolved.notices else {}
+        print_json({**ready, "launcher_pid": os.getpid(), **shared, **preset, **notices})
         return
     if launch is None:
         return
+    limits, kept = format_settings(launch.limits), format_settings(resolved.settings_from(Origin.KEPT))
     draft = launch.options.draft
+    setting = launch.setting("cpu")
     mtp = f"MTP on, draft length {draft}" if draft else "MTP off"
     print(
         f"\n{launch.header.name}, {launch.build.name} engine {launch.build.version}"
         f"\n  address  {endpoint.url}/v1"
         f"\n  API key  {endpoint.api_key}"
-        f"\n  settings {mtp}, context {launch.context}, {launch.options.slots} slot(s)"
-        f"\n  context  {_full(launch.context, launch.options.slots, launch.options.extra)}"
-        f"\n  memory   KV cache {launch.options.kv or USUAL_KV}, ubatch {launch.options.ubatch or USUAL_UBATCH}"
+        f"\n  settings {mtp}, context {launch.context}, {setting.slots} slot{'' if setting.slots == 1 else 's'}"
+        f"\n  context  {_full(setting, launch.options.extra)}"
+        f"\n  memory   KV cache {setting.kv}, ubatch {setting.ubatch}"
+        + (f"\n  limits   {limits}: the host has no more memory to spare" if limits else "")
         + (f"\n  workers  {', '.join(launch.options.rpc)} (RPC)" if launch.options.rpc else "")
-        + (f"\n  preset   {taken.line}" if taken.line else "")
-        + (
-            f"\n  kept     {_words(taken.last_time)} as the last time; --defaults leaves that out"
-            if taken.last_time
-            else ""
-        )
+        + (f"\n  preset   {resolved.preset_line}" if resolved.preset_line else "")
+        + (f"\n  kept     {kept} as the last time; --defaults leaves that out" if kept else "")
         + (f"\n  yours    {shlex.join(launch.options.extra)}" if launch.options.extra else "")
         + (f"\n  note     {launch.note}" if launch.note else "")
         + f"\n  log      {supervisor.log.path}"
@@ -218,8 +210,8 @@ def _announce(server: Session, taken: _Taken, *, as_json: bool) -> None:
 
 
 async def _advise(session: Session, *, as_json: bool) -> None:
-    """Say what earlier use with these settings tells about them, if it tells anything."""
-    from launcher.use_counting import advice_for
+    """Print advice from earlier use with these settings, if there is any."""
+    from launcher.app.use_counting import advice_for
 
     launch = session.supervisor.launch
     advice = await asyncio.to_thread(advice_for, launch) if launch is not None and not as_json else None
@@ -228,13 +220,26 @@ async def _advise(session: Session, *, as_json: bool) -> None:
         print(f"Advice: {advice.sentence} {retry}", file=sys.stderr, flush=True)
 
 
-def _words(settings: Mapping[str, object]) -> str:
-    return ", ".join(f"{name.replace('_', '-')} {value}" for name, value in settings.items())
-
-
-def _full(context: int, slots: int, extra: Sequence[str]) -> str:
-    """Say what happens when a slot is full; llama-server gives each an equal part of the context."""
-    each = f"{context // slots} tokens a slot" if slots > 1 else f"{context} tokens"
+def _full(setting: PlanSettings, extra: Sequence[str]) -> str:
+    """Return a sentence on what happens when a slot's context is full."""
+    each = f"{setting.slot_context} tokens{' a slot' if setting.slots > 1 else ''}"
     if "--context-shift" in extra:
         return f"{each}; the oldest half of a full one is dropped, as you wish"
     return f"{each}; a reply that fills them ends there, nothing of the chat is dropped"
+
+
+# Output of `serve --lan`: the addresses for other computers, and the security implications.
+
+
+def sharing_words(port: int) -> str:
+    """Return the text for the terminal."""
+    from launcher.app.sharing import read_share_info
+
+    found = read_share_info(port)
+    urls = [f"{url}/v1" for url in found.urls]
+    where = f" with the network: {' and '.join(urls)}." if urls else ", but this computer has no address in a network."
+    meaning = (
+        f"Shared{where} Whoever has the key can use the server, and whoever can listen on the network reads the"
+        " key and all that is said, because nothing is encrypted: share where you trust all. It ends with this run."
+    )
+    return "\n".join(filter(None, [wrap_text(meaning), found.hint]))

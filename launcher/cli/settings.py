@@ -1,4 +1,4 @@
-"""`mtp-launcher settings`: how the program's settings stand, and other values for them."""
+"""`mtp-launcher settings`: show and change the app settings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.cli.actions import add_actions
-from launcher.cli.layout import filled
+from launcher.cli.layout import wrap_text
 from launcher.cli.output import print_json
 
 if TYPE_CHECKING:
-    from launcher.settings import Standing
+    from launcher.app.settings import SettingState
 
 _ACTIONS = {
     "list": "show all settings, what they are and what they may be",
@@ -39,19 +39,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Do what `options.action` names."""
+    """Run the action `options.action`."""
     return await asyncio.to_thread(_run, options)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from launcher import settings
+    from launcher.app import settings
 
     if options.action == "list":
         _list(as_json=options.json)
         return 0
-    declared = settings.setting(options.name)
+    declared = settings.find_setting(options.name)
     if options.action == "get":
-        found = settings.look()
+        found = settings.read_app_settings()
         _print_notices(found.notices)
         standing = next(each for each in found.standings if each.setting is declared)
         if options.json:
@@ -60,9 +60,9 @@ def _run(options: argparse.Namespace) -> int:
             print(_words(standing))
         return 0
     if options.action == "set":
-        standing = settings.change(declared.name, settings.parse(declared, options.value))
+        standing = settings.change_setting(declared.name, settings.parse_value(declared, options.value))
     else:
-        standing = settings.reset(declared.name)
+        standing = settings.reset_setting(declared.name)
     if options.json:
         print_json(_as_json(standing))
         return 0
@@ -73,10 +73,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _list(*, as_json: bool) -> None:
-    from launcher import settings
+    from launcher.app import settings
 
-    found = settings.look()
-    token = settings.hub_token()
+    found = settings.read_app_settings()
+    token = settings.hub_token_source()
     if as_json:
         told = [_as_json(each) for each in found.standings]
         print_json({"file": str(found.path), "settings": told, "hub_token": token, "notices": found.notices})
@@ -89,9 +89,9 @@ def _list(*, as_json: bool) -> None:
             print(f"{group}:")
         changed = f" (default {_said(each, settings.default_of(each.setting))})" if each.changed else ""
         print(f"  {each.setting.name} = {_words(each)}{changed}")
-        print(filled(f"{each.setting.sentence}{_limits(each)}", "    "))
+        print(wrap_text(f"{each.setting.sentence}{_limits(each)}", "    "))
         if each.overridden:
-            print(filled(f"{each.setting.variable} is set, and goes before the file.", "    "))
+            print(wrap_text(f"{each.setting.variable} is set, and goes before the file.", "    "))
         if each.note:
             print(f"    {one_line(each.note)}")
     where = {"HF_TOKEN": "found in HF_TOKEN", "file": "found where the hub's own tools keep it"}.get(
@@ -101,8 +101,8 @@ def _list(*, as_json: bool) -> None:
     print(f"They are kept in {found.path}, which may be edited by hand.")
 
 
-def _as_json(standing: Standing) -> dict[str, Any]:
-    from launcher import settings
+def _as_json(standing: SettingState) -> dict[str, Any]:
+    from launcher.app import settings
 
     declared = standing.setting
     told: dict[str, Any] = {
@@ -121,18 +121,18 @@ def _as_json(standing: Standing) -> dict[str, Any]:
     return told | ({"note": standing.note} if standing.note else {})
 
 
-def _words(standing: Standing) -> str:
+def _words(standing: SettingState) -> str:
     return _said(standing, standing.value)
 
 
-def _said(standing: Standing, value: object) -> str:
+def _said(standing: SettingState, value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     unit = "" if isinstance(value, str) else standing.setting.unit
     return one_line(f"{value} {unit}".strip(), 4_096)
 
 
-def _limits(standing: Standing) -> str:
+def _limits(standing: SettingState) -> str:
     limits = standing.setting.limits
     return f" {limits[0].upper()}{limits[1:]}." if limits else ""
 

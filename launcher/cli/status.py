@@ -1,8 +1,8 @@
-"""`mtp-launcher status`: the running servers."""
+"""`mtp-launcher status`: list the running servers."""
 
 import argparse
 
-from launcher.cli.health_line import health_line
+from launcher.cli.layout import health_line
 from launcher.cli.output import print_json
 
 
@@ -13,10 +13,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Print a line a server. Exit code 1 when there is none, so that scripts can ask."""
-    from launcher import app
+    """Print one line per server. Exit code 1 if there is none, so that scripts can check."""
+    from launcher.app.running import status
 
-    servers = await app.status(options.url)
+    servers = await status(options.url)
     if options.json:
         fields = {
             "settings",

@@ -2,22 +2,22 @@
 
 import argparse
 
-from launcher.cli.output import duration, print_json
+from launcher.cli.output import parse_seconds, print_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("--url", help="which server, when more than one runs")
     parser.add_argument(
-        "--drain", type=duration, default=0.0, metavar="SECONDS", help="let the requests it has end, but no longer"
+        "--drain", type=parse_seconds, default=0.0, metavar="SECONDS", help="let the requests it has end, but no longer"
     )
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Stop the server and say which it was."""
-    from launcher import app
+    """Stop the server and print which one it was."""
+    from launcher.app.running import stop
 
-    entry = await app.stop(options.url, drain_s=options.drain)
+    entry = await stop(options.url, drain_s=options.drain)
     if options.json:
         print_json({"stopped": entry.url, "model": entry.model})
     else:

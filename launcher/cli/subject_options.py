@@ -1,4 +1,4 @@
-"""What `bench`, `tune`, `curve` and `endure` share: which model, with which settings, what electricity costs."""
+"""Options shared by `bench`, `tune`, `curve` and `endure`: model, settings, electricity prices."""
 
 from __future__ import annotations
 
@@ -9,48 +9,49 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
-from launcher.cli.layout import filled
-from launcher.cli.output import finite
-from launcher.cli.quantities import pair
+from launcher.cli.layout import wrap_text
+from launcher.cli.machine_options import serve_options_of
+from launcher.cli.output import parse_number
+from launcher.cli.quantities import parse_pair
+from launcher.models.server_settings import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.engine.launch import ServeOptions
-    from launcher.engine.settings import Value as Setting
-    from launcher.sweeps import Subject
+    from launcher.app.sweeps import SweepModel
+    from launcher.engine.serve_options import ServeOptions
     from launcher.tuning.cost import Cost, Prices
-    from launcher.tuning.records import Run, Value
+    from launcher.tuning.records import Run
 
 USUAL_WORKLOAD = "code"
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Declare which model is measured."""
+    """Declare the argument for the model to measure."""
     parser.add_argument(
         "model", nargs="?", metavar="ID[:QUANT] | FILE", help='a model that is here, or "demo" (default: the last one)'
     )
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Declare what serves it."""
+    """Declare the option for the engine."""
     parser.add_argument(
         "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
     )
 
 
 def add_changes(parser: argparse.ArgumentParser, about: str) -> None:
-    """Declare settings that are given as KEY=VALUE."""
+    """Declare the option for settings given as KEY=VALUE."""
     parser.add_argument(
-        "--set", action="append", default=[], type=pair, metavar="KEY=VALUE", dest="changes", help=about
+        "--set", action="append", default=[], type=parse_pair, metavar="KEY=VALUE", dest="changes", help=about
     )
 
 
-def add_settings(parser: argparse.ArgumentParser, names: str) -> None:
-    """Declare with which settings it is served, and whether the preset's are among them."""
+def add_settings(parser: argparse.ArgumentParser, *without: str) -> None:
+    """Declare the options for server settings, except those in `without`, and for ignoring tuned settings."""
     add_changes(
         parser,
-        f"serve it with this setting: {names}, slots, threads, kv, ubatch, n-cpu-moe, p-min, draft-sampling, ngram or"
+        f"serve it with this setting: {', '.join(row.spelling for row in ROWS.values() if row.name not in without)} or"
         " extra; may be given more than once",
     )
     parser.add_argument(
@@ -59,9 +60,9 @@ def add_settings(parser: argparse.ArgumentParser, names: str) -> None:
 
 
 def add_subject_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what `curve` and `endure` measure, and how that is served."""
+    """Declare the options for what `curve` and `endure` measure."""
     add_model(parser)
-    add_settings(parser, "ctx")
+    add_settings(parser, "draft")
     add_engine(parser)
     parser.add_argument(
         "--workload",
@@ -72,17 +73,22 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_price_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what electricity costs, and the same elsewhere."""
+    """Declare the options for electricity and cloud prices."""
     prices = parser.add_argument_group("cost", "Prices have your currency.")
-    prices.add_argument("--price-kwh", type=finite, metavar="P", help="price of a kilowatt-hour, such as 0.30")
-    prices.add_argument("--cloud-price", type=finite, metavar="P", help="price of a million reply tokens elsewhere")
+    prices.add_argument("--price-kwh", type=parse_number, metavar="P", help="price of a kilowatt-hour, such as 0.30")
     prices.add_argument(
-        "--watts", type=finite, metavar="W", help="power of the computer by a meter (default: the GPU's own sensor)"
+        "--cloud-price", type=parse_number, metavar="P", help="price of a million reply tokens elsewhere"
+    )
+    prices.add_argument(
+        "--watts",
+        type=parse_number,
+        metavar="W",
+        help="power of the computer by a meter (default: the GPU's own sensor)",
     )
 
 
 def prices_of(options: argparse.Namespace) -> Prices | None:
-    """Return the prices, None where none is given. Raises BadOption for what is none."""
+    """Return the prices, None if none is given. Raises BadOption for invalid ones."""
     from launcher.base.errors import BadOption
     from launcher.tuning.cost import Prices
 
@@ -94,7 +100,7 @@ def prices_of(options: argparse.Namespace) -> Prices | None:
 
 
 def cost_words(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices | None) -> tuple[Cost | None, str]:
-    """Return what replies cost and the sentence about it: why it is not known, or nothing where no price is given."""
+    """Return the cost of replies and a sentence about it: the reason if unknown, empty without a price."""
     from launcher.tuning.cost import Cost, cost_of
 
     if prices is None:
@@ -103,87 +109,60 @@ def cost_words(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices | N
     return (found, found.sentence) if isinstance(found, Cost) else (None, found)
 
 
-def with_engine(options: argparse.Namespace, model: Path) -> ServeOptions:
-    """Return how a model's file is served by the engine that is asked for."""
-    from launcher.engine.build import BUILT_IN
-    from launcher.engine.launch import ServeOptions
+async def resolve_served(options: argparse.Namespace) -> tuple[str, ServeOptions]:
+    """Return the model's name, and its settings as for `serve`, changed by --set.
 
-    built_in = str(options.engine) == BUILT_IN
-    return ServeOptions(model=model, engine=None if built_in else options.engine, built_in=built_in)
-
-
-async def as_served(options: argparse.Namespace) -> tuple[str, ServeOptions, dict[str, Value]]:
-    """Return the model as it is named, how `serve` would serve it with what --set says over that, and what is no option
-    of `serve`.
-
-    What is used of this machine's preset is said on standard error.
+    Tuned settings that are used are printed on stderr.
     """
-    from launcher import app
-    from launcher.engine.last import last
-    from launcher.engine.settings import OPTIONS, remembered, with_settings
-    from launcher.machine_presets import find_preset, settings_kept, settings_used
+    from launcher.app.start_settings import resolve_start
+    from launcher.engine.server.started import require_last_model
+    from launcher.engine.settings import EXTRA, change_settings, parse_settings
 
-    asked, further = _split(options.changes)
-    named = options.model or await asyncio.to_thread(last)
-    found = app.options_for(named, lambda path: with_engine(options, path), draft=None)
-    kept = await asyncio.to_thread(remembered, found.model)
-    preset = await find_preset(found)
-    used = {} if options.no_preset else settings_used(preset, asked, kept)
-    if preset is not None and not (options.no_preset or options.json):
-        print(filled(preset.line, "Preset: "), file=sys.stderr, flush=True)
-    ours = {name: value for name, value in used.items() if name in OPTIONS and not isinstance(value, float)}
-    for settings in (settings_kept(preset, asked, kept), ours, asked):
-        found = with_settings(found, settings)
-    return named, found, {**{name: value for name, value in used.items() if name not in OPTIONS}, **further}
+    asked = parse_settings(dict(options.changes))
+    named = options.model or await asyncio.to_thread(require_last_model)
+    extra = asked.pop(EXTRA, None)
+
+    def with_extra(path: Path) -> ServeOptions:
+        made = serve_options_of(options, path)
+        return made if extra is None else change_settings(made, {EXTRA: extra})
+
+    start = await resolve_start(named, asked, with_extra, use_tuned=not options.no_preset)
+    if start.preset_line and not options.json:
+        print(wrap_text(start.preset_line, "Preset: "), file=sys.stderr, flush=True)
+    return named, start.options
 
 
-def _split(changes: Sequence[tuple[str, str]]) -> tuple[dict[str, Setting], dict[str, Value]]:
-    """Return settings that are options of `serve`, and those that are further arguments of the engine."""
-    from launcher.bench import ARGUMENTS, NGRAM
+async def subject_for(options: argparse.Namespace, drafts: Sequence[int]) -> SweepModel:
+    """Return the model to measure, served as for `serve`, changed by the given settings.
+
+    Prints a note about other running servers. Raises TuneUnderWay while a tune runs.
+    """
+    from launcher.app.sweeps import prepare_model
+    from launcher.app.tuner_kept import check_no_tune
+    from launcher.base.errors import BadOption
+    from launcher.engine.server import registry
     from launcher.engine.settings import parse_settings
 
-    written = {name.strip().lower().lstrip("-").replace("-", "_"): text for name, text in changes}
-    further = {name: written.pop(name) for name in (*ARGUMENTS, NGRAM) if name in written}
-    return parse_settings(written, also=(*ARGUMENTS, NGRAM)), {name: _number(text) for name, text in further.items()}
-
-
-def _number(text: str) -> float | str:
-    try:
-        return finite(text)
-    except argparse.ArgumentTypeError:
-        return text
-
-
-async def subject_for(options: argparse.Namespace, drafts: Sequence[int]) -> Subject:
-    """Return the model to measure, served as `serve` would, with those settings over that which are given.
-
-    Where another server runs beside it, that is said. Raises TuneUnderWay while a tune is made.
-    """
-    from launcher.base.errors import BadOption
-    from launcher.engine import registry
-    from launcher.sweeps import subject_of
-    from launcher.tuner_kept import check_no_tune
-
     await asyncio.to_thread(check_no_tune)
-    if "draft" in _split(options.changes)[0]:
+    if "draft" in parse_settings(dict(options.changes)):
         raise BadOption("Here the draft length is no setting but what is compared.", "Say --draft.")
-    named, served, further = await as_served(options)
-    for entry in await asyncio.to_thread(registry.running):
+    named, served = await resolve_served(options)
+    for entry in await asyncio.to_thread(registry.list_running):
         beside = f"A server runs at {entry.url} ({one_line(entry.model)}): it takes memory, and speed while it replies."
-        print(filled(beside), file=sys.stderr, flush=True)
-    return await subject_of(served, named, drafts, further)
+        print(wrap_text(beside), file=sys.stderr, flush=True)
+    return await prepare_model(served, named, drafts)
 
 
 def kept_words(kept: str, *, complete: bool) -> str:
-    """Return where a measurement is to be found, and whether it is all of it."""
+    """Return a sentence on where a measurement is stored, and whether it is complete."""
     interrupted = "" if complete else "Interrupted: this is what was measured until then. "
     return f"{interrupted}Kept as {kept}: `mtp-launcher history show {kept}`."
 
 
-def significant(told: Any) -> Any:  # noqa: ANN401 -- any JSON value
-    """Return JSON with six digits of each figure; more mean nothing."""
+def round_significant(told: Any) -> Any:  # noqa: ANN401 -- any JSON value
+    """Return JSON with floats rounded to six significant digits."""
     if isinstance(told, float):
         return float(f"{told:.6g}")
     if isinstance(told, dict):
-        return {name: significant(value) for name, value in told.items()}
-    return [significant(value) for value in told] if isinstance(told, list | tuple) else told
+        return {name: round_significant(value) for name, value in told.items()}
+    return [round_significant(value) for value in told] if isinstance(told, list | tuple) else told

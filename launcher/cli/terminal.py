@@ -1,9 +1,12 @@
-"""What is printed to a terminal: whatever text comes from elsewhere, the terminal shows it and obeys nothing of it."""
+"""Safe output to a terminal, which shows control characters of foreign text instead of obeying them."""
 
 import io
+import os
 import sys
+import threading
+from contextlib import suppress
 
-from launcher.base.text import one_line, visible
+from launcher.base.text import make_visible, one_line
 
 
 class Terminal(io.TextIOWrapper):
@@ -11,16 +14,16 @@ class Terminal(io.TextIOWrapper):
 
     def write(self, text: str, /) -> int:
         """Write text; see launcher.base.text.visible."""
-        super().write(visible(text))
+        super().write(make_visible(text))
         return len(text)
 
     def rewrite(self, text: str) -> None:
-        """Write text over the line that stands there."""
-        super().write(f"\r{visible(text)}")
+        """Write text over the current line."""
+        super().write(f"\r{make_visible(text)}")
 
 
-def rewrite(text: str) -> None:
-    """Write text over the line that stands on standard error, a terminal."""
+def rewrite_line(text: str) -> None:
+    """Write text over the current line on stderr, a terminal."""
     if isinstance(sys.stderr, Terminal):
         sys.stderr.rewrite(text)
     else:
@@ -28,35 +31,65 @@ def rewrite(text: str) -> None:
     sys.stderr.flush()
 
 
-class InPlace:
-    """A line on standard error that is written over again and again; none where that is no terminal, or `quiet`."""
+class InPlaceLine:
+    """A line on stderr that is overwritten repeatedly; silent if stderr is not a terminal, or with `quiet`."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._shows = not quiet and sys.stderr.isatty()
         self._shown = 0
 
     def show(self, text: str) -> None:
-        """Write text over what stands there, as much of it as a line holds."""
+        """Overwrite the line with text, cut to its length."""
         if self._shows:
             line = one_line(text, 78)
-            rewrite(line.ljust(self._shown))
+            rewrite_line(line.ljust(self._shown))
             self._shown = len(line)
 
     def clear(self) -> None:
-        """Leave an empty line."""
+        """Clear the line."""
         if self._shown:
-            rewrite(" " * self._shown)
-            rewrite("")
+            rewrite_line(" " * self._shown)
+            rewrite_line("")
             self._shown = 0
 
 
-def guard() -> None:
-    """Put a Terminal in the place of standard output and error, where these are one.
+def guard_output() -> None:
+    """Replace stdout and stderr by a Terminal if they are one.
 
-    Files and pipes get what is printed as it is: an exported script must name a file exactly.
+    Files and pipes get the text unchanged: an exported script must contain the exact file names.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and stream.isatty():
             encoding, errors = stream.encoding, stream.errors or "replace"
             setattr(sys, name, Terminal(stream.detach(), encoding, errors, line_buffering=True))
+
+
+# Input that a verb asks for.
+
+
+def can_ask() -> bool:
+    """Return True if there is a terminal on which the user can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+async def confirm(question: str, *, usual: bool = False) -> bool:
+    """Ask a yes-or-no question and return True for yes; Enter alone gives the `usual` answer."""
+    print(f"{question} {'[Y/n]' if usual else '[y/N]'} ", end="", file=sys.stderr, flush=True)
+    answer = (await read_typed_line()).strip().lower()
+    return usual if not answer else answer in (b"y", b"yes")
+
+
+async def read_typed_line() -> bytes:
+    """Return a line that the user types. Uses a daemon thread, because Ctrl-C would wait for a thread of the pool."""
+    import asyncio  # late: every command imports this module, and few ask
+
+    loop, typed = asyncio.get_running_loop(), asyncio.Queue[bytes]()
+
+    def read() -> None:
+        line = os.read(0, 1_000)  # not sys.stdin, whose lock would block at exit
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(typed.put_nowait, line)
+
+    threading.Thread(target=read, daemon=True).start()
+    return await typed.get()

@@ -1,4 +1,4 @@
-"""What can be done about a failure, with the command that does it: as lines, and for --json."""
+"""Suggested fixes for a failure, with their commands, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from launcher.base.text import one_line
 if TYPE_CHECKING:
     from launcher.base.action import Action
     from launcher.base.errors import LauncherError
-    from launcher.engine.way import Way
+    from launcher.engine.diagnosis.fix_command import FixCommand
 
 _SHOWN = 3
 _MOST = 2_000
-Ways = Callable[["Action"], "Way"]
+Ways = Callable[["Action"], "FixCommand"]
 
 
 def actions_json(actions: Iterable[Action], ways: Ways) -> list[dict[str, Any]]:
-    """Return actions as --json has them; `command` is None where there is none to type."""
+    """Return suggested fixes as JSON; `command` is None if there is none to type."""
     return [each.as_json() | {"command": ways(each).command, "link": ways(each).link} for each in actions]
 
 
-def to_do(actions: Iterable[Action], ways: Ways) -> Iterator[str]:
-    """Yield the lines that offer the first actions: what each does, and below it the command or the link.
+def fix_lines(actions: Iterable[Action], ways: Ways) -> Iterator[str]:
+    """Yield lines for the first fixes: the label, and below it the command or the link.
 
-    What has neither is left to the error's own hint.
+    Fixes with neither are covered by the error's hint.
     """
     found = ((action, ways(action)) for action in actions)
     offered = ((action, how) for action, way in found if (how := way.command or way.link))
@@ -37,7 +37,7 @@ def to_do(actions: Iterable[Action], ways: Ways) -> Iterator[str]:
 
 
 def print_failure(error: LauncherError, ways: Ways, *, as_json: bool) -> None:
-    """Print why a server failed and what can be done: lines on stderr, or one JSON object on stdout."""
+    """Print a server's failure and the suggested fixes: lines on stderr, or one JSON object on stdout."""
     from launcher.cli.output import print_error, print_json
 
     if as_json:
@@ -47,5 +47,5 @@ def print_failure(error: LauncherError, ways: Ways, *, as_json: bool) -> None:
     print_error(error, as_json=False)
     if line := error.facts.get("line"):
         print(f"       The log: {one_line(str(line), _MOST)}", file=sys.stderr)
-    for text in to_do(error.actions, ways):
+    for text in fix_lines(error.actions, ways):
         print(f"       {text}", file=sys.stderr)

@@ -1,45 +1,237 @@
-"""`mtp-launcher tune`: which draft length and settings are fastest on this machine, measured."""
+"""`mtp-launcher tune`: find the fastest draft length and server settings by measuring them."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
-from launcher.cli.layout import filled
-from launcher.cli.output import print_json
-from launcher.cli.quantities import minutes as budget
-from launcher.cli.quantities import tokens
-from launcher.cli.subject_options import add_engine, add_model, with_engine
-from launcher.cli.tune_lines import (
-    AIM_WORDS,
-    JsonLines,
-    Lines,
-    listed,
-    minutes,
-    more_words,
-    name_words,
-    next_words,
-    print_level,
-    shell_word,
-    time_words,
-    trial_json,
-)
-from launcher.cli.typed import agreed, can_ask
+from launcher.cli.layout import print_table, wrap_text
+from launcher.cli.machine_options import serve_options_of
+from launcher.cli.output import print_json, round_figure
+from launcher.cli.quantities import parse_minutes as budget
+from launcher.cli.quantities import parse_tokens
+from launcher.cli.subject_options import add_engine, add_model
+from launcher.cli.terminal import can_ask, confirm
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from launcher.tuner_kept import KeptTune
-    from launcher.tuner_space import Prepared
+    from launcher.app.tuner_kept import SavedTune
+    from launcher.app.tuner_space import PreparedTune
     from launcher.tuning.goal import Goal
+    from launcher.tuning.records import Settings
+    from launcher.tuning.tune_state import Trial
+    from launcher.tuning.tuner import TuneEvent
+    from launcher.tuning.verdict import Verdict
+
+# Output of `mtp-launcher tune`: the plan, a line for each trial, the verdict; and the same as JSON.
+
+_STAGES = {"probe": "first look", "explore": "explore", "verify": "compare", "confirm": "compare"}
+_UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
+
+
+def time_words(prepared: PreparedTune) -> str:
+    """Return the expected duration of a tune as text."""
+    from launcher.tuning.plan_of_trials import grace_s
+
+    plan = prepared.plan
+    how = "as measured here" if prepared.measured else "a guess"
+    start = f"{prepared.restart_s:.0f}" if prepared.restart_s >= 0.95 else "less than 1"
+    return (
+        f"about {minutes_text(plan.seconds)}, {minutes_text(prepared.budget_s)} at most (a trial under way may take "
+        f"{minutes_text(grace_s(prepared.budget_s))} more): {plan.starts} starts of "
+        f"{start} s ({how}), {plan.runs} replies, {prepared.tokens:,} tokens, at {three_digits(prepared.rate)} tokens/s"
+    )
+
+
+def three_digits(value: float) -> str:
+    """Return a number with three significant digits, written in full: 1,200, not 1.2e+03."""
+    return f"{float(f'{value:.3g}'):,g}" if value < 1e6 else f"{value:,.0f}"
+
+
+class TextOutput:
+    """Text output: a line for each trial, then the verdict."""
+
+    def __init__(self, prepared: PreparedTune, done: int) -> None:
+        self._prepared = prepared
+        self._left_s = prepared.budget_s
+        self._trials = 0
+        self._planned = bool(done)
+
+    def take(self, event: TuneEvent) -> None:
+        """Print a finished trial."""
+        from launcher.tuning.tuner import TrialFailed, TrialMeasured, TrialPlanned
+
+        if isinstance(event, TrialPlanned):
+            self._left_s = event.left_s
+        if isinstance(event, TrialMeasured | TrialFailed):
+            self._trials = len(event.state.trials)
+            trial, goal = event.trial, self._prepared.goal
+            told = trial_json(trial, goal)
+            figure = trial.error or f"{_figure(told['value'])} {goal.unit}"
+            share = "" if told["acceptance"] is None else f", {100 * told['acceptance']:.0f} % accepted"
+            left_s = max(0.0, self._left_s - trial.seconds)
+            words = settings_words(trial.settings, self._prepared.space.baseline)
+            line = f"{self._trials:>3}  {_STAGES[trial.stage.value]:<10}  {words:<24}  {one_line(figure, 300)}{share}"
+            print(f"{line}  ({minutes_text(left_s)} left)", flush=True)
+            if not self._planned and trial.error is None:
+                self._planned = True
+                print(wrap_text(time_words(self._prepared.with_measured_times([trial])), "  time      "), flush=True)
+
+    def paused(self) -> None:
+        """Print that the tune is paused."""
+        kept = f"{self._trials} trials are kept" if self._trials else "nothing was measured yet"
+        go_on = " Go on with `mtp-launcher tune --continue`." if self._trials else ""
+        print(f"Paused: {kept}.{go_on}", file=sys.stderr, flush=True)
+
+    def end(self, verdict: Verdict, *, applied: bool) -> None:
+        """Print the verdict."""
+        from launcher.app.tuner import is_decided
+        from launcher.tuning.verdict import tabulate_trials
+
+        goal, home = self._prepared.goal, self._prepared.space.baseline
+        rows = [("setting", goal.unit, "95 %", "starts", "replies", "")]
+        for each in tabulate_trials(verdict.trials, goal):
+            known = (
+                each.low is not None and each.high is not None and each.starts > 2
+            )  # two starts are too few for an interval
+            reach = f"± {_figure(((each.high or 0) - (each.low or 0)) / 2)}" if known else _UNKNOWN
+            words = settings_words(each.settings, home)
+            figure = _figure(each.value)
+            rows.append((words, figure, reach, str(each.starts), str(each.runs), one_line(each.error or "", 200)))
+        print()
+        print_table(rows, right={1, 2, 3, 4})
+        print()
+        print(wrap_text(verdict.sentence))
+        print_level(verdict.as_json())
+        if verdict.because:
+            print(wrap_text(f"Why: {verdict.because}"))
+        model = self._prepared.model
+        print(next_words(model, applied=applied) if is_decided(verdict.as_json()) else more_words(model))
+
+
+class JsonOutput:
+    """JSON output: an object for the plan, for each trial, and one with everything at the end."""
+
+    def __init__(self, prepared: PreparedTune) -> None:
+        self._prepared = prepared
+        self._trials = 0
+
+    def take(self, event: TuneEvent) -> None:
+        """Print a finished trial."""
+        from launcher.tuning.tuner import TrialFailed, TrialMeasured
+
+        if isinstance(event, TrialMeasured | TrialFailed):
+            self._trials = len(event.state.trials)
+            print_json({"event": "trial", **trial_json(event.trial, self._prepared.goal)})
+
+    def paused(self) -> None:
+        """Print that the tune is paused."""
+        print_json({"event": "paused", "trials": self._trials})
+
+    def end(self, verdict: Verdict, *, applied: bool) -> None:
+        """Print the verdict."""
+        trials = [trial_json(trial, self._prepared.goal) for trial in verdict.trials]
+        print_json({"verdict": verdict.as_json(), "trials": trials, "applied": applied})
+
+
+def trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
+    """Return a trial as JSON. `value` is the goal's mean over the replies that count; draft counts are over all."""
+    from statistics import fmean
+
+    from launcher.monitor.meter import sum_acceptance
+
+    scores = [score for run in trial.runs if (score := goal.score(run)) is not None]
+    drafts = sum_acceptance([run.acceptance for run in trial.runs if run.acceptance is not None])
+    return {
+        "number": trial.number,
+        "stage": trial.stage.value,
+        "settings": dict(trial.settings),
+        "value": round_figure(goal.value_of(fmean(scores)), 3) if scores else None,
+        "unit": goal.unit,
+        "seconds": round_figure(trial.seconds, 2),
+        "start_s": round_figure(trial.start_s, 2),
+        "runs": len(trial.runs),
+        "counted": len(scores),
+        "draft_n": drafts.drafted,
+        "draft_n_accepted": drafts.accepted,
+        "acceptance": round_figure(drafts.rate, 4),
+        "acceptance_by_position": [round_figure(share, 4) for share in drafts.rates_by_position],
+        "error": trial.error,
+    }
+
+
+def settings_words(settings: Settings, home: Mapping[str, object]) -> str:
+    """Return settings as short text: the draft length, and the differences from the baseline."""
+    from launcher.tuning.space import DRAFT, draft_of
+
+    draft = draft_of(settings)
+    others = [
+        f"{name_words(name)} {value}" for name, value in settings.items() if name != DRAFT and value != home.get(name)
+    ]
+    return ", ".join([f"draft {draft}" if draft else "off", *others])
+
+
+def minutes_text(seconds: float) -> str:
+    """Return a time as text: 40 s, 3 min, 3 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3_600:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    return f"{whole // 3_600} h" + (f" {whole % 3_600 // 60} min" if whole % 3_600 // 60 else "")
+
+
+def print_level(verdict: Mapping[str, Any]) -> None:
+    """Print the confidence of the intervals in a verdict's sentence; the table's are not for claims and are less
+    sure."""
+    if verdict["speedup"] is not None or verdict["gain"] is not None:
+        print(wrap_text("(These ranges hold with 95 % confidence, all of them together.)"))
+
+
+AIM_WORDS = {"speed": "tokens/s", "answer": "time to the whole answer", "energy": "tokens per joule"}
+
+
+def more_words(model: str) -> str:
+    """Return a sentence on giving an undecided tune more time."""
+    return f"More time: `mtp-launcher tune {shell_word(model)} --continue --budget MIN`, counted from its beginning."
+
+
+def next_words(model: str, *, applied: bool) -> str:
+    """Return a sentence on the next step after a verdict."""
+    if applied:
+        return f"It is kept: `mtp-launcher serve {shell_word(model)}` starts the model so."
+    return f"Keep it for the model's next start: `mtp-launcher tune {shell_word(model)} --continue --apply`."
+
+
+def shell_word(model: str) -> str:
+    """Return a model's name or path quoted for a shell."""
+    return shlex.quote(one_line(model))
+
+
+def name_words(name: str) -> str:
+    """Return a setting's name as the command line spells it."""
+    return name.replace("_", "-")
+
+
+def join_values(values: tuple[object, ...]) -> str:
+    """Return values separated by slashes."""
+    return "/".join(map(str, values))
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return _UNKNOWN
+    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
+
 
 USUAL_MIN = 10.0
 AIMS = ("speed", "answer", "energy")
-"""The names of Aim, held equal by a test: importing it would slow every --help."""
+"""The names of Aim, kept equal by a test: importing it would slow every --help."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +253,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="what may change beside the draft length: kv, ubatch, n-cpu-moe, threads, p-min, draft-sampling, ngram, "
         "or none (default: what is likely to matter here)",
     )
-    parser.add_argument("--ctx", type=tokens, metavar="N", help="context in tokens (default: as it was served last)")
+    parser.add_argument(
+        "--ctx", type=parse_tokens, metavar="N", help="context in tokens (default: as it was served last)"
+    )
     add_engine(parser)
     parser.add_argument(
         "--continue",
@@ -81,17 +275,17 @@ def _mix(text: str) -> tuple[int, int]:
     prompt, colon, reply = text.partition(":")
     if not colon:
         raise argparse.ArgumentTypeError("write tokens of the prompt and of the reply, such as 4K:300")
-    mix = tokens(prompt), tokens(reply)
+    mix = parse_tokens(prompt), parse_tokens(reply)
     if min(mix) < 1:
         raise argparse.ArgumentTypeError("both have at least one token")
     return mix
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Show the plan, tune, and tell the verdict. Ctrl-C pauses."""
-    from launcher import app
-    from launcher.tuner import is_decided, keep_winner, tune_on
-    from launcher.tuner_kept import check_no_tune
+    """Print the plan, tune, and print the verdict. Ctrl-C pauses."""
+    from launcher.app.session import Session
+    from launcher.app.tuner import is_decided, run_tune, save_winner
+    from launcher.app.tuner_kept import check_no_tune
 
     kept = await asyncio.to_thread(_kept, options) if options.go_on else None
     if kept is not None and kept.verdict is not None and not _has_more_time(kept, options):
@@ -101,13 +295,13 @@ async def run(options: argparse.Namespace) -> int:
     await _show_plan(prepared, kept, as_json=options.json)
     if options.vary and not options.json:
         _show_unvaried(prepared, _names(options.vary))
-    if not (options.yes or options.json or kept) and can_ask() and not await agreed("Begin?", usual=True):
+    if not (options.yes or options.json or kept) and can_ask() and not await confirm("Begin?", usual=True):
         return 1
     done = len(kept.state.trials) if kept else 0
-    show = Lines(prepared, done) if not options.json else JsonLines(prepared)
-    session = app.Session()
+    show = TextOutput(prepared, done) if not options.json else JsonOutput(prepared)
+    session = Session()
     try:
-        verdict = await tune_on(session, prepared, show.take, resume=kept)
+        verdict = await run_tune(session, prepared, show.take, resume=kept)
     except asyncio.CancelledError:
         show.paused()
         raise
@@ -115,21 +309,22 @@ async def run(options: argparse.Namespace) -> int:
         await session.stop()
     applied = options.apply and is_decided(verdict.as_json())
     if applied:
-        await asyncio.to_thread(keep_winner, prepared.options, verdict.settings)
+        await asyncio.to_thread(save_winner, prepared.options, verdict.settings)
     show.end(verdict, applied=applied)
     return 0
 
 
-def _kept(options: argparse.Namespace) -> KeptTune:
-    """Return the tune to go on with: the model's, else the newest that is open, else, for its verdict, the newest.
+def _kept(options: argparse.Namespace) -> SavedTune:
+    """Return the tune to continue: the model's, else the newest unfinished one, else the newest for its verdict.
 
-    With --apply that is the newest with a verdict to keep. Raises BadOption when there is none, or other questions
-    are asked.
+    With --apply it is the newest with a verdict to apply. Raises BadOption if there is none, or if other options would
+    change its questions.
     """
-    from launcher.app import usual_options
+    from launcher.app.start_settings import options_for
+    from launcher.app.tuner import is_decided
+    from launcher.app.tuner_kept import load_tune, load_tunes
     from launcher.base.errors import BadOption
-    from launcher.tuner import is_decided
-    from launcher.tuner_kept import kept_tune, kept_tunes
+    from launcher.engine.serve_options import ServeOptions
 
     given = ("goal", "mix", "workload", "vary", "ctx", "engine")
     if named := [name for name in given if getattr(options, name) is not None]:
@@ -137,14 +332,14 @@ def _kept(options: argparse.Namespace) -> KeptTune:
             f"--continue goes on with the same questions; {', '.join(named)} cannot be changed.",
             "Leave that out, or begin a new tune without --continue.",
         )
-    tunes = kept_tunes()
+    tunes = load_tunes()
     if not tunes:
         raise BadOption(
             "There is no tune to go on with.",
             f"Begin one: `mtp-launcher tune {shell_word(options.model) if options.model else 'MODEL'}`.",
         )
     if options.model is not None:
-        kept = kept_tune(usual_options(options.model).model)
+        kept = load_tune(options_for(options.model, ServeOptions).model)
         if kept is None:
             others = ", ".join(one_line(each.model) for each in tunes)
             raise BadOption(
@@ -157,25 +352,25 @@ def _kept(options: argparse.Namespace) -> KeptTune:
     return next((each for each in tunes if each.verdict is None or _has_more_time(each, options)), tunes[0])
 
 
-def _has_more_time(kept: KeptTune, options: argparse.Namespace) -> bool:
-    """Return whether a tune that came to no decision is given more time than it had."""
+def _has_more_time(kept: SavedTune, options: argparse.Namespace) -> bool:
+    """Return True if an undecided tune is given more time than it had."""
     undecided = kept.verdict is not None and kept.verdict["mtp"] == "undecided"
     return undecided and options.budget is not None and 60 * options.budget > kept.budget_s
 
 
-def _ended(kept: KeptTune, options: argparse.Namespace) -> int:
-    """Tell what the last tune said; with --apply keep what it recommended."""
-    from launcher.tuner import is_decided, keep_winner
+def _ended(kept: SavedTune, options: argparse.Namespace) -> int:
+    """Print the verdict of the last tune; with --apply store its recommended settings."""
+    from launcher.app.tuner import is_decided, save_winner
 
     verdict = dict(kept.verdict or {})
     applied = options.apply and is_decided(verdict)
     if applied:
-        keep_winner(kept.options, verdict["settings"])
+        save_winner(kept.options, verdict["settings"])
     if options.json:
         trials = [trial_json(trial, kept.goal) for trial in kept.state.trials]
         print_json({"verdict": verdict, "trials": trials, "applied": applied})
         return 0
-    print(filled(str(verdict["sentence"])))
+    print(wrap_text(str(verdict["sentence"])))
     print_level(verdict)
     if is_decided(verdict):
         print(next_words(kept.model, applied=applied))
@@ -184,30 +379,28 @@ def _ended(kept: KeptTune, options: argparse.Namespace) -> int:
     return 0
 
 
-async def _prepared(options: argparse.Namespace, kept: KeptTune | None) -> Prepared:
-    from launcher.app import usual_options
+async def _prepared(options: argparse.Namespace, kept: SavedTune | None) -> PreparedTune:
+    from launcher.app.start_settings import resolve_start
+    from launcher.app.tuner_space import prepare_tune
     from launcher.base.errors import ModelMissing
-    from launcher.engine.last import last
-    from launcher.tuner_space import prepare
-    from launcher.tuning.workloads import USUAL, workload
+    from launcher.engine.server.started import require_last_model
+    from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload
 
     if kept is not None:
         budget_s = kept.budget_s if options.budget is None else 60 * options.budget
-        found = await prepare(kept.model, kept.options, kept.workload, kept.goal, budget_s, space=kept.space)
-        return found.measured_by(kept.state.trials)
+        found = await prepare_tune(kept.model, kept.options, kept.workload, kept.goal, budget_s, space=kept.space)
+        return found.with_measured_times(kept.state.trials)
     goal = _goal(options)
     try:
-        model = options.model or await asyncio.to_thread(last)
+        model = options.model or await asyncio.to_thread(require_last_model)
     except ModelMissing as error:
         raise ModelMissing(error.title, "Name one: `mtp-launcher tune MODEL`.") from None
-    usual = await asyncio.to_thread(
-        usual_options,
-        model,
-        lambda path: replace(with_engine(options, path), context=options.ctx),
+    usual = await resolve_start(
+        model, {"ctx": options.ctx}, lambda path: serve_options_of(options, path), use_tuned=False
     )
     vary = None if options.vary is None else _names(options.vary)
-    asked = await asyncio.to_thread(workload, options.workload or USUAL)
-    return await prepare(model, usual, asked, goal, 60 * (options.budget or USUAL_MIN), vary=vary)
+    asked = await asyncio.to_thread(load_workload, options.workload or DEFAULT_WORKLOAD)
+    return await prepare_tune(model, usual.options, asked, goal, 60 * (options.budget or USUAL_MIN), vary=vary)
 
 
 def _goal(options: argparse.Namespace) -> Goal:
@@ -220,13 +413,13 @@ def _goal(options: argparse.Namespace) -> Goal:
     return Goal(aim, *(options.mix or ()))
 
 
-async def _show_plan(prepared: Prepared, kept: KeptTune | None, *, as_json: bool) -> None:
-    """Say what will be done and how long it takes, before anything is started."""
-    from launcher.engine import registry
-    from launcher.tuner_kept import kept_tune
+async def _show_plan(prepared: PreparedTune, kept: SavedTune | None, *, as_json: bool) -> None:
+    """Print the plan and the expected duration, before anything is started."""
+    from launcher.app.tuner_kept import load_tune
+    from launcher.engine.server import registry
 
-    others = await asyncio.to_thread(registry.running)
-    old = None if kept else await asyncio.to_thread(kept_tune, prepared.options.model)
+    others = await asyncio.to_thread(registry.list_running)
+    old = None if kept else await asyncio.to_thread(load_tune, prepared.options.model)
     replaced = old if old is not None and old.verdict is None else None
     done = len(kept.state.trials) if kept else 0
     if as_json:
@@ -236,23 +429,25 @@ async def _show_plan(prepared: Prepared, kept: KeptTune | None, *, as_json: bool
     work = prepared.workload
     print(f"Tune {one_line(prepared.model)} for {work.title.lower()}, by {AIM_WORDS[prepared.goal.aim.value]}")
     print(f"  prompts   {len(work.prompts)}, {sum(each.tokens for each in work.prompts):,} tokens of replies a round")
-    varied = ", ".join(f"{name_words(axis.name)} {listed(axis.values)}" for axis in prepared.space.axes)
+    varied = ", ".join(f"{name_words(axis.name)} {join_values(axis.values)}" for axis in prepared.space.axes)
     drafts = prepared.space.drafts
-    print(filled(f"draft 0 (MTP off), {drafts[0]} to {drafts[-1]}{f'; {varied}' if varied else ''}", "  tried     "))
+    print(wrap_text(f"draft 0 (MTP off), {drafts[0]} to {drafts[-1]}{f'; {varied}' if varied else ''}", "  tried     "))
     if kept:
-        print(f"  done      {done} starts, {minutes(kept.state.used_s)}")
-    print(filled(time_words(prepared), "  time      "))
+        print(f"  done      {done} starts, {minutes_text(kept.state.used_s)}")
+    print(wrap_text(time_words(prepared), "  time      "))
     if replaced is not None:
-        lost = f"{len(replaced.state.trials)} starts, {minutes(replaced.state.used_s)}"
+        lost = f"{len(replaced.state.trials)} starts, {minutes_text(replaced.state.used_s)}"
         print(
-            filled(
+            wrap_text(
                 f"This replaces the paused tune of this model ({lost}). To go on with that instead: "
                 f"`mtp-launcher tune {shell_word(prepared.model)} --continue`.",
                 "  note      ",
             )
         )
     for each in others:
-        print(filled(f"The server at {each.url} runs meanwhile, takes memory and may slow this down.", "  note      "))
+        print(
+            wrap_text(f"The server at {each.url} runs meanwhile, takes memory and may slow this down.", "  note      ")
+        )
     sys.stdout.flush()
 
 
@@ -260,9 +455,9 @@ def _names(text: str) -> list[str]:
     return [] if text == "none" else [name.strip().lower().replace("-", "_") for name in text.split(",")]
 
 
-def _show_unvaried(prepared: Prepared, names: Sequence[str]) -> None:
-    """Say which of the settings that are to vary have but one value."""
+def _show_unvaried(prepared: PreparedTune, names: Sequence[str]) -> None:
+    """Print the requested settings that have only one possible value."""
     varied = {axis.name for axis in prepared.space.axes}
     if lone := [name_words(name) for name in names if name not in varied]:
         said = f"{', '.join(lone)}: this model, engine and computer leave nothing to choose, so it is not varied."
-        print(filled(said, "  note      "), flush=True)
+        print(wrap_text(said, "  note      "), flush=True)

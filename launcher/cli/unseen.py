@@ -1,4 +1,4 @@
-"""An error that nobody would see, as the window was asked for from a menu: told in a dialog of the system's own."""
+"""Error dialogs for a window that was started from a menu, where nobody would see the output."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _DIALOGS = (
     ("xmessage", "-center"),
     ("notify-send", "--urgency=critical", _TITLE),
 )
-"""What desktops have for it, the best first; the text follows."""
+"""Programs that show a dialog on a desktop, best first; the text follows as the last argument."""
 _ERROR_ICON = 0x10
 
 
 def started_from_a_menu(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a desktop started this process, so that what it prints goes to no terminal.
+    """Return True if a desktop started this process, so that its output goes to no terminal.
 
-    GLib's launchers name the process that they start, and others hand over a token for its window; a terminal that was
-    started so hands that on to what runs in it.
+    GLib's launchers pass the pid of the process that they start, and others pass a startup token for its window; a
+    terminal started that way passes the token on to the programs inside it.
     """
     if sys.platform == "win32":
-        return getattr(sys.stderr, "name", "") == os.devnull  # pythonw has none
+        return getattr(sys.stderr, "name", "") == os.devnull  # pythonw has no stderr
     if sys.stderr.isatty():
         return False
     named = environment.get("GIO_LAUNCHED_DESKTOP_FILE_PID")
@@ -39,8 +39,8 @@ def started_from_a_menu(environment: Mapping[str, str] = os.environ) -> bool:
     return named == str(os.getpid()) if named else bool(token)
 
 
-def show(error: LauncherError) -> None:
-    """Show an error in the first dialog that there is. On Windows it returns when that is closed, elsewhere at once."""
+def show_dialog(error: LauncherError) -> None:
+    """Show an error in the first available dialog. Returns when that is closed on Windows, elsewhere at once."""
     text = f"{error.title}\n\n{error.hint}".rstrip()
     if sys.platform == "win32":
         import ctypes

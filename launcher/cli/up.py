@@ -1,4 +1,4 @@
-"""`mtp-launcher up`: the recommended plan, downloaded and served."""
+"""`mtp-launcher up`: download and serve the recommended plan."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from launcher.base.units import rate
-from launcher.cli.bar import Bar
-from launcher.cli.layout import filled
+from launcher.base.units import format_rate
+from launcher.cli.bar import ProgressBar
+from launcher.cli.layout import wrap_text
 from launcher.cli.machine_options import INTENTS
-from launcher.cli.output import print_error, print_json, rounded
-from launcher.cli.quantities import whole
+from launcher.cli.output import print_error, print_json, round_figure
+from launcher.cli.quantities import parse_int
 
 if TYPE_CHECKING:
-    from launcher.app import Reply, Session
+    from launcher.app.first_checks import StartRequest
+    from launcher.app.first_steps import StepProgress
+    from launcher.app.session import Session
     from launcher.base.errors import LauncherError
-    from launcher.first_checks import Aim
-    from launcher.first_steps import StepTold
     from launcher.models.plan import Plan
+    from launcher.monitor.reply import Reply
 
 _EVENT_S = 0.5
 _DEMO = "`mtp-launcher demo` shows all of it on a small built-in model, with neither a GPU nor the network."
@@ -44,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='a model of the catalogue, a .gguf file, or "demo" (default: the one that `plan` recommends)',
     )
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
-    parser.add_argument("--port", type=whole, metavar="P", help="port to listen on (default: the one of last time)")
+    parser.add_argument("--port", type=parse_int, metavar="P", help="port to listen on (default: the one of last time)")
     parser.add_argument("--wake", action="store_true", help="wake a sleeping GPU to ask it")
     parser.add_argument(
         "--no-preset", action="store_true", help="do not take the settings that a tune of this machine found best"
@@ -53,23 +54,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Do all that is left to do, then serve until the end is asked for."""
-    from launcher import app
+    """Run all remaining steps, then serve until a signal."""
+    from launcher.app.first_start import perform_first_start, server_starter
+    from launcher.app.session import Session
+    from launcher.app.use_counting import UseCounting
     from launcher.base.errors import LauncherError
-    from launcher.engine.last import keep_last
-    from launcher.first_start import first_start, serve_by
-    from launcher.use_counting import UseCounting
+    from launcher.engine.server.started import save_last_model
 
-    show: _Lines | _JsonLines = _JsonLines() if options.json else _Lines()
+    show: _TextOutput | _JsonOutput = _JsonOutput() if options.json else _TextOutput()
     aim, plan = await _aim(options)
     show.begin(aim, plan)
-    session = app.Session(port=options.port)
+    session = Session(port=options.port)
     counting = UseCounting(session)
     ready = False
     try:
-        reply = await first_start(aim, serve_by(session, aim), show.step)
+        reply = await perform_first_start(aim, server_starter(session), show.step)
         ready = True
-        await asyncio.to_thread(keep_last, aim.model)
+        await asyncio.to_thread(save_last_model, aim.model)
         show.ready(session, reply)
         if (error := await session.wait_until_ended()) is not None:
             raise error
@@ -77,7 +78,7 @@ async def run(options: argparse.Namespace) -> int:
     except asyncio.CancelledError:
         show.close()
         if ready:
-            return 0  # SIGINT and SIGTERM are the ordinary end
+            return 0  # SIGINT and SIGTERM are the normal end
         show.paused()
         raise
     except LauncherError as error:
@@ -93,26 +94,25 @@ async def run(options: argparse.Namespace) -> int:
         await counting.close()
 
 
-async def _aim(options: argparse.Namespace) -> tuple[Aim, Plan | None]:
-    """Return what is to be started. Raises NothingFits with what could be done in place of it."""
-    from launcher import planner
+async def _aim(options: argparse.Namespace) -> tuple[StartRequest, Plan | None]:
+    """Return the start request and its plan. Raises NothingFits with alternatives."""
+    from launcher.app import planner
+    from launcher.app.first_checks import StartRequest, start_request_of
+    from launcher.app.start_settings import apply_own_settings
     from launcher.base.errors import NothingFits
-    from launcher.first_checks import Aim, aim_of
-    from launcher.machine_presets import with_presets
     from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.plan import Status, Wish, make_plans
-    from launcher.models.wanted import named_model
+    from launcher.models.download_target import find_catalogue_model
+    from launcher.models.plan import PlanCriteria, Status, make_plans
 
     catalogue = load_catalogue()
-    named = named_model(options.model, catalogue) if options.model else None
+    named = find_catalogue_model(options.model, catalogue) if options.model else None
     if options.model == "demo" or (options.model and named is None):
-        return Aim(options.model), None
+        return StartRequest(options.model, intent=options.intent, use_tuned=not options.no_preset), None
     entry, file = named or (None, None)
-    wish = Wish(entry.id if entry else None, options.intent, file.quant if file else None)
-    situation = await planner.situation(planner.MachineWish(wake=options.wake))
+    wish = PlanCriteria(entry.id if entry else None, options.intent, file.quant if file else None)
+    situation = (await planner.read_situation(planner.MachineWish(wake=options.wake))).with_servers_running()
     plans = make_plans(catalogue, situation, wish)
-    if not options.no_preset:
-        plans = await with_presets(plans, catalogue, situation, wish)
+    plans, own = await apply_own_settings(plans, catalogue, situation, wish, use_tuned=not options.no_preset)
     plan = next((plan for plan in plans if plan.status is not Status.TOO_BIG or file), None)
     if plan is None:
         raise NothingFits("No model of the catalogue fits this machine as it is now.", f"`mtp-launcher plan`. {_DEMO}")
@@ -123,7 +123,10 @@ async def _aim(options: argparse.Namespace) -> tuple[Aim, Plan | None]:
             f" GPU. {_DEMO}",
             model=plan.entry.id,
         )
-    return aim_of(plan), plan
+    kept = next((each for each in own if each.planned is plan), None)
+    if kept is not None and kept.mine is not None:
+        plan = kept.mine
+    return start_request_of(plan, kept), plan
 
 
 def _needs_the_network(error: LauncherError) -> bool:
@@ -132,26 +135,26 @@ def _needs_the_network(error: LauncherError) -> bool:
     return isinstance(error, Offline | Unreachable | RateLimited)
 
 
-def words_of(told: StepTold) -> str:
-    """Return how a step was done, in words."""
+def describe_step(told: StepProgress) -> str:
+    """Return the result of a step as text."""
     parts: list[str] = []
     if told.how is not None:
         parts.append(str(told.how))
     if told.drafted:
         parts.append(f"{told.accepted} of {told.drafted} drafted tokens accepted")
     if told.tokens_per_second is not None:
-        parts.append(rate(told.tokens_per_second))
+        parts.append(format_rate(told.tokens_per_second))
     return ", ".join(parts)
 
 
-class _Lines:
-    """What a person sees: a line for each step that ends, and a bar or a percentage while it runs."""
+class _TextOutput:
+    """Text output: a line for each finished step, and a bar or a percentage while it runs."""
 
     def __init__(self) -> None:
-        self._bar = Bar()
+        self._bar = ProgressBar()
         self._last: dict[str, tuple[object, str]] = {}
 
-    def begin(self, aim: Aim, plan: Plan | None) -> None:
+    def begin(self, aim: StartRequest, plan: Plan | None) -> None:
         if plan is None:
             print(aim.model, file=sys.stderr)
             return
@@ -159,16 +162,16 @@ class _Lines:
         drafts = f"draft {setting.draft}" if setting.draft else "MTP off"
         needs = f"needs {plan.required_mib:,} of {plan.free_mib:,} MiB ({plan.status.value})"
         what = f"{plan.entry.name}, {plan.file.quant}, context {setting.context:,}, KV {setting.kv}, {drafts}: {needs}"
-        print(filled(what), file=sys.stderr)
+        print(wrap_text(what), file=sys.stderr)
         for reason in plan.reasons[:2]:
-            print(filled(reason, "  "), file=sys.stderr)
+            print(wrap_text(reason, "  "), file=sys.stderr)
 
-    def step(self, told: StepTold) -> None:
-        from launcher.first_steps import Stage
+    def step(self, told: StepProgress) -> None:
+        from launcher.app.first_steps import Stage
 
         name = _WORDS[told.step]
         if told.stage is Stage.RUNNING and told.done_bytes is not None and not told.how:
-            self._bar.show(
+            self._bar.show_progress(
                 name,
                 told.done_bytes,
                 told.bytes,
@@ -179,7 +182,7 @@ class _Lines:
             return
         if told.stage not in (Stage.RUNNING, Stage.DONE):
             return
-        said = words_of(told) if told.stage is Stage.DONE else " ".join(filter(None, (told.note, told.how)))
+        said = describe_step(told) if told.stage is Stage.DONE else " ".join(filter(None, (told.note, told.how)))
         news = (told.stage, said)
         if self._last.get(told.step) == news or (told.stage is Stage.RUNNING and not said):
             return
@@ -211,14 +214,14 @@ class _Lines:
         self._bar.close()
 
 
-class _JsonLines:
-    """What a program sees: one object a line."""
+class _JsonOutput:
+    """JSON output: one object per line."""
 
     def __init__(self) -> None:
         self._told_s: dict[str, float] = {}
         self._last: dict[str, object] = {}
 
-    def begin(self, aim: Aim, plan: Plan | None) -> None:
+    def begin(self, aim: StartRequest, plan: Plan | None) -> None:
         told: dict[str, Any] = {"event": "plan", "model": aim.model}
         if plan is not None:
             setting = plan.setting
@@ -226,7 +229,7 @@ class _JsonLines:
             told |= {"status": plan.status.value, "required_mib": plan.required_mib, "free_mib": plan.free_mib}
         print_json(told)
 
-    def step(self, told: StepTold) -> None:
+    def step(self, told: StepProgress) -> None:
         now_s, kind = time.monotonic(), (told.stage, told.how)
         if self._last.get(told.step) == kind and now_s - self._told_s.get(told.step, 0.0) < _EVENT_S:
             return
@@ -241,12 +244,12 @@ class _JsonLines:
                 "note": told.note or None,
                 "done_bytes": told.done_bytes,
                 "bytes": told.bytes,
-                "bytes_per_second": rounded(told.bytes_per_second),
-                "seconds_left": rounded(told.seconds_left),
-                "percent": rounded(told.percent),
+                "bytes_per_second": round_figure(told.bytes_per_second),
+                "seconds_left": round_figure(told.seconds_left),
+                "percent": round_figure(told.percent),
                 "draft_n": told.drafted,
                 "draft_n_accepted": told.accepted,
-                "tokens_per_second": rounded(told.tokens_per_second),
+                "tokens_per_second": round_figure(told.tokens_per_second),
                 "error": told.error.code if told.error else None,
             }
         )
@@ -255,13 +258,13 @@ class _JsonLines:
         endpoint = session.supervisor.endpoint
         ready = {"event": "ready", "url": endpoint.url, "api_key": endpoint.api_key, "launcher_pid": os.getpid()}
         pid = session.supervisor.engine_pid
-        print_json(ready | {"pid": pid, "first_token_s": rounded(reply.first_token_s, 3), "text": reply.text})
+        print_json(ready | {"pid": pid, "first_token_s": round_figure(reply.first_token_s, 3), "text": reply.text})
 
     def paused(self) -> None:
         print_json({"event": "paused"})
 
     def demo(self) -> None:
-        """A program knows the demo by the verb's --help."""
+        """Do nothing: a program finds the demo in --help."""
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Do nothing: no line is open."""

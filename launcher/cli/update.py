@@ -1,4 +1,4 @@
-"""`mtp-launcher update`: whether there is a newer version of this program, and how it is installed."""
+"""`mtp-launcher update`: check for a newer version of this program, and install it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from launcher import __version__
-from launcher.cli.bar import Bar, size
-from launcher.cli.layout import filled
+from launcher.cli.bar import ProgressBar, format_size
+from launcher.cli.layout import wrap_text
 from launcher.cli.output import print_json
 
 if TYPE_CHECKING:
-    from launcher.fetch.transfer import Progress
-    from launcher.updates.check import Newest
+    from launcher.fetch.transfer import TransferProgress
+    from launcher.updates.check import NewestRelease
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,12 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Ask for the newest release, tell it with its notes, and with --install get it. --copies asks nothing."""
-    from launcher.updates.check import check
+    """Check for the newest release and print its notes; with --install download it. --copies makes no request."""
+    from launcher.updates.check import check_for_update
 
     if options.copies:
         return _list_copies(as_json=options.json)
-    newest = await check()
+    newest = await check_for_update()
     if options.install and newest.is_newer:
         return await _install(newest, as_json=options.json)
     if options.json:
@@ -48,22 +48,27 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def _list_copies(*, as_json: bool) -> int:
-    from launcher.base.copies import how_to_restore, original
-    from launcher.updates.before_update import kept_copies
+    from launcher.base.store import original_path, restore_instructions
+    from launcher.updates.before_update import list_copies
 
-    found = kept_copies()
+    found = list_copies()
     if as_json:
-        print_json([{"copy": str(each), "of": str(original(each)), "restore": how_to_restore(each)} for each in found])
+        print_json(
+            [
+                {"copy": str(each), "of": str(original_path(each)), "restore": restore_instructions(each)}
+                for each in found
+            ]
+        )
         return 0
     for each in found:
-        print(f"{each}\n{filled(how_to_restore(each), '  ')}")
+        print(f"{each}\n{wrap_text(restore_instructions(each), '  ')}")
     if not found:
         print("No update has changed your files: there are no copies.")
     return 0
 
 
-def _tell(newest: Newest) -> None:
-    from launcher.base.text import prose
+def _tell(newest: NewestRelease) -> None:
+    from launcher.base.text import visible_reply
 
     manifest = newest.manifest
     if not newest.is_newer:
@@ -71,31 +76,35 @@ def _tell(newest: Newest) -> None:
         print(f"This is {__version__}, {newest_is}.")
         return
     print(f"MTP Launcher {manifest.version} is out; this is {__version__}.")
-    if notes := prose(manifest.notes).strip():
+    if notes := visible_reply(manifest.notes).strip():
         print(f"\n{notes}\n")
 
 
-def _tell_how(newest: Newest) -> None:
-    from launcher.updates.errors import NotOffered
-    from launcher.updates.install import offered
+def _tell_how(newest: NewestRelease) -> None:
+    from launcher.updates.check import NotOffered
+    from launcher.updates.install import find_artefact
 
     try:
-        artefact = offered(newest)
+        artefact = find_artefact(newest)
     except NotOffered as error:
-        print(filled(str(error)))
+        print(wrap_text(str(error)))
     else:
-        print(filled(f"`mtp-launcher update --install` gets and installs it ({artefact.name}, {size(artefact.size)})."))
+        print(
+            wrap_text(
+                f"`mtp-launcher update --install` gets and installs it ({artefact.name}, {format_size(artefact.size)})."
+            )
+        )
 
 
-async def _install(newest: Newest, *, as_json: bool) -> int:
-    from launcher.updates.install import install, receive
-    from launcher.updates.way import Way
+async def _install(newest: NewestRelease, *, as_json: bool) -> int:
+    from launcher.updates.install import download_update, install_update
+    from launcher.updates.way import InstallMethod
 
-    bar = Bar()
+    bar = ProgressBar()
 
-    def show(progress: Progress) -> None:
+    def show(progress: TransferProgress) -> None:
         if not as_json:
-            bar.show(
+            bar.show_progress(
                 progress.phase.value.capitalize(),
                 progress.done_bytes,
                 progress.bytes,
@@ -108,26 +117,28 @@ async def _install(newest: Newest, *, as_json: bool) -> int:
         _tell(newest)
         sys.stdout.flush()
     try:
-        received = await receive(newest, show)
+        received = await download_update(newest, show)
     finally:
         bar.close()
-    if received.way is Way.SCRIPT and not as_json:
+    if received.method is InstallMethod.SCRIPT and not as_json:
         print(f"Installing version {received.version}", file=sys.stderr, flush=True)
-    done = await install(received)
+    done = await install_update(received)
     if as_json:
-        line = None if done else received.line
+        line = None if done else received.shell_line
         print_json(_as_json(newest) | {"path": str(received.path), "installed": done, "line": line})
     elif not done:
-        print(f"Version {received.version} is here, and verified. Close this program, then run:\n  {received.line}")
-    elif received.way is Way.SCRIPT:
+        print(
+            f"Version {received.version} is here, and verified. Close this program, then run:\n  {received.shell_line}"
+        )
+    elif received.method is InstallMethod.SCRIPT:
         print(f"Version {received.version} is installed. It is the one that starts from now on.")
     else:
         print(f"The installer of version {received.version} is open.")
     return 0
 
 
-def _as_json(newest: Newest) -> dict[str, object]:
-    from launcher.updates.way import way
+def _as_json(newest: NewestRelease) -> dict[str, object]:
+    from launcher.updates.way import find_install_method
 
     manifest = newest.manifest
     return {
@@ -135,5 +146,5 @@ def _as_json(newest: Newest) -> dict[str, object]:
         "newest": manifest.version,
         "newer": newest.is_newer,
         "notes": manifest.notes,
-        "way": way().name.lower(),
+        "way": find_install_method().name.lower(),
     }

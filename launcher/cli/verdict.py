@@ -1,21 +1,22 @@
-"""What an engine that was asked has said, beside the formula's figures: for --json, and as sentences."""
+"""An engine's own memory figures beside the memory estimate, as JSON and as sentences."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.output import rounded
+from launcher.cli.output import round_figure
 
 if TYPE_CHECKING:
+    from launcher.app.planner import EngineComparison
     from launcher.base.errors import LauncherError
-    from launcher.models.memory import Estimate
-    from launcher.planner import Verdict
+    from launcher.models.memory import MemoryEstimate
 
 _MIB = 2**20
+MODEL_ALONE = " That is the model alone, without its drafts."
 
 
-def verdict_json(verdict: Verdict | LauncherError) -> dict[str, Any]:
-    """Return an engine's figures and the difference as --json has them, or why there are none."""
+def verdict_json(verdict: EngineComparison | LauncherError) -> dict[str, Any]:
+    """Return an engine's figures and their difference from the estimate as JSON, or the error."""
     from launcher.base.errors import LauncherError
 
     if isinstance(verdict, LauncherError):
@@ -33,16 +34,16 @@ def verdict_json(verdict: Verdict | LauncherError) -> dict[str, Any]:
             "draft_compute_mib": engine.draft_compute_mib,
             "host_mib": engine.host_mib,
             "free_mib": engine.free_mib,
-            "seconds": rounded(engine.seconds, 3),
+            "seconds": round_figure(engine.seconds, 3),
         },
         "engine_error": None,
-        "difference_percent": rounded(verdict.difference_percent, 2),
+        "difference_percent": round_figure(verdict.difference_percent, 2),
         "flagged": verdict.flagged,
     }
 
 
-def verdict_text(verdict: Verdict | LauncherError, estimate: Estimate | None) -> str:
-    """Return what an engine said beside `estimate`, and how far the formula is from it; or why it said nothing."""
+def verdict_text(verdict: EngineComparison | LauncherError, estimate: MemoryEstimate | None) -> str:
+    """Return a sentence with an engine's total and its difference from the formula's; or the error."""
     from launcher.base.errors import LauncherError
 
     if isinstance(verdict, LauncherError):
@@ -57,8 +58,8 @@ def verdict_text(verdict: Verdict | LauncherError, estimate: Estimate | None) ->
     return " ".join(filter(None, (told, _other_backend(verdict, estimate))))
 
 
-def _other_backend(verdict: Verdict, estimate: Estimate | None) -> str:
-    """Say why its figures are not the estimate's where it computes by another backend than the estimate is for."""
+def _other_backend(verdict: EngineComparison, estimate: MemoryEstimate | None) -> str:
+    """Return a sentence on why the figures differ, if the engine uses another backend than the estimate."""
     backend = verdict.engine.backend
     if estimate is None or verdict.formula is None or backend == estimate.setting.backend:
         return ""

@@ -1,4 +1,4 @@
-"""`mtp-launcher versions`: what runs here, by version, for a report."""
+"""`mtp-launcher versions`: print the versions of all parts, for a bug report."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Print the versions."""
-    from launcher.versions import as_text, versions
+    from launcher.app.versions import read_versions, versions_text
 
-    told = await versions()
+    told = await read_versions()
     if options.json:
         print_json([{"what": each.what, "version": each.version, "absent": each.absent} for each in told])
     else:
-        print(as_text(told))
+        print(versions_text(told))
     return 0
