@@ -1,10 +1,13 @@
 """The command `mtp-launcher`: the command line for its verbs, the window without one."""
 
 import signal
+import sys
 
-# Until a verb runs there is nothing to put away: Ctrl-C ends the process at once, while it imports too, and where it is
-# ignored, as in the background of a script.
+# Until a verb runs there is nothing to clean up: Ctrl-C ends the process at once, also during imports, and also where
+# it is ignored, as in the background of a script.
 signal.signal(signal.SIGINT, signal.SIG_DFL)
+if sys.platform != "win32":  # ./start blocks the signal until here, because Python prints a traceback while it starts
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 import argparse  # noqa: E402
 from typing import NoReturn  # noqa: E402
@@ -14,7 +17,7 @@ from launcher.cli import main as cli  # noqa: E402
 
 
 def run() -> NoReturn:
-    """Entry point of the command."""
+    """Run the command."""
     mark_running()
     cli.run(open_window=_open_window)
 

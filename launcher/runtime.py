@@ -1,4 +1,4 @@
-"""The asyncio loop of the core on its own named thread, for a face that has a loop of its own."""
+"""The core's asyncio loop in its own thread, for a user interface with a loop of its own."""
 
 import asyncio
 import threading
@@ -11,20 +11,20 @@ from weakref import WeakSet
 _T = TypeVar("_T")
 
 
-class Handle(Generic[_T]):
-    """Work that was submitted. All methods may be called from any thread."""
+class WorkHandle(Generic[_T]):
+    """A handle for submitted work. All methods are thread-safe."""
 
     def __init__(self, future: "Future[_T]") -> None:
         self._future = future
 
     def cancel(self) -> None:
-        """Ask the work to end; it runs its own clean-up on the loop."""
+        """Cancel the work; its clean-up runs on the loop."""
         self._future.cancel()
 
-    def then(self, tell: Callable[[BaseException | None], None]) -> None:
-        """Call `tell` on whatever thread when it has ended, with its error or None.
+    def when_done(self, tell: Callable[[BaseException | None], None]) -> None:
+        """Call `tell` in any thread when the work has ended, with its error or None.
 
-        Cancelling is no error, and is told at once, while the work still cleans up.
+        Cancelling is no error; it is reported at once, while the clean-up still runs.
         """
 
         def ended(future: "Future[_T]") -> None:
@@ -37,9 +37,10 @@ class Handle(Generic[_T]):
 
 
 class Runtime:
-    """The loop. `close` cancels what still runs, waits for its clean-up, and ends the thread.
+    """An asyncio loop in its own thread. `close` cancels all work, waits for its clean-up, and ends the thread.
 
-    What was submitted ends first: what it has begun beside itself, such as the pumps of a process, must still run then.
+    Submitted work is ended first: the tasks that it started, such as the pipe readers of a process, must still run
+    during its clean-up.
     """
 
     def __init__(self) -> None:
@@ -51,13 +52,13 @@ class Runtime:
         self._thread.start()
         self._loop = made.result()
 
-    def submit(self, work: Coroutine[Any, Any, _T]) -> Handle[_T]:
-        """Run `work` on the loop; from any thread."""
+    def submit(self, work: Coroutine[Any, Any, _T]) -> WorkHandle[_T]:
+        """Run `work` on the loop; thread-safe."""
         self._submitted.add(work)
-        return Handle(asyncio.run_coroutine_threadsafe(work, self._loop))
+        return WorkHandle(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def close(self, timeout_s: float = 15.0) -> bool:
-        """End everything; return whether it ended within `timeout_s`."""
+        """End everything; return True if that took no longer than `timeout_s` seconds."""
         if self._thread.is_alive():
             if not self._closing:
                 self._closing = True
@@ -68,10 +69,12 @@ class Runtime:
     def _make_task(
         self,
         loop: asyncio.AbstractEventLoop,
-        work: Any,  # noqa: ANN401 -- what asyncio makes tasks of differs by Python's version
-        **given: Any,  # noqa: ANN401 -- what asyncio has for its tasks
+        work: Any,  # noqa: ANN401 -- asyncio's argument type differs between Python versions
+        **given: Any,  # noqa: ANN401 -- asyncio's keyword arguments
     ) -> "asyncio.Task[Any]":
-        """Hold a task until it is done: what waits for a pipe is held by nobody else, and would be collected."""
+        """Keep a reference to a task until it is done: a task that waits for a pipe has no other and would be
+        collected.
+        """
         task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **given)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -86,7 +89,7 @@ class Runtime:
         self._loop.stop()
 
     def _run(self, made: "Future[asyncio.AbstractEventLoop]") -> None:
-        try:  # here: on Windows a loop made on the main thread takes over what wakes the window for Ctrl-C
+        try:  # in this thread: on Windows a loop made on the main thread takes over the window's wake-up for Ctrl-C
             loop = asyncio.new_event_loop()
         except OSError as error:
             made.set_exception(error)

@@ -1,0 +1,333 @@
+"""A server started by others, llama-server or another with OpenAI's API: detection, monitoring and requests."""
+
+import asyncio
+import ipaddress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from launcher.base.errors import BadOption, LauncherError, Refused, ServerNotFound, Unreachable
+from launcher.base.messages import message
+from launcher.base.text import one_line
+from launcher.engine.server.client import ChatRequest, Delta, EngineClient
+from launcher.engine.server.launch import Launch
+from launcher.engine.server.logs import LogBook
+from launcher.engine.server.state import ServerState, ServerStatus
+from launcher.monitor.traffic import Counters, read_counters
+
+_PERIOD_S = 2.0
+_NOT_OFFERED = "not offered"
+_PROPS = frozenset({"build_info", "total_slots", "default_generation_settings"})
+"""Fields of llama-server's /props (tools/server/README.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Address of a server: `url` without a final /v1. `local` if it is on this computer."""
+
+    url: str
+    local: bool
+
+    @property
+    def open_key(self) -> bool:
+        """Whether an API key would travel unencrypted over the network."""
+        return not self.local and self.url.startswith("http://")
+
+
+def parse_address(text: str) -> ServerAddress:
+    """Parse an address as users write it. Raises BadOption for an invalid one, or one with a password."""
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise BadOption(
+            message("{text} is no address: {error}.", text=one_line(text), error=error),
+            message("Write it like http://127.0.0.1:8080."),
+        ) from None
+    if parts.scheme not in ("http", "https") or not host or port == 0:
+        raise BadOption(
+            message("{text} is no address of a server.", text=one_line(text)),
+            message("Write it like http://127.0.0.1:8080."),
+        )
+    if parts.username is not None or parts.query or parts.fragment:
+        raise BadOption(
+            message("The address holds more than a server and a path."),
+            message("Give a key with --api-key-env or --key-file."),
+        )
+    path = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/chat/completions").removesuffix("/v1")
+    return ServerAddress(urlunsplit((parts.scheme, parts.netloc, path, "", "")), _is_local(host))
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOffer:
+    """Capabilities of a server. Unknown figures are None; `missing` maps each missing endpoint to the reason.
+
+    `models` are the names of its models, `drafts` is whether it reports speculation, `model_path` is the path of its
+    model on its computer, `counts` whether it has counters.
+    """
+
+    url: str
+    models: tuple[str, ...] = ()
+    engine: str | None = None
+    context: int | None = None
+    slots: int | None = None
+    drafts: bool | None = None
+    healthy: bool | None = None
+    counts: bool = False
+    missing: Mapping[str, str] = field(default_factory=dict)
+    model_path: str | None = None
+
+    @property
+    def model(self) -> str | None:
+        """The first model, used for requests that name none."""
+        return self.models[0] if self.models else None
+
+    @property
+    def is_llama_server(self) -> bool:
+        """Whether it serves /props like llama-server."""
+        return "/props" not in self.missing
+
+
+class AttachedServer:
+    """A server started by others, in the form that the monitor watches. Belongs to one asyncio loop."""
+
+    def __init__(self, address: ServerAddress, api_key: str | None = None, *, engine_pid: int | None = None) -> None:
+        remote = not address.local or address.url.startswith("https://")
+        self.address = address
+        self.offer = ServerOffer(address.url)
+        self._client = EngineClient(address.url, api_key, remote=remote)
+        self._status = ServerStatus(ServerState.PREPARING)
+        self._has_key = api_key is not None
+        self._engine_pid = engine_pid
+
+    @property
+    def engine_pid(self) -> int | None:
+        """Process id of the engine. Known only if another program of ours started it."""
+        return self._engine_pid
+
+    @property
+    def launch(self) -> Launch | None:
+        """Always None: we did not start it."""
+        return None
+
+    @property
+    def log(self) -> LogBook | None:
+        """Always None: others keep the log."""
+        return None
+
+    @property
+    def status(self) -> ServerStatus:
+        """State of the server, as far as it is known."""
+        return self._status
+
+    @property
+    def client(self) -> EngineClient:
+        """HTTP client of the server. Raises ServerNotFound if it has no counters."""
+        if not self.offer.counts:
+            raise ServerNotFound(
+                message("The server offers no counters."), message("llama-server does with --metrics.")
+            )
+        return self._client
+
+    def note_requests(self, processing: int) -> None:
+        """Update the state from the number of requests in progress."""
+        self._status = ServerStatus(ServerState.BUSY if processing else ServerState.READY)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    async def detect_offer(self) -> ServerOffer:
+        """Ask for everything that a server may offer, and keep the result as `offer`.
+
+        Raises Unreachable when nothing answers, Refused when it wants another key or offers no known endpoint.
+        """
+        missing: dict[str, str] = {}
+        models = await self._get_endpoint("/v1/models", missing)
+        props = await self._get_endpoint("/props", missing)
+        slots = await self._get_endpoint("/slots", missing)
+        names = _model_names(models, missing)
+        facts = props if isinstance(props, dict) and _PROPS & props.keys() else {}
+        if not facts and "/props" not in missing:
+            missing["/props"] = "its answer is none of llama-server's"
+        told = [slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
+        if not told and "/slots" not in missing:
+            missing["/slots"] = "its answer is none of llama-server's"
+        counts = await self._has_counters(missing)
+        healthy = True if await self._client.is_healthy() else None
+        if healthy is None:
+            missing["/health"] = _NOT_OFFERED
+        if not names and not facts:
+            why = dict.fromkeys(missing[path].rstrip(".") for path in ("/v1/models", "/props") if path in missing)
+            raise Refused(
+                message(
+                    "{url} is no server of models that we know: it offers neither /v1/models nor /props ({why}).",
+                    url=self.address.url,
+                    why="; ".join(why) or "its lists are empty",
+                ),
+                message("Check the address."),
+            )
+        settings = facts.get("default_generation_settings")
+        self.offer = ServerOffer(
+            url=self.address.url,
+            models=names,
+            engine=_text(facts.get("build_info")),
+            context=_count(settings.get("n_ctx")) if isinstance(settings, dict) else None,
+            slots=_count(facts.get("total_slots")),
+            drafts=any(slot.get("speculative") is True for slot in told) if told else None,
+            healthy=healthy,
+            counts=counts,
+            missing=missing,
+            model_path=path if isinstance(path := facts.get("model_path"), str) else None,
+        )
+        self._status = ServerStatus(ServerState.READY)
+        return self.offer
+
+    async def _get_endpoint(self, path: str, missing: dict[str, str]) -> Any:  # noqa: ANN401 -- the caller checks the shape
+        """Return the reply of an endpoint. None when it is missing, with the reason added to `missing`."""
+        try:
+            return await self._client.answer(path)
+        except Refused as error:
+            if error.status == 401:
+                raise self._wrong_key() from error
+            if error.status == 503:
+                raise
+            missing[path] = _NOT_OFFERED if error.status in (404, 405, 501) else one_line(error.title, 200)
+            return None
+
+    async def _has_counters(self, missing: dict[str, str]) -> bool:
+        try:
+            text = await self._client.metrics()
+            read_counters(text)
+        except Refused as error:
+            missing["/metrics"] = _NOT_OFFERED if error.status in (404, 405, 501) else one_line(error.title, 200)
+        except ValueError:
+            missing["/metrics"] = "its answer is no Prometheus text"
+        else:
+            if "llamacpp:" in text:
+                return True
+            missing["/metrics"] = "its counters are none of llama-server's"
+        return False
+
+    def _wrong_key(self) -> Refused:
+        if self._has_key:
+            return Refused(
+                message("{url} does not accept the API key.", url=self.address.url), message("Check it."), status=401
+            )
+        hint = message("Give its key with --api-key-env NAME or --key-file FILE.")
+        return Refused(message("{url} wants an API key.", url=self.address.url), hint, status=401)
+
+    async def follow(self) -> None:
+        """Update the status until cancelled: FAILED with the reason while the server does not answer."""
+        while True:
+            await asyncio.sleep(_PERIOD_S)
+            if self.offer.healthy is None:
+                continue
+            if await self._client.is_healthy():
+                if self._status.state is ServerState.FAILED:
+                    self._status = ServerStatus(ServerState.READY)
+            else:
+                gone = Unreachable(
+                    message("{url} does not answer any more.", url=self.address.url), message("Was it stopped?")
+                )
+                self._status = ServerStatus(ServerState.FAILED, error=gone)
+
+    async def counters(self) -> Counters | None:
+        """Return the server's counters.
+
+        With slots but no counters, only the number of working slots; None without either.
+        """
+        if self.offer.counts:
+            return read_counters(await self._client.metrics())
+        if "/slots" in self.offer.missing:
+            return None
+        return Counters(0.0, 0.0, 0, 0, 0, (), processing=await self._client.count_working_slots())
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        """Return the number of tokens of a request. See EngineClient.count_tokens.
+
+        Raises Refused unless it is a llama-server.
+        """
+        if not self.offer.is_llama_server:
+            raise Refused(
+                message("{url} does not tell how many tokens a prompt has.", url=self.address.url),
+                message("Prompts of an exact size cannot be made for it: take another workload."),
+            )
+        return await self._client.count_tokens(request)
+
+    @asynccontextmanager
+    async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
+        """Stream a reply, with a request in the form that this server accepts. See EngineClient.chat."""
+        plain = isinstance(request, PlainRequest)
+        asked = request if self.offer.is_llama_server or plain else PlainRequest.of(request)
+        if self.offer.model:
+            asked = replace(asked, extra={"model": self.offer.model, **asked.extra})
+        try:
+            async with self._client.chat(asked) as deltas:
+                yield deltas
+        except Refused as error:
+            if error.status == 401:
+                raise self._wrong_key() from error
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRequest(ChatRequest):
+    """A chat request without llama-server's own fields; other servers refuse unknown fields."""
+
+    @classmethod
+    def of(cls, request: ChatRequest) -> "PlainRequest":
+        """Return a copy of a request in this form."""
+        return cls(**{each.name: getattr(request, each.name) for each in fields(request)})
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body of the streamed request."""
+        own = {"timings_per_token", "return_progress", "chat_template_kwargs", "stream_options"}
+        return {name: value for name, value in ChatRequest.body(self).items() if name not in own}
+
+
+@asynccontextmanager
+async def attach_server(
+    address: ServerAddress, api_key: str | None = None, *, engine_pid: int | None = None
+) -> AsyncIterator[AttachedServer]:
+    """Yield a server after detecting its offer, and keep its status up to date. Raises what `detect_offer` raises."""
+    server = AttachedServer(address, api_key, engine_pid=engine_pid)
+    following: asyncio.Task[None] | None = None
+    try:
+        await server.detect_offer()
+        following = asyncio.create_task(server.follow())
+        yield server
+    finally:
+        if following is not None:
+            following.cancel()
+            with suppress(asyncio.CancelledError, LauncherError):
+                await following
+        await server.close()
+
+
+def _model_names(answer: object, missing: dict[str, str]) -> tuple[str, ...]:
+    data = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(data, list):
+        missing.setdefault("/v1/models", "its answer is no list of models")
+        return ()
+    names = (_text(each.get("id")) for each in data[:1_000] if isinstance(each, dict))
+    return tuple(name for name in names if name)
+
+
+def _text(value: object) -> str | None:
+    return one_line(value, 200) if isinstance(value, str) and value else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -1,0 +1,104 @@
+"""The real bench: a session's server, which gets settings and requests, with sensor values for each reply."""
+
+import time
+from dataclasses import replace
+
+from launcher.app.session import Session
+from launcher.base.errors import BadOption, LauncherError, ServerNotFound, Superseded
+from launcher.base.messages import message
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.state import SERVING
+from launcher.engine.settings import change_settings
+from launcher.models.server_settings import ROWS
+from launcher.monitor.traffic import Counters, read_counters
+from launcher.tuning.asking import build_request, run_from_reply
+from launcher.tuning.beside import RunSensors
+from launcher.tuning.other_requests import OTHERS_ASKED, OtherRequests
+from launcher.tuning.records import Prompt, Run, Settings
+
+
+class SessionBench:
+    """A Bench on a session. Server settings that a measurement does not name are those of `options`.
+
+    The server is stopped before it gets other settings, so that the memory of both is never needed at once, and so that
+    no fallback is started when they fail. Belongs to the session's loop.
+    """
+
+    def __init__(self, session: Session, options: ServeOptions, *, named: str | None = None) -> None:
+        self.session = session
+        self._base, self._named = options, named
+        self._settings: Settings = {}
+        self._served: ServeOptions | None = None
+        self._asked: int | None = None
+        self._beside = RunSensors(session.monitor, self._engine_pid)
+        self._others = OtherRequests(self._counters)
+
+    def now_s(self) -> float:
+        """Return the monitor's time in seconds."""
+        return time.monotonic()
+
+    async def become(self, settings: Settings) -> float:
+        """See Bench. Also raises Superseded when another operation stopped the server or gave it other settings."""
+        options = options_with(self._base, settings)
+        self._check_ours()
+        if self._served == options and self.session.supervisor.status.state in SERVING:
+            return 0.0
+        began_s = self.now_s()
+        self._served, self._asked = None, self.session.requests + 1
+        await self.session.stop()
+        self._check_ours()
+        self._asked += 1
+        await self.session.start(options, named=self._named)
+        self._check_ours()
+        self._settings, self._served = dict(settings), options
+        return self.now_s() - began_s
+
+    async def run(self, prompt: Prompt, *, seed: int) -> Run:
+        """See Bench. No prompt cache is used unless the prompt's `sampling` enables it.
+
+        Raises Superseded when another operation stopped the server or gave it other settings.
+        """
+        before, began_s = self._beside.take_snapshot(), self.now_s()
+        try:
+            if self._served is None:
+                raise ServerNotFound(message("The bench serves nothing."), message("Give it settings first."))
+            async with self._others.observe() as asking:
+                began_s = self.now_s()
+                asking.reply = reply = await self.session.ask(build_request(prompt, seed=seed))
+                wall_s = self.now_s() - began_s
+        except LauncherError as error:
+            self._check_ours()
+            return Run(prompt.name, self._settings, began_s, self.now_s() - began_s, error=error.title)
+        run = self._beside.add_sensor_values(
+            run_from_reply(prompt, self._settings, reply, began_s=began_s, wall_s=wall_s), before
+        )
+        return replace(run, spoilt=OTHERS_ASKED) if asking.disturbed and run.spoilt is None else run
+
+    async def close(self) -> None:
+        """Stop the server."""
+        self._served = self._asked = None
+        await self.session.stop()
+
+    def _check_ours(self) -> None:
+        """Raise Superseded when another operation has requested a start or a stop since the bench's last one."""
+        if self._asked not in (None, self.session.requests):
+            raise Superseded(
+                message("The server was stopped, or given other settings, while it was measured."),
+                message("Measure it again."),
+            )
+
+    async def _counters(self) -> Counters:
+        return read_counters(await self.session.supervisor.client.metrics())
+
+    def _engine_pid(self) -> int | None:
+        return None if self.session.is_idle else self.session.supervisor.engine_pid
+
+
+def options_with(options: ServeOptions, settings: Settings) -> ServeOptions:
+    """Return the options with a measurement's settings. None leaves a setting to the engine.
+
+    Raises BadOption for an unknown setting.
+    """
+    if unknown := settings.keys() - ROWS.keys():
+        raise BadOption(message("{unknown} is not a setting that can be measured.", unknown=", ".join(sorted(unknown))))
+    return change_settings(options, settings)

@@ -1,0 +1,338 @@
+"""Benchmark: the speed of a model on this machine, on a new or a running server, recorded in the history."""
+
+import asyncio
+import re
+import shlex
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from launcher.app.attach import ServerOffer, attach_server, parse_address
+from launcher.app.attach_bench import AttachedBench, attached_bench
+from launcher.app.bench import SessionBench
+from launcher.app.session import Session
+from launcher.base.errors import BadOption, LauncherError, NothingMeasured, Refused
+from launcher.base.messages import message
+from launcher.engine.builds.build import BUILT_IN
+from launcher.engine.builds.probe import built_in_version
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import prepare_launch as launch_plan
+from launcher.engine.server.listener import verified_api_key
+from launcher.engine.server.registry import Entry
+from launcher.models.gguf import read_model
+from launcher.monitor.health_event import Code
+from launcher.tuning.fill import TokenCounter, fill_prompts
+from launcher.tuning.history import HistoryWriter
+from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
+from launcher.tuning.measure import MINIMUM, MOST, WIDTH, MeasuredSpeed, OnRun, measure_speed
+from launcher.tuning.records import Bench, Prompt, Run, Settings, Value
+from launcher.tuning.versus import OnTurn, ServerStanding, compare_servers
+from launcher.tuning.workloads import Workload
+
+KIND = "bench"
+"""Kind of its sessions in the history."""
+_BUILD = re.compile(r"b(\d+)-([0-9a-f]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkRequest:
+    """Request for a benchmark: a workload in `runs` rounds, or until it is precise enough (see tuning.measure).
+
+    `width` is the largest half width of the interval as a share of the mean, `budget_s` the time limit in seconds.
+    """
+
+    workload: Workload
+    runs: int | None = None
+    width: float = WIDTH
+    budget_s: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """Result of a benchmark. `kept` is its id in the history, None for another computer's server."""
+
+    measured: MeasuredSpeed
+    workload: Workload
+    environment: Environment
+    settings: Settings
+    url: str
+    kept: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as JSON data, without the runs."""
+        told, drafts = self.measured, self.measured.acceptance
+        return {
+            "workload": {"name": self.workload.name, "version": self.workload.version},
+            "model": self.environment.model.name,
+            "engine": {"name": self.environment.engine, "version": self.environment.engine_version},
+            "settings": dict(self.settings),
+            "url": self.url,
+            "clock": told.clock,
+            "mean": told.decode and told.decode.mean,
+            "stdev": told.decode and told.decode.stdev,
+            "interval": told.interval and told.interval.as_json(),
+            "acceptance": drafts and drafts.rate,
+            "acceptance_by_position": list(drafts.rates_by_position) if drafts else [],
+            "draft_n": drafts and drafts.drafted,
+            "draft_n_accepted": drafts and drafts.accepted,
+            "prefill": told.prefill and told.prefill.mean,
+            "first_token_s": told.first_token and told.first_token.mean,
+            "power_w": told.power and told.power.mean,
+            "tokens_per_joule": told.tokens_per_joule,
+            "temperature_c": told.hottest_c,
+            "ended": told.ended.value,
+        }
+
+    @property
+    def sentence(self) -> str:
+        """One-line summary for lists."""
+        decode = self.measured.decode
+        if decode is None:
+            return message("Its speed is not known.")
+        draft = self.settings.get("draft")
+        mtp = "" if draft is None else f" with draft {draft}" if draft else " without MTP"
+        return message("{mean:.1f} tokens/s for {name}{mtp}.", mean=decode.mean, name=self.workload.name, mtp=mtp)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkTarget:
+    """A server to measure. One on another computer (`here` False) is not recorded in the history."""
+
+    bench: Bench
+    server: TokenCounter
+    environment: Environment
+    settings: Settings
+    url: str
+    here: bool = True
+
+
+async def serve_target(
+    session: Session,
+    options: ServeOptions,
+    named: str,
+    work: Workload | None = None,
+) -> BenchmarkTarget:
+    """Serve a model on a session to measure it. The caller stops it. Raises what a start raises.
+
+    With `work`, BadOption is raised before the start for prompts that exceed the context.
+    """
+    launch = await launch_plan(options, Endpoint(0, ""))
+    _check_sizes(work, launch.context)
+    options = replace(options, context=launch.context)
+    chosen = _chosen(options)
+    bench = SessionBench(session, options, named=named)
+    await bench.become(chosen)
+    supervisor = session.supervisor
+    environment = await asyncio.to_thread(Environment.for_launch, launch)
+    own: dict[str, Value] = {"extra": shlex.join(options.extra)} if options.extra else {}
+    return BenchmarkTarget(bench, supervisor.client, environment, {**chosen, **own}, supervisor.endpoint.url)
+
+
+def _check_sizes(work: Workload | None, context: int) -> None:
+    large = [each for each in work.prompts if each.size and each.size + each.tokens > context] if work else []
+    if large:
+        listed = "; ".join(f"{each.name} ({each.size:,} to read, {each.tokens:,} to write)" for each in large)
+        raise BadOption(
+            message("The context of {context:,} tokens does not hold {listed}.", context=context, listed=listed),
+            message("Ask for less, or give more context: --set ctx=N."),
+        )
+
+
+@asynccontextmanager
+async def running_target(entry: Entry) -> AsyncIterator[BenchmarkTarget]:
+    """Yield a running server of this user, unchanged. Raises what requests to it raise."""
+    key = await asyncio.to_thread(verified_api_key, entry)
+    settings = {name: _run_value(value) for name, value in entry.settings.items() if value not in (None, [])}
+    spilled = partial(asyncio.to_thread, _spill_sentence, entry.url)
+    async with (
+        attach_server(parse_address(entry.url), key, engine_pid=entry.engine_pid) as server,
+        attached_bench(server, settings, spilled) as bench,
+    ):
+        environment = await asyncio.to_thread(_environment, server.offer, entry.engine, entry.model)
+        with _raising_server_error(bench):
+            yield BenchmarkTarget(bench, server, environment, settings, entry.url)
+
+
+@asynccontextmanager
+async def other_target(url: str, api_key: str | None) -> AsyncIterator[BenchmarkTarget]:
+    """Yield a server that others started. Raises what requests to it raise."""
+    async with attach_server(parse_address(url), api_key) as server, attached_bench(server) as bench:
+        offer, here = server.offer, server.address.local
+        engine, model = "llama-server" if offer.is_llama_server else "another server", offer.model or "unknown"
+        environment = Environment(ModelFacts(model), engine, offer.engine or "")
+        if here:
+            environment = await asyncio.to_thread(_environment, offer, engine, model)
+        with _raising_server_error(bench):
+            yield BenchmarkTarget(bench, server, environment, {}, offer.url, here)
+
+
+async def check_server(url: str, api_key: str | None) -> None:
+    """Check that a server answers, before anything is loaded to compare with it. Raises what `attach_server` raises."""
+    async with attach_server(parse_address(url), api_key):
+        pass
+
+
+@contextmanager
+def _raising_server_error(bench: AttachedBench) -> Iterator[None]:
+    """Raise the server's own error in place of NothingMeasured, if it was the cause."""
+    try:
+        yield
+    except NothingMeasured:
+        if bench.error is not None:
+            raise bench.error from None
+        raise
+
+
+async def run_benchmark(target: BenchmarkTarget, wanted: BenchmarkRequest, on_run: OnRun) -> Benchmark:
+    """Measure a target, and record it in the history.
+
+    Raises NothingMeasured, and BadOption for prompts that cannot have their size.
+    """
+    work, settings = wanted.workload, target.settings
+    prompts = await fill_prompts(work.prompts, target.server)
+    minimum, most, width = (wanted.runs, wanted.runs, 0.0) if wanted.runs else (MINIMUM, MOST, wanted.width)
+    async with _recording([target], work) as record:
+
+        def take(run: Run, number: int) -> None:
+            record.add_run(target, run, number)
+            on_run(run, number)
+
+        try:
+            measured = await measure_speed(
+                target.bench,
+                prompts,
+                width=width,
+                budget_s=wanted.budget_s,
+                on_run=take,
+                minimum=minimum,
+                most=most,
+            )
+        except NothingMeasured as error:
+            record.finish(target, {"error": error.title, "sentence": error.title})
+            raise
+        told = Benchmark(measured, work, target.environment, settings, target.url, record.ids.get(target.url))
+        record.finish(target, {**told.as_json(), "sentence": told.sentence})
+    return told
+
+
+async def compare_targets(
+    targets: Sequence[BenchmarkTarget], work: Workload, rounds: int, on_turn: OnTurn
+) -> tuple[ServerStanding, ...]:
+    """Measure several targets in turns, and record them in the history. Standings are named by the server's address.
+
+    Prompts get their sizes from the first server that can count tokens. Raises NothingMeasured when none can be
+    measured, BadOption when two have the same address.
+    """
+    if len({target.url for target in targets}) < len(targets):
+        raise BadOption(message("A server cannot be compared with itself."), message("Name each server once."))
+    prompts = await _sized_by_any(work, targets)
+    by_url = {target.url: target for target in targets}
+
+    async with _recording(targets, work) as record:
+
+        def take(url: str, run: Run, number: int) -> None:
+            record.add_run(by_url[url], run, number)
+            on_turn(url, run, number)
+
+        benches = {url: each.bench for url, each in by_url.items()}
+        try:
+            found = await compare_servers(benches, prompts, rounds=rounds, on_turn=take)
+        except NothingMeasured as error:
+            for target in targets:
+                record.finish(target, {"error": error.title, "sentence": error.title})
+            raise
+        for each in found:
+            record.finish(by_url[each.name], {"against": [url for url in by_url if url != each.name]})
+    return found
+
+
+async def _sized_by_any(work: Workload, targets: Sequence[BenchmarkTarget]) -> tuple[Prompt, ...]:
+    for target in targets[:-1]:
+        with suppress(Refused):
+            return await fill_prompts(work.prompts, target.server)
+    return await fill_prompts(work.prompts, targets[-1].server)
+
+
+class _Record:
+    """Records runs in the history while they are measured. Logs a warning where that fails."""
+
+    def __init__(self, targets: Sequence[BenchmarkTarget], work: Workload) -> None:
+        self._writer = HistoryWriter()
+        self.ids = {
+            each.url: self._writer.begin(KIND, each.environment, each.settings, workload=work.name)
+            for each in targets
+            if each.here
+        }
+
+    def add_run(self, target: BenchmarkTarget, run: Run, number: int) -> None:
+        if number and target.url in self.ids:
+            self._writer.add(self.ids[target.url], run)
+
+    def finish(self, target: BenchmarkTarget, result: Mapping[str, Any]) -> None:
+        if target.url in self.ids:
+            self._writer.finish(self.ids[target.url], result)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@asynccontextmanager
+async def _recording(targets: Sequence[BenchmarkTarget], work: Workload) -> AsyncIterator[_Record]:
+    record = _Record(targets, work)
+    try:
+        yield record
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        for target in targets:
+            record.finish(target, {"ended": "stopped", "sentence": message("Ended by you before it was done.")})
+        raise
+    finally:
+        await asyncio.shield(asyncio.to_thread(record.close))
+
+
+def _chosen(options: ServeOptions) -> dict[str, Value]:
+    """Return the settings that are not left to the engine."""
+    return dict(options.chosen())
+
+
+def _run_value(value: object) -> Value:
+    """Return a setting of a registered server as one of a run. The user's own arguments become one line."""
+    if isinstance(value, list):
+        return shlex.join(map(str, value))
+    return value if isinstance(value, int | float | str) else str(value)
+
+
+def _environment(offer: ServerOffer, engine: str, name: str) -> Environment:
+    """Return the environment of a server on this computer.
+
+    Its model is read from the file that it names, if it does.
+    """
+    model = ModelFacts(name)
+    if offer.model_path is not None:
+        with suppress(LauncherError, OSError):
+            model = model_facts(read_model(Path(offer.model_path)))
+    return Environment.for_model(model, engine, _version(engine, offer.engine or ""))
+
+
+def _version(engine: str, told: str) -> str:
+    """Return the version in the form of the engine's `--version`. Running servers report "b11434-abc"."""
+    if engine == BUILT_IN:
+        return f"xllamacpp {built_in_version()}"  # its server reports an unknown build
+    build = _BUILD.fullmatch(told)
+    return f"{build[1]} ({build[2]})" if build else told
+
+
+def _spill_sentence(url: str) -> str | None:
+    """Return the sentence about a memory spill, from the program that runs the server.
+
+    Only that program knows from the log how much memory to expect.
+    """
+    with suppress(LauncherError, OSError):
+        for found in registry.find_server(url).health:
+            if found.get("code") == Code.SPILL:
+                return str(found.get("sentence"))
+    return None

@@ -1,0 +1,117 @@
+"""Demo: start, requests and stop with the model that ships with the program."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from launcher.app.machine_presets import measured_sentence
+from launcher.app.serving import serve
+from launcher.app.session import OnEvent
+from launcher.app.start_settings import options_for
+from launcher.base.errors import DraftsInert, EngineFailed
+from launcher.base.messages import message
+from launcher.base.units import process_age_s
+from launcher.engine.demo import DEMO, DemoPreset, read_demo_preset
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import ChatRequest
+from launcher.monitor.meter import Acceptance, sum_acceptance
+from launcher.monitor.reply import OnDelta, Reply
+
+_PROMPTS = (
+    message("What is MTP, and what does this demo show?"),
+    message("When should MTP be switched off?"),
+    message("What happens to a draft that is wrong?"),
+    message("How do I know what fits on my graphics card?"),
+)
+_MAX_TOKENS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """Measured values of the demo, over all its replies.
+
+    `ready_s` is the age of the program in seconds when the server was ready. `speed_note` goes with the speed: the
+    verdict of a tune on this machine, else a general remark about the demo.
+    """
+
+    engine: str
+    engine_version: str
+    model: str
+    ready_s: float
+    predicted_n: int
+    tokens_per_second: float | None
+    acceptance: Acceptance
+    text: str
+    samples: int
+    speed_note: str
+
+
+async def run_demo(
+    *,
+    seconds: float | None = None,
+    on_event: OnEvent | None = None,
+    on_prompt: Callable[[str], None] | None = None,
+    on_delta: OnDelta | None = None,
+    on_reply: Callable[[Reply], None] | None = None,
+) -> DemoReport:
+    """Serve the demo model, send its prompts, and stop.
+
+    Each prompt is sent once, or repeatedly for `seconds` (one reply at least). The `on_...` functions are called for
+    the first round only. Raises DraftsInert when no draft was accepted, EngineFailed when the engine's process did not
+    end.
+    """
+    preset = read_demo_preset()
+    options = options_for(DEMO, lambda path: ServeOptions(model=path))
+    replies: list[Reply] = []
+    async with serve(options, on_event=on_event) as session:
+        ready_s = process_age_s()
+        process, launch = session.supervisor.process, session.supervisor.launch
+        if process is None or launch is None:
+            raise EngineFailed(message("The engine ended as soon as it was ready."), message("See its log."))
+        began_s = time.monotonic()
+        for prompt in itertools.cycle(_PROMPTS):
+            first_round = len(replies) < len(_PROMPTS)
+            if first_round and on_prompt is not None:
+                on_prompt(prompt)
+            replies.append(await session.ask(_request(prompt, preset), on_delta if first_round else None))
+            if first_round and on_reply is not None:
+                on_reply(replies[-1])
+            if seconds is None and len(replies) == len(_PROMPTS):
+                break
+            if seconds is not None and time.monotonic() - began_s >= seconds:
+                break
+    if process.identity.is_running():
+        raise EngineFailed(
+            message("The engine's process {pid} did not end.", pid=process.identity.pid), message("End it by hand.")
+        )
+    measured = await asyncio.to_thread(measured_sentence, launch)
+    acceptance = sum_acceptance([reply.acceptance for reply in replies])
+    if not acceptance.accepted:
+        raise DraftsInert(message("The demo ran, but no draft was accepted."), message("Install the program again."))
+    timed = [reply.timings for reply in replies if reply.timings is not None]
+    milliseconds = sum(timings.predicted_ms for timings in timed)
+    tokens = sum(timings.predicted_n for timings in timed)
+    return DemoReport(
+        engine=launch.build.name,
+        engine_version=launch.build.version,
+        model=launch.header.name,
+        ready_s=ready_s,
+        predicted_n=tokens,
+        # As the engine counts: the first token of a reply belongs to the prompt.
+        tokens_per_second=1_000.0 * (tokens - len(timed)) / milliseconds if milliseconds else None,
+        acceptance=acceptance,
+        text=replies[0].text,
+        samples=session.monitor.samples,
+        speed_note=f"Tuned on this machine: {measured}" if measured else preset.speed_note,
+    )
+
+
+def _request(prompt: str, preset: DemoPreset) -> ChatRequest:
+    return ChatRequest(
+        [{"role": "user", "content": prompt}],
+        max_tokens=_MAX_TOKENS,
+        temperature=preset.temperature,
+        thinking=False,
+    )

@@ -1,0 +1,258 @@
+"""Doctor: the state of this machine, the program's requirements, and how to fix what is missing."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.app.machine_presets import PresetMatch, outdated_presets
+from launcher.app.planner import MachineWish, read_situation
+from launcher.base.errors import EngineMissing, LauncherError
+from launcher.base.messages import message
+from launcher.base.paths import cache_dir, explain_os_error, models_dir, state_dir
+from launcher.engine.builds.build import Device, EngineBuild
+from launcher.engine.builds.installed import InstalledEngine, engine_in_use
+from launcher.engine.builds.known_bad import build_number, find_known_fault
+from launcher.engine.builds.probe import find_on_path, list_devices, probe_engine
+from launcher.engine.demo import unpack_demo_model
+from launcher.engine.environment import system_settings_file
+from launcher.machine.advice import advise
+from launcher.machine.backend import BackendChoice, choose_backend
+from launcher.machine.disks import Disk, read_disks
+from launcher.machine.engine_view import find_disagreements, is_gpu
+from launcher.machine.gpu import GpuActivity, Reading
+from launcher.machine.gpus import read_gpu_states
+from launcher.machine.host import read_host
+from launcher.machine.libraries import Library, install_command, missing_libraries, window_purposes
+from launcher.machine.machine import Machine, read_machine
+from launcher.machine.wsl import WslconfigSuggestion, WslOnly, WslSettings, read_wsl_settings, suggest_wslconfig
+from launcher.models.situation import Situation
+
+_FIRST_GOOD = 10749
+"""The oldest build that this program was developed with."""
+_ASLEEP = message("A GPU sleeps, and listing its devices would wake it.")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCheck:
+    """An engine that was checked: its build and devices, or its error.
+
+    `devices_absent` is the reason where devices were not listed.
+    """
+
+    place: str
+    build: EngineBuild | None
+    devices: tuple[Device, ...] | None
+    devices_absent: str | None
+    error: LauncherError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem or a hint for the user. `blocks` names what cannot work without it, if anything."""
+
+    title: str
+    hint: str
+    blocks: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """The whole report.
+
+    `inspected` holds each GPU's readings and activity by its id. `wslconfig` is the suggested file of WSL settings,
+    None where it needs no change. `situation` is the memory for models, None where it cannot be read.
+    """
+
+    machine: Machine
+    inspected: Mapping[str, tuple[Mapping[str, Reading], GpuActivity]]
+    disks: Mapping[str, Disk]
+    wsl_settings: tuple[WslSettings, ...]
+    wslconfig: WslconfigSuggestion | None
+    backend: BackendChoice
+    engines: tuple[EngineCheck, ...]
+    missing: tuple[Library, ...]
+    findings: tuple[Finding, ...]
+    situation: Situation | None
+
+    @property
+    def demo_can_run(self) -> bool:
+        """Whether the demo can run here."""
+        return not any(finding.blocks == "demo" for finding in self.findings)
+
+
+async def examine_machine(*, models: Path | None = None, wake: bool = False) -> DoctorReport:
+    """Check everything. Missing parts are reported, not raised.
+
+    `models` is the folder of model files, by default the one for downloads. Sleeping GPUs are examined only with
+    `wake`.
+    """
+    machine = read_machine(wake=wake)
+    folders = {"program": cache_dir(), "logs": state_dir(), "models": models or models_dir()}
+    disks = dict(zip(folders, read_disks(folders.values()), strict=True))
+    settings = read_wsl_settings() if machine.host.wsl else ()
+    on_path = find_on_path()
+    asleep = any(gpu.asleep for gpu in machine.gpus)
+    places: list[tuple[str, Path | None]] = [("built-in", None)]
+    chosen, gone = _chosen_engine()
+    if chosen is not None:
+        places.append((chosen.name, chosen.program))
+    if on_path is not None:
+        places.append((str(on_path), on_path))
+    looks = [_check_engine(place, engine, _ASLEEP if asleep and engine else None) for place, engine in places]
+    engines = tuple(await asyncio.gather(*looks))
+    devices = [device for engine in engines[1:] for device in engine.devices or ()]
+    if devices:
+        machine = read_machine(devices, wake=wake)
+    inspected = read_gpu_states(machine.gpus, wake=wake)
+    missing = tuple(library for purpose in ("engine", *window_purposes()) for library in missing_libraries(purpose))
+    findings = [
+        *_demo_findings(engines[0]),
+        *map(_preset_finding, await outdated_presets(machine)),
+        *gone,
+        *(finding for engine in engines[1:] for finding in _engine_findings(engine, machine)),
+        *(Finding(each.title, each.hint) for each in advise(machine, settings, [disks["models"]])),
+        *_window_findings(machine, missing),
+    ]
+    backend = choose_backend(machine.gpus)
+    wslconfig = suggest_wslconfig(machine.host, settings)
+    try:
+        here = await read_situation(MachineWish(wake=wake))
+    except LauncherError:  # the only GPU sleeps, which the report mentions
+        here = None
+    return DoctorReport(
+        machine, inspected, disks, settings, wslconfig, backend, engines, missing, tuple(findings), here
+    )
+
+
+def suggested_wslconfig() -> WslconfigSuggestion:
+    """Return the suggested WSL settings file. Raises WslOnly outside WSL 2 and when there is nothing to change."""
+    host = read_host()
+    if host.wsl != 2:
+        raise WslOnly(
+            message("This is not WSL 2, which alone has a .wslconfig."),
+            message("Run it in the distribution that is meant."),
+        )
+    found = suggest_wslconfig(host, read_wsl_settings())
+    if found is None:
+        raise WslOnly(message("There is nothing to change in .wslconfig for this program."))
+    return found
+
+
+def _chosen_engine() -> tuple[InstalledEngine | None, list[Finding]]:
+    """Return the engine that is chosen in the store, or the problems with that choice."""
+    try:
+        return engine_in_use(), []
+    except EngineMissing as error:
+        return None, [Finding(error.title, error.hint, "serve")]
+    except OSError as error:
+        refused = explain_os_error(error)
+        return None, [Finding(refused.title, refused.hint, "serve")]
+
+
+async def _check_engine(place: str, engine: Path | None, devices_absent: str | None) -> EngineCheck:
+    try:
+        build = await probe_engine(engine)
+        devices = None if devices_absent else await list_devices(build)
+        return EngineCheck(place, build, devices, devices_absent, None)
+    except LauncherError as error:
+        return EngineCheck(place, None, None, error.title, error)
+    except OSError as error:
+        unwritable = LauncherError(
+            message("{filename} cannot be written: {strerror}.", filename=error.filename, strerror=error.strerror),
+            message("Check that folder."),
+        )
+        return EngineCheck(place, None, None, unwritable.title, unwritable)
+
+
+def _demo_findings(built_in: EngineCheck) -> list[Finding]:
+    findings = []
+    if built_in.error is not None:
+        findings.append(Finding(built_in.error.title, built_in.error.hint, "demo"))
+    try:
+        unpack_demo_model()
+    except LauncherError as error:
+        findings.append(Finding(error.title, error.hint, "demo"))
+    except OSError as error:
+        why = message("The demo model cannot be unpacked: {strerror}.", strerror=error.strerror)
+        findings.append(Finding(why, message("Check its folder and the disk space."), "demo"))
+    return findings
+
+
+def _engine_findings(engine: EngineCheck, machine: Machine) -> list[Finding]:
+    """Return the problems of an engine that would be used for its GPU backend."""
+    if engine.error is not None:
+        return [Finding(engine.error.title, engine.error.hint, engine.place)]
+    findings = []
+    if engine.devices is not None:
+        findings += [
+            Finding(message("{place}: {title}", place=engine.place, title=each.title), each.hint)
+            for each in find_disagreements(machine.gpus, engine.devices)
+        ]
+    number = build_number(engine.build.version) if engine.build else None
+    fault = find_known_fault(number)
+    if fault is not None:
+        title = message(
+            "{place} is b{number}, which is known to be bad: {reason}.",
+            place=engine.place,
+            number=number,
+            reason=fault.reason,
+        )
+        findings.append(
+            Finding(
+                title,
+                message("Take a build from b{mended} on ({source}).", mended=fault.mended, source=fault.source),
+                "MTP",
+            )
+        )
+    elif number is not None and number < _FIRST_GOOD:
+        title = message(
+            "{place} is b{number}, which is older than what this program was made with.",
+            place=engine.place,
+            number=number,
+        )
+        findings.append(Finding(title, message("Take a build from b{first_good} on.", first_good=_FIRST_GOOD)))
+    return findings
+
+
+def _preset_finding(found: PresetMatch) -> Finding:
+    """Return the finding about a machine preset that was measured in another environment."""
+    words, differs = found.preset.model.words, found.differs
+    title = (
+        message("The preset for {words} is used all the same: {differs}.", words=words, differs=differs)
+        if found.used
+        else message("The preset for {words} is not used: {differs}.", words=words, differs=differs)
+    )
+    return Finding(title, message("Measure again: `mtp-launcher tune`."))
+
+
+def _window_findings(machine: Machine, missing: tuple[Library, ...]) -> list[Finding]:
+    findings = []
+    window = tuple(library for library in missing if library.purpose != "engine")
+    if window:
+        names = ", ".join(library.soname for library in window)
+        findings.append(
+            Finding(
+                message("A window would need {names}.", names=names),
+                message("Install: {command}", command=install_command(window)),
+                "window",
+            )
+        )
+    if machine.host.display is None:
+        findings.append(
+            Finding(message("There is no display."), message("The demo runs in the terminal, without its window."))
+        )
+    settings = system_settings_file()
+    if settings is not None:
+        findings.append(
+            Finding(
+                message("{settings} changes every llama-server on this computer.", settings=settings),
+                message("Move it away if it surprises."),
+            )
+        )
+    return findings
+
+
+def gpu_devices(engine: EngineCheck) -> tuple[Device, ...]:
+    """Return those devices of an engine that are GPUs."""
+    return tuple(device for device in engine.devices or () if is_gpu(device))

@@ -1,0 +1,145 @@
+"""Downloads for window and command line: the queue, and its kinds of jobs."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from launcher.app.planner import choose_file
+from launcher.app.settings import transfer_settings
+from launcher.base.paths import expand_user
+from launcher.engine.builds.install import InstallProgress, discard_downloads, install_build
+from launcher.fetch.asking_again import ask_again_later
+from launcher.fetch.jobs import AddedJob, JobProgress
+from launcher.fetch.queue import DownloadQueue, JobKind, ReportProgress
+from launcher.fetch.transfer import TransferPhase, discard_download
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.download_target import DownloadTarget, find_catalogue_model, local_target, parse_target
+from launcher.models.pull import PullProgress, pull
+
+PULL, ENGINE = "pull", "engine"
+
+
+def download_queue() -> DownloadQueue:
+    """Return the queue of this user's downloads."""
+    return DownloadQueue({PULL: JobKind(_pull, _discard_pull), ENGINE: JobKind(_install, _discard_install)})
+
+
+async def add_pull(
+    text: str,
+    *,
+    to: Path | None = None,
+    sha256: str | None = None,
+    revision: str | None = None,
+    vision: bool = False,
+) -> AddedJob:
+    """Add a model to the queue, with the arguments of `pull`. Raises what `parse_target` raises.
+
+    A quantisation that the user leaves open is chosen for this machine: see `choose_file`.
+    """
+    catalogue = await asyncio.to_thread(load_catalogue)
+    named = find_catalogue_model(text, catalogue)
+    if named is not None and named[1] is None and named[0].repo is not None:
+        text = f"{named[0].id}:{(await choose_file(catalogue, named[0], vision=vision)).file.quant}"
+    meant = await asyncio.to_thread(parse_target, text, catalogue, sha256=sha256, revision=revision, vision=vision)
+    folder = expand_user(to).absolute() if to else None
+    arguments = {
+        "what": text,
+        "to": str(folder) if folder else None,
+        "sha256": sha256,
+        "revision": revision,
+        "vision": vision,
+        "targets": [[str(path) for path in paths] for paths in _targets(meant, folder)],
+    }
+    return await asyncio.to_thread(download_queue().add, PULL, arguments, meant.words, size_bytes=meant.bytes)
+
+
+async def add_engine(tag: str | None = None, backend: str | None = None) -> AddedJob:
+    """Add the installation of an engine to the queue: see `install`."""
+    title = f"llama.cpp, {tag or 'the stable build'}" + (f" for {backend}" if backend else "")
+    return await asyncio.to_thread(download_queue().add, ENGINE, {"tag": tag, "backend": backend}, title)
+
+
+def _targets(meant: DownloadTarget, to: Path | None) -> list[list[Path]]:
+    return [[local_target(piece, meant.folder, to=to) for piece in item.pieces] for item in meant.items]
+
+
+async def _pull(arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
+    """Pull a model. If it fails verification, the file is kept and the job fails."""
+    catalogue = await asyncio.to_thread(load_catalogue)
+    how = {name: arguments[name] for name in ("sha256", "revision", "vision")}
+    ask, settings = partial(parse_target, arguments["what"], catalogue, **how), transfer_settings()
+    meant = await ask_again_later(ask, settings, lambda note: report(JobProgress(0, None, note=note)))
+    to = Path(arguments["to"]) if arguments["to"] else None
+    pulled = await pull(meant, to=to, on_progress=_pull_figures(report), settings=settings)
+    if pulled.checked.problem is not None:
+        raise pulled.checked.problem
+    return {
+        "path": str(pulled.path),
+        "bytes": pulled.bytes,
+        "sha256": pulled.files[0].sha256,
+        "seconds": round(pulled.seconds, 3),
+        "resumed_bytes": pulled.resumed_bytes,
+        "notes": list(pulled.notes),
+    }
+
+
+def _pull_figures(report: ReportProgress) -> Callable[[PullProgress], None]:
+    """Return a callback that reports a pull's progress as the job's.
+
+    Verification does not lower the number of done bytes.
+    """
+    most = 0
+
+    def told(progress: PullProgress) -> None:
+        nonlocal most
+        most = max(most, progress.done_bytes)
+        if progress.phase is TransferPhase.VERIFYING:
+            share = f" {100 * progress.done_bytes // progress.bytes} %" if progress.bytes else ""
+            report(JobProgress(most, progress.bytes, note=f"verifying{share}"))
+        else:
+            speed, left_s = progress.bytes_per_second, progress.seconds_left
+            report(JobProgress(progress.done_bytes, progress.bytes, speed, left_s, progress.note))
+
+    return told
+
+
+def _discard_pull(arguments: dict[str, Any]) -> None:
+    """Remove the partial files of a model. A complete model stays (`models remove` deletes it).
+
+    Finished parts of an incomplete model are removed, too, but only in the models folder: elsewhere they may be the
+    user's own.
+    """
+    for files in arguments["targets"]:
+        targets = [Path(file) for file in files]
+        for target in targets:
+            discard_download(target)
+        if arguments["to"] is None and not all(target.exists() for target in targets):
+            for target in targets:
+                target.unlink(missing_ok=True)
+
+
+async def _install(arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
+    notes: list[str] = []
+    done: int = 0
+    size: int | None = None
+
+    def told(progress: InstallProgress) -> None:
+        nonlocal done, size
+        transfer = progress.transfer
+        if progress.note:
+            notes.append(progress.text)
+        elif transfer is None:  # a step without a download
+            report(JobProgress(done, size, note=progress.text))
+        else:
+            done, size = progress.done_bytes, progress.bytes
+            left_s = transfer.seconds_left if transfer.bytes == size else None  # else of one file only
+            report(JobProgress(done, size, transfer.bytes_per_second, left_s, transfer.note))
+
+    engine = await install_build(arguments["tag"], arguments["backend"], on_progress=told, settings=transfer_settings())
+    return {"engine": engine.name, "path": str(engine.program), "notes": notes}
+
+
+def _discard_install(arguments: dict[str, Any]) -> None:
+    discard_downloads(arguments["tag"], arguments["backend"])

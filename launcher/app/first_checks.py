@@ -1,0 +1,300 @@
+"""Checks before a first start: what is needed, what is already here, and what would prevent it."""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from launcher.app.planner import MachineWish, read_situation
+from launcher.app.start_settings import KeptPlan
+from launcher.base.errors import DiskFull, LauncherError, NothingFits
+from launcher.base.messages import message, plural_message
+from launcher.base.paths import expand_user, models_dir
+from launcher.engine.builds.assets import TargetComputer, describe_computer
+from launcher.engine.builds.build import EngineBuild
+from launcher.engine.builds.installed import InstalledEngine, engine_in_use, is_built_in_chosen, read_store, store_dir
+from launcher.engine.builds.known_bad import build_number, find_known_fault
+from launcher.engine.builds.offers import find_offer
+from launcher.engine.builds.probe import check_built_in_engine, find_on_path, list_devices, probe_engine
+from launcher.engine.builds.releases import ReleaseClient
+from launcher.engine.demo import DEMO
+from launcher.engine.server import registry
+from launcher.engine.settings import Settings
+from launcher.fetch.asking_again import ask_again_later
+from launcher.fetch.hub import resolve_file
+from launcher.fetch.transfer import TransferSettings
+from launcher.machine.disks import read_disks
+from launcher.machine.engine_view import is_gpu
+from launcher.machine.machine import read_machine
+from launcher.models.catalogue import SPECULATION, ModelEntry
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.download_target import parse_target
+from launcher.models.library import State, find_companion
+from launcher.models.locate import find_named
+from launcher.models.memory import PlanSettings
+from launcher.models.plan import Plan
+from launcher.models.preset import Intent
+from launcher.models.pull import unfinished_bytes
+
+_UNPACKED = 3
+"""An engine's archives and their unpacked files take about three times the archives' size."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """What to start: a model in the form of `serve`, and the setting of its plan (None: chosen automatically).
+
+    `kept` are the settings in it that the user chose for the model, `replaced` those of them that do not fit, and
+    `applied` also those of a tune. `needed_mib` is the memory in MiB that must be free. Without a setting, `intent` is
+    the preference for choosing one, and `use_tuned` whether tuned settings are used.
+    """
+
+    model: str
+    setting: PlanSettings | None = None
+    kept: Settings = field(default_factory=dict)
+    replaced: Settings = field(default_factory=dict)
+    applied: Settings = field(default_factory=dict)
+    needed_mib: int = 0
+    intent: Intent = "balanced"
+    use_tuned: bool = True
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether it is the demo, which needs neither a GPU nor the network."""
+        return self.model == DEMO
+
+    @property
+    def vision(self) -> bool:
+        """Whether the model's vision projector is loaded."""
+        return self.setting is not None and self.setting.mmproj_bytes > 0
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether an engine with a GPU backend is needed."""
+        return self.setting is not None and self.setting.backend != "cpu"
+
+
+def start_request_of(plan: Plan, kept: KeptPlan | None = None) -> StartRequest:
+    """Return the aim that starts a plan. `kept` holds the user's own settings for its file.
+
+    Those that do not fit now stay stored. Where the plan differs from them, the user has chosen the plan's in the
+    window.
+    """
+    if plan.entry.id == DEMO:
+        return StartRequest(DEMO)
+    model = f"{plan.entry.id}:{plan.file.quant}" if plan.entry.id != plan.file.file else plan.file.file
+    aim = StartRequest(model, plan.setting, needed_mib=plan.needed_mib)
+    if kept is None:
+        return aim
+    aim = replace(aim, applied=kept.applied)
+    if kept.with_kept(plan) or kept.mine is None:
+        aim = replace(aim, kept=kept.kept, replaced=kept.replaced)
+    return aim
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """A suitable engine on this computer. `tested` is whether it passed its self-test when it was installed."""
+
+    name: str
+    built_in: bool = False
+    tested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFiles:
+    """Local files of a model. `path` is the first file once complete, else None. Sizes are in bytes."""
+
+    name: str
+    path: Path | None
+    verified: bool
+    done_bytes: int
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StartSurvey:
+    """What of a first start is already done. `engine` is None when one must be installed."""
+
+    engine: LocalEngine | None
+    model: LocalFiles
+
+    @property
+    def needs_network(self) -> bool:
+        """Whether anything must be downloaded."""
+        return self.engine is None or self.model.path is None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelToFetch:
+    """Size of a model on the hub in bytes, and how much of it is still to be downloaded."""
+
+    bytes: int
+    left_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineToFetch:
+    """Engine build on GitHub for this computer: its name, and the size of its archives in bytes."""
+
+    name: str
+    bytes: int
+    target: TargetComputer
+
+
+async def check_other_servers(aim: StartRequest) -> None:
+    """Raise NothingFits where a plan does not fit beside the servers of this user's other launchers.
+
+    A plan counts their memory as free, because usually a start replaces the one server that runs. But a start of this
+    process replaces only its own.
+    """
+    servers = registry.list_running() if aim.on_gpu else ()
+    ending = {each.engine_pid for each in servers if each.launcher.pid == os.getpid() and each.engine_pid}
+    if len(ending) == len(servers):
+        return
+    alone = await read_situation(MachineWish())
+    beside = alone.with_servers_running(ending=ending)
+    if not beside.own or not beside.free_mib < aim.needed_mib <= alone.free_mib:
+        return
+    names = ", ".join(dict.fromkeys(each.model for each in beside.own))
+    raise NothingFits(
+        plural_message(
+            "{names} still runs and has {mib:,} MiB of the memory that {model} needs.",
+            "{names} still run and have {mib:,} MiB of the memory that {model} needs.",
+            len(beside.own),
+            names=names,
+            mib=alone.free_mib - beside.free_mib,
+            model=aim.model,
+        ),
+        message("Stop it first: `mtp-launcher stop`.", window="Stop it where it was started, then start this again."),
+    )
+
+
+async def survey_start(aim: StartRequest) -> StartSurvey:
+    """Find out what is already here for an aim, without the network. Raises ModelUnknown, ModelBroken and BadOption."""
+    engine, model = await asyncio.gather(_engine_here(aim), asyncio.to_thread(find_local_files, aim))
+    return StartSurvey(engine, model)
+
+
+async def _engine_here(aim: StartRequest) -> LocalEngine | None:
+    """Return the engine that a start would use, if it suits: it answers, supports MTP, and has a GPU backend if needed.
+
+    An engine that the user pinned, or added and chose, always suits.
+    """
+    try:
+        if aim.is_demo or is_built_in_chosen():
+            return _built_in()
+        chosen = engine_in_use()
+        if chosen is not None:
+            return await _chosen_suits(chosen, aim)
+        on_path = find_on_path()
+        if on_path is not None:
+            build = await probe_engine(on_path)
+            if _drafts(build) and any(map(is_gpu, await list_devices(build))):
+                return LocalEngine(f"llama-server {build.version}")
+        return None if aim.on_gpu else _built_in()
+    except LauncherError:  # missing or not answering: another engine is installed
+        return None
+
+
+def _built_in() -> LocalEngine:
+    check_built_in_engine()
+    return LocalEngine("", built_in=True)
+
+
+async def _chosen_suits(engine: InstalledEngine, aim: StartRequest) -> LocalEngine | None:
+    build = await probe_engine(engine.program)
+    manifest = engine.manifest
+    if manifest is None or read_store().pinned:
+        return LocalEngine(engine.name)
+    if not _drafts(build) or (aim.on_gpu and manifest.backend == "cpu"):
+        return None
+    return LocalEngine(engine.name, tested=manifest.accepted > 0)
+
+
+def _drafts(build: EngineBuild) -> bool:
+    return build.offers_mtp and find_known_fault(build_number(build.version)) is None
+
+
+def find_local_files(aim: StartRequest) -> LocalFiles:
+    """Return the local files of a model. Raises ModelUnknown, ModelBroken for a damaged one, and BadOption."""
+    if aim.is_demo:
+        return LocalFiles(DEMO, Path(DEMO), verified=True, done_bytes=0, bytes=None)
+    catalogue = load_catalogue()
+    named = find_named(aim.model, catalogue)
+    if named is None:
+        path = expand_user(aim.model)
+        size = path.stat().st_size if path.is_file() else 0
+        return LocalFiles(path.name, path, verified=True, done_bytes=size, bytes=size)
+    entry, file = named.entry, named.file
+    name = file.quant if file else aim.model
+    if named.local is not None and (entry is None or _companions_here(entry, aim)):
+        path, record = named.path, named.local.record
+        return LocalFiles(name, path, named.local.state is State.GOOD, record.bytes, record.bytes)
+    meant = parse_target(aim.model, catalogue, vision=aim.vision)
+    return LocalFiles(name, None, verified=False, done_bytes=unfinished_bytes(meant), bytes=meant.bytes)
+
+
+def _companions_here(entry: ModelEntry, aim: StartRequest) -> bool:
+    needs_draft = entry.speculation is not None and SPECULATION[entry.speculation].needs_draft_file
+    needed = [entry.draft if needs_draft else None, entry.projector if aim.vision else None]
+    return all(find_companion(entry, each) for each in needed if each)
+
+
+async def query_hub(aim: StartRequest, on_wait: Callable[[str], object] | None = None) -> ModelToFetch:
+    """Ask the hub about all files of a model before downloading any. Wait while it limits requests.
+
+    Raises Refused for a gated repository, ModelMissing, and what else `parse_target` and `resolve_file` raise.
+    """
+    settings = TransferSettings()
+    meant = await ask_again_later(
+        partial(parse_target, aim.model, load_catalogue(), vision=aim.vision), settings, on_wait
+    )
+    hubs = [piece.hub for item in meant.items for piece in item.pieces if piece.hub]
+    size = sum([(await ask_again_later(partial(resolve_file, hub), settings, on_wait)).bytes for hub in hubs])
+    return ModelToFetch(size, max(size - await asyncio.to_thread(unfinished_bytes, meant), 0))
+
+
+async def query_github() -> EngineToFetch:
+    """Ask GitHub for the build that suits this computer. Wakes sleeping GPUs. Raises what `offered` raises."""
+    target = describe_computer(await asyncio.to_thread(lambda: read_machine(wake=True)))
+    offer = await find_offer(ReleaseClient(), target, None, None)
+    label = f", {offer.choice.build.label}" if offer.choice else ""
+    return EngineToFetch(f"llama.cpp {offer.release.tag}{label}", offer.bytes or 0, target)
+
+
+def check_disk_space(model: ModelToFetch | None, engine: EngineToFetch | None) -> None:
+    """Raise DiskFull unless the disks have room for everything to download and unpack."""
+    needs = [(models_dir(), model.left_bytes if model else 0), (store_dir(), _UNPACKED * engine.bytes if engine else 0)]
+    _check_disks([need for need in needs if need[1]])
+
+
+def _check_disks(needs: Sequence[tuple[Path, int]]) -> None:
+    """Raise DiskFull unless each disk has room for its folders' needs, in bytes."""
+    reserve = TransferSettings().reserve_bytes
+    by_disk: dict[int, list[tuple[Path, int]]] = {}
+    for folder, need in needs:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        by_disk.setdefault(there.stat().st_dev, []).append((folder, need))
+    for both in by_disk.values():
+        folder, need = both[0][0], sum(size for _, size in both)
+        free = read_disks([folder])[0].free_bytes
+        if free is not None and need + reserve > free:
+            raise DiskFull(
+                message(
+                    "{need:.1f} GB are still to be downloaded and unpacked, and the disk of {folder} has"
+                    " {free:.1f} GB free.",
+                    need=need / 1e9,
+                    folder=folder,
+                    free=free / 1e9,
+                ),
+                message(
+                    "Make room, take a smaller plan, or set MTP_LAUNCHER_MODELS to a folder on another"
+                    " disk. What is there already is kept."
+                ),
+                needed_bytes=need + reserve,
+                free_bytes=free,
+                folder=str(folder),
+            )

@@ -1,0 +1,357 @@
+"""First start, from a plan to the first token: engine, model, verify, load, warm up, self-test.
+
+It pauses when cancelled. Run again, it continues from there: finished steps are only checked.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from launcher.app.downloads import ENGINE, PULL, download_queue
+from launcher.app.first_checks import (
+    EngineToFetch,
+    LocalEngine,
+    StartRequest,
+    StartSurvey,
+    check_disk_space,
+    check_other_servers,
+    query_github,
+    query_hub,
+    survey_start,
+)
+from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.app.session import Session
+from launcher.app.settings import transfer_settings
+from launcher.app.start_settings import Start, resolve_start, start_planned
+from launcher.base.errors import DownloadBusy, DraftsInert, EngineBusy, LauncherError
+from launcher.base.messages import message
+from launcher.engine.builds.install import InstallProgress, install_build
+from launcher.engine.demo import read_demo_preset
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.state import SERVING, ServerState, ServerStatus
+from launcher.fetch.jobs import JobProgress, JobState
+from launcher.fetch.transfer import TransferPhase
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.download_target import parse_target
+from launcher.models.library import find_companion
+from launcher.models.locate import find_named
+from launcher.models.pull import PullProgress, PullResult, pull
+from launcher.monitor.reply import Reply
+
+_LOOK_S = 0.5
+"""Seconds between two checks of another program's download."""
+_TOKENS = 48
+_PROMPT = message("Count from one to thirty in words.")
+_DEMO_PROMPT = message("What is MTP, and what does this demo show?")
+
+
+OnStep = Callable[[StepProgress], object]
+OnStatus = Callable[[ServerStatus], None]
+SendRequest = Callable[[ChatRequest], Awaitable[Reply]]
+StartServer = Callable[[Start, OnStatus], Awaitable[SendRequest]]
+"""Makes a start, passes on each status until it is ready, and returns the function for requests to the server."""
+
+
+def initial_steps(found: StartSurvey) -> tuple[StepProgress, ...]:
+    """Return the steps before anything has begun."""
+    engine, model = found.engine, found.model
+    steps = {step: StepProgress(step) for step in Step}
+    if engine is not None:
+        steps[Step.ENGINE] = StepProgress(Step.ENGINE, Stage.DONE, engine.name, _engine_detail(engine))
+    if model.path is not None:
+        steps[Step.MODEL] = StepProgress(Step.MODEL, Stage.DONE, model.name, StepDetail.HERE, bytes=model.bytes)
+        if model.verified:
+            steps[Step.VERIFY] = StepProgress(Step.VERIFY, Stage.DONE, how=StepDetail.VERIFIED)
+    else:
+        stage = Stage.PAUSED if model.done_bytes else Stage.WAITING
+        steps[Step.MODEL] = StepProgress(
+            Step.MODEL, stage, model.name, done_bytes=model.done_bytes or None, bytes=model.bytes
+        )
+    return tuple(steps.values())
+
+
+def server_starter(session: Session) -> StartServer:
+    """Return a function that makes starts on a session.
+
+    The settings that the user chose are kept for the model's next start.
+    """
+
+    async def serve(start: Start, hear: OnStatus) -> SendRequest:
+        with session.listening(lambda event: hear(event) if isinstance(event, ServerStatus) else None):
+            await session.start(
+                start.options,
+                chosen=start.chosen,
+                set_aside=start.set_aside,
+                named=start.named,
+                notices=start.notices,
+            )
+        return session.ask
+
+    return serve
+
+
+async def perform_first_start(aim: StartRequest, serve: StartServer, tell: OnStep) -> Reply:
+    """Run the remaining steps of an aim, and return the self-test's reply. The server keeps running.
+
+    `tell` gets each change of a step. Cancelling pauses. Raises the LauncherError of the failed step: what
+    `survey_start`, `query_hub`, `query_github`, `check_disk_space`, `install`, `pull` and Session.start raise, and
+    DraftsInert when no draft was accepted.
+    """
+    return await _FirstStart(aim, serve, tell).run()
+
+
+class _FirstStart:
+    def __init__(self, aim: StartRequest, serve: StartServer, tell: OnStep) -> None:
+        self._aim, self._serve, self._told = aim, serve, tell
+        self._steps = {step: StepProgress(step) for step in Step}
+        self._now = Step.ENGINE
+
+    async def run(self) -> Reply:
+        try:
+            found = await survey_start(self._aim)
+            for told in initial_steps(found):
+                self._report(told)
+            engine = await self._check(found)
+            if engine is not None:
+                await self._install(engine)
+            if found.model.path is None or not found.model.verified:
+                await self._pull()
+            await check_other_servers(self._aim)
+            ask = await self._load(await resolve_request(self._aim))
+            return await self._test(ask)
+        except asyncio.CancelledError:
+            self._report_step(self._now, Stage.PAUSED)
+            raise
+        except LauncherError as error:
+            self._report_step(self._now, Stage.FAILED, error=error)
+            raise
+
+    def _report(self, told: StepProgress) -> None:
+        self._steps[told.step] = told
+        self._told(told)
+
+    def _report_step(self, step: Step, stage: Stage, **more: Any) -> None:  # noqa: ANN401 -- fields of StepTold
+        """Report the progress of a step. Speed, notes and errors do not carry over from earlier reports."""
+        if stage is Stage.RUNNING:
+            self._now = step
+        fresh = {"bytes_per_second": None, "seconds_left": None, "note": "", "error": None, "how": None}
+        self._report(replace(self._steps[step], stage=stage, **(fresh | more)))
+
+    async def _check(self, found: StartSurvey) -> EngineToFetch | None:
+        """Check that everything can be downloaded and has room, before downloading any.
+
+        Return the engine to install, if any.
+        """
+        model = engine = None
+        if found.model.path is None:
+            self._report_step(Step.MODEL, Stage.RUNNING, how=StepDetail.ASKING)
+            model = await query_hub(
+                self._aim, lambda note: self._report_step(Step.MODEL, Stage.RUNNING, how=StepDetail.ASKING, note=note)
+            )
+            self._report_step(Step.MODEL, Stage.WAITING, bytes=model.bytes)
+        if found.engine is None:
+            self._report_step(Step.ENGINE, Stage.RUNNING, how=StepDetail.ASKING)
+            engine = await query_github()
+            self._report_step(Step.ENGINE, Stage.WAITING, subject=engine.name, bytes=engine.bytes)
+        await asyncio.to_thread(check_disk_space, model, engine)
+        return engine
+
+    async def _install(self, offered: EngineToFetch) -> None:
+        self._report_step(Step.ENGINE, Stage.RUNNING)
+
+        def told(progress: InstallProgress) -> None:
+            if progress.note:
+                return
+            transfer = progress.transfer
+            if transfer is None:
+                self._report_step(Step.ENGINE, Stage.RUNNING, note=progress.text)
+                return
+            left_s = transfer.seconds_left if transfer.bytes == progress.bytes else None  # else of one of several files
+            self._report_figures(
+                Step.ENGINE,
+                JobProgress(progress.done_bytes, progress.bytes, transfer.bytes_per_second, left_s, transfer.note),
+            )
+
+        engine = await self._do_or_follow_job(
+            lambda: install_build(target=offered.target, on_progress=told, settings=transfer_settings()),
+            EngineBusy,
+            Step.ENGINE,
+            ENGINE,
+            {},
+        )
+        tested = bool(engine.manifest and engine.manifest.accepted)
+        self._report_step(
+            Step.ENGINE, Stage.DONE, subject=engine.name, how=_engine_detail(LocalEngine(engine.name, tested=tested))
+        )
+
+    async def _pull(self) -> None:
+        self._report_step(Step.MODEL, Stage.RUNNING)
+        catalogue = await asyncio.to_thread(load_catalogue)
+        meant = await asyncio.to_thread(parse_target, self._aim.model, catalogue, vision=self._aim.vision)
+
+        def told(progress: PullProgress) -> None:
+            verifying = progress.phase is TransferPhase.VERIFYING
+            self._report_figures(
+                Step.VERIFY if verifying else Step.MODEL,
+                JobProgress(
+                    progress.done_bytes,
+                    progress.bytes,
+                    progress.bytes_per_second,
+                    progress.seconds_left,
+                    progress.note,
+                ),
+            )
+
+        pulled = await self._do_or_follow_job(
+            lambda: pull(meant, on_progress=told, settings=transfer_settings()),
+            DownloadBusy,
+            Step.MODEL,
+            PULL,
+            {"what": self._aim.model},
+        )
+        self._report_pulled(pulled)
+
+    def _report_pulled(self, pulled: PullResult) -> None:
+        fetched = any(file.origin == "downloaded" for file in pulled.files)
+        sizes = {"done_bytes": pulled.bytes, "bytes": pulled.bytes}
+        self._report_step(Step.MODEL, Stage.DONE, how=StepDetail.RECEIVED if fetched else StepDetail.HERE, **sizes)
+        self._now = Step.VERIFY
+        if pulled.checked.problem is not None:
+            raise pulled.checked.problem
+        unnamed = any("Nobody names a checksum" in note for note in pulled.notes)
+        self._report_step(
+            Step.VERIFY, Stage.DONE, how=StepDetail.WITHOUT_SUM if unnamed else StepDetail.VERIFIED, **sizes
+        )
+
+    async def _do_or_follow_job(
+        self,
+        work: Callable[[], Awaitable[Any]],
+        busy: type[LauncherError],
+        step: Step,
+        kind: str,
+        arguments: dict[str, str],
+    ) -> Any:  # noqa: ANN401 -- what the work returns
+        """Do the work. While a job of the queue does the same, follow that job instead, and then use its result."""
+        while True:
+            try:
+                return await work()
+            except busy:
+                if not await self._follow_job(step, kind, arguments):
+                    raise
+
+    async def _follow_job(self, step: Step, kind: str, arguments: dict[str, str]) -> bool:
+        """Report the progress of a job in the queue until it has ended. Return whether there was one."""
+        seen = False
+        while True:
+            look = await asyncio.to_thread(download_queue().read_snapshot)
+            job = next(
+                (
+                    job
+                    for job in look.jobs.jobs
+                    if job.kind == kind and job.state is JobState.RUNNING and arguments.items() <= job.arguments.items()
+                ),
+                None,
+            )
+            if job is None:
+                return seen
+            seen = True
+            self._report_figures(
+                step, look.figures.get(job.id) or JobProgress(job.done_bytes or 0, job.bytes), StepDetail.ELSEWHERE
+            )
+            await asyncio.sleep(_LOOK_S)
+
+    def _report_figures(self, step: Step, figures: JobProgress, how: StepDetail | None = None) -> None:
+        self._report_step(
+            step,
+            Stage.RUNNING,
+            how=how,
+            note=figures.note,
+            done_bytes=figures.done_bytes,
+            bytes=figures.bytes,
+            bytes_per_second=figures.bytes_per_second,
+            seconds_left=figures.seconds_left,
+        )
+
+    async def _load(self, start: Start) -> SendRequest:
+        self._report_step(Step.LOAD, Stage.RUNNING)
+
+        def hear(status: ServerStatus) -> None:
+            if status.state is ServerState.LOADING:
+                self._report_step(Step.LOAD, Stage.RUNNING, percent=status.percent)
+            elif status.state is ServerState.WARMING_UP:
+                self._report_step(Step.LOAD, Stage.DONE, percent=100.0)
+                self._report_step(Step.WARM_UP, Stage.RUNNING)
+            elif status.state in SERVING and self._steps[Step.WARM_UP].stage is Stage.RUNNING:
+                self._report_step(Step.WARM_UP, Stage.DONE)
+
+        ask = await self._serve(start, hear)
+        for step in (Step.LOAD, Step.WARM_UP):
+            if self._steps[step].stage is not Stage.DONE:
+                self._report_step(step, Stage.DONE, how=StepDetail.SERVED)
+        return ask
+
+    async def _test(self, ask: SendRequest) -> Reply:
+        """Send one request. There must be a reply, and if drafts are on, some must be accepted."""
+        self._report_step(Step.SELF_TEST, Stage.RUNNING)
+        demo = self._aim.is_demo
+        request = ChatRequest(
+            [{"role": "user", "content": _DEMO_PROMPT if demo else _PROMPT}],
+            max_tokens=_TOKENS,
+            temperature=read_demo_preset().temperature if demo else 0.0,
+            seed=1,
+            thinking=False,
+        )
+        reply = await ask(request)
+        taken = reply.acceptance
+        if taken.drafted and not taken.accepted:
+            raise DraftsInert(
+                message(
+                    "The server answers, but none of the {drafted} tokens that it drafted was accepted.",
+                    drafted=taken.drafted,
+                ),
+                message(
+                    "Its replies are right, but slower than they could be: start it without MTP, or take another file."
+                ),
+                drafted=taken.drafted,
+            )
+        speed = reply.timings.tokens_per_second if reply.timings else None
+        how = None if taken.drafted else StepDetail.ANSWERED
+        more = {"drafted": taken.drafted, "accepted": taken.accepted, "tokens_per_second": speed}
+        self._report_step(Step.SELF_TEST, Stage.DONE, how=how, **more)
+        return reply
+
+
+def _engine_detail(engine: LocalEngine) -> StepDetail:
+    return StepDetail.BUILT_IN if engine.built_in else StepDetail.TESTED if engine.tested else StepDetail.FOUND
+
+
+async def resolve_request(aim: StartRequest) -> Start:
+    """Return the start of an aim: its plan's setting with draft and projector, or without a plan as `serve` does.
+
+    Raises what `resolve_start` raises.
+    """
+    setting = aim.setting
+    if aim.is_demo or setting is None:
+        return await resolve_start(aim.model, intent=aim.intent, use_tuned=aim.use_tuned)
+
+    def with_projector(path: Path) -> ServeOptions:
+        return ServeOptions(model=path, mmproj=_projector(aim))
+
+    return await asyncio.to_thread(
+        start_planned,
+        aim.model,
+        setting,
+        kept=aim.kept,
+        replaced=aim.replaced,
+        applied=aim.applied,
+        options=with_projector,
+    )
+
+
+def _projector(aim: StartRequest) -> Path | None:
+    named = find_named(aim.model, load_catalogue()) if aim.vision else None
+    entry = named.entry if named else None
+    return find_companion(entry, entry.projector) if entry and entry.projector else None

@@ -1,0 +1,470 @@
+"""Plans and estimates for window and command line: this machine or a described one, the catalogue or one file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.base.errors import BadOption, GeometryUnknown, GpuAsleep, LauncherError, ModelMissing
+from launcher.base.messages import message
+from launcher.base.paths import expand_user
+from launcher.models.limits import check_rpc, no_head_error
+from launcher.models.plan import Plan, PlanCriteria, check_criteria
+from launcher.models.server_settings import to_fields
+from launcher.models.situation import Situation, describe_machine
+
+if TYPE_CHECKING:
+    from launcher.engine.ask import EngineEstimate, TwinPart
+    from launcher.engine.builds.build import Device, EngineBuild
+    from launcher.engine.serve_options import ServeOptions
+    from launcher.engine.server.launch import Launch
+    from launcher.engine.server.own_memory import RunningServer
+    from launcher.machine.machine import Machine
+    from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry
+    from launcher.models.choice import FileChoice
+    from launcher.models.compute_buffers import Backend
+    from launcher.models.gguf import GgufModel
+    from launcher.models.memory import MemoryEstimate, PlanSettings
+
+FLAGGED_PERCENT = 3.0
+"""From this difference on, the formula is flagged as wrong and only the engine's figures count."""
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class MachineWish:
+    """Description of a machine. With the defaults, it is this machine as it is now. Sizes in GiB except `free_mib`.
+
+    `rpc` are llama.cpp's RPC workers as HOST:PORT, whose devices are used beside the machine's own.
+    """
+
+    gpu_memory_gib: float | None = None
+    free_mib: int | None = None
+    headless: bool = False
+    host_memory_gib: float | None = None
+    backend: Backend | None = None
+    wake: bool = False
+    rpc: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineComparison:
+    """An engine's own memory figures and the formula's for the same backend, and their difference in percent.
+
+    `formula` and `difference_percent` are None for a model without a formula.
+    """
+
+    engine: EngineEstimate
+    formula: MemoryEstimate | None
+    difference_percent: float | None
+
+    @property
+    def flagged(self) -> bool:
+        """Whether the difference is so large that only the engine's figures count."""
+        return self.difference_percent is not None and abs(self.difference_percent) > FLAGGED_PERCENT
+
+
+async def read_situation(
+    wish: MachineWish, *, also: Sequence[RunningServer] = (), build: EngineBuild | None = None
+) -> Situation:
+    """Return the state of the given machine, with the devices of RPC workers that the engine lists.
+
+    Its memory is read now, and the memory of our own servers counts as free; `also` are servers that the registry may
+    not have yet. `build` is the engine to ask where drivers leave memory open, None for the one in use. Raises what
+    `_own_situation` raises.
+    """
+    check_rpc(wish.rpc)
+    own = await _own_situation(wish, also, build)
+    if not wish.rpc:
+        return own
+    from launcher.models.read_situation import add_rpc_workers
+
+    devices = await _list_devices(build, wish.rpc)
+    workers = {device.name: device.free_mib for device in devices if device.name.startswith("RPC")}
+    return add_rpc_workers(own, workers, wish.rpc)
+
+
+async def _own_situation(wish: MachineWish, also: Sequence[RunningServer], build: EngineBuild | None) -> Situation:
+    """Return the state of the given machine without RPC workers.
+
+    The engine lists its devices when the drivers do not report a GPU's memory, unless that would wake a GPU that should
+    sleep. Raises BadOption for impossible memory sizes, GpuAsleep when this machine's only GPU sleeps and must not be
+    woken.
+    """
+    if wish.host_memory_gib is not None and not 0.5 <= wish.host_memory_gib <= 65_536:
+        raise BadOption(
+            message("--host-memory {host_memory_gib:g} is out of range.", host_memory_gib=wish.host_memory_gib),
+            message("It goes from 0.5 to 65536 GiB."),
+        )
+    if wish.gpu_memory_gib is not None:
+        return describe_machine(
+            wish.gpu_memory_gib,
+            free_mib=wish.free_mib,
+            headless=wish.headless,
+            host_gib=wish.host_memory_gib,
+            backend=wish.backend,
+        )
+    if wish.free_mib is not None and wish.free_mib < 0:
+        raise BadOption(
+            message("--free-memory {free_mib} is out of range.", free_mib=wish.free_mib),
+            message("It cannot be below 0."),
+        )
+    from launcher.machine.machine import read_machine
+
+    machine = read_machine(wake=wish.wake)
+    _check_awake(machine, wish)
+    if wish.backend != "cpu" and _engine_knows_more(machine, wish):
+        machine = read_machine(await _list_devices(build), wake=wish.wake)
+    from launcher.engine.server.own_memory import read_own_memory
+    from launcher.models.read_situation import situation_of
+
+    return situation_of(
+        machine,
+        free_mib=wish.free_mib,
+        headless=wish.headless,
+        host_gib=wish.host_memory_gib,
+        backend=wish.backend,
+        servers=await asyncio.to_thread(read_own_memory, machine, also=also, wake=wish.wake),
+    )
+
+
+def _check_awake(machine: Machine, wish: MachineWish) -> None:
+    asleep = [gpu for gpu in machine.gpus if gpu.asleep and gpu.memory_bytes is None]
+    usable = any(gpu.memory_bytes for gpu in machine.gpus)
+    if asleep and not usable and not wish.wake and wish.backend != "cpu":
+        raise GpuAsleep(
+            message("The {name} sleeps, so its free memory is not known.", name=asleep[0].name),
+            message("Add --wake to wake it, or describe it with --gpu-memory."),
+        )
+
+
+def _engine_knows_more(machine: Machine, wish: MachineWish) -> bool:
+    if any(gpu.asleep for gpu in machine.gpus) and not wish.wake:
+        return False  # listing devices wakes all of them
+    own = [gpu for gpu in machine.gpus if not gpu.unified]
+    told = own or machine.gpus
+    return not told or any(gpu.memory_bytes is None or gpu.free_bytes is None for gpu in told)
+
+
+async def _list_devices(build: EngineBuild | None, rpc: tuple[str, ...] = ()) -> tuple[Device, ...]:
+    """Return the devices of an engine (None: the one in use) and its RPC workers. Empty when it cannot list them."""
+    from launcher.engine.builds.probe import list_devices
+
+    try:
+        build = build or await installed_build()
+        return await list_devices(build, rpc) if build and (not rpc or "--rpc" in build.flags) else ()
+    except (LauncherError, OSError):
+        return ()
+
+
+def options_for_plan(plan: Plan, *, rpc: Sequence[str] = (), extra: Sequence[str] = ()) -> ServeOptions:
+    """Return the options that serve a plan: its model and companion files by path if they are here, else by name.
+
+    `rpc` are the RPC workers, `extra` the user's own arguments.
+    """
+    from launcher.engine.arguments import planned_options
+    from launcher.engine.serve_options import ServeOptions
+    from launcher.models.catalogue import SPECULATION
+
+    way = SPECULATION[plan.entry.speculation or "mtp"]
+    draft = plan.entry.draft if way.needs_draft_file else None
+    projector = plan.entry.projector if plan.setting.mmproj_bytes else None
+    options = ServeOptions(
+        downloaded_file(plan) or Path(plan.file.file),
+        draft_file=_companion_path(plan, draft),
+        spec_type=way.spec_type,
+        mmproj=_companion_path(plan, projector),
+        rpc=tuple(rpc),
+        extra=tuple(extra),
+    )
+    return planned_options(plan.setting, options)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEngine:
+    """Engine of a plan: the build that `serve` would start here, or None for a generic llama-server.
+
+    `gpu` is whether it computes on a GPU, `no_gpu` whether a GPU build must be kept from using one.
+    """
+
+    build: EngineBuild | None
+    gpu: bool
+    no_gpu: bool = False
+
+
+async def planned_engine(machine: MachineWish, situation: Situation) -> PlannedEngine:
+    """Return the engine that would serve on the given machine; on this machine, that of `serve`."""
+    no_gpu = machine.backend == "cpu"
+    if situation.described:
+        return PlannedEngine(None, situation.backend != "cpu", no_gpu)
+    from launcher.engine.serve_options import ServeOptions
+    from launcher.engine.server.launch import choose_build, uses_gpu
+    from launcher.machine.machine import read_machine
+
+    try:
+        build = await choose_build(ServeOptions(Path(), no_gpu=no_gpu))
+    except (LauncherError, OSError):
+        return PlannedEngine(None, situation.backend != "cpu", no_gpu)
+    gpu = not no_gpu and await uses_gpu(build, await asyncio.to_thread(read_machine))
+    return PlannedEngine(build, gpu, no_gpu)
+
+
+def plan_arguments(
+    plan: Plan, engine: PlannedEngine, extra: Sequence[str] = (), *, rpc: Sequence[str] = ()
+) -> list[str]:
+    """Return the command line of a plan, for `engine` or for a generic llama-server.
+
+    `rpc` are the RPC workers, `extra` the user's own arguments, which come last. Raises EngineUnsuitable when the build
+    lacks a needed flag.
+    """
+    from launcher.engine.arguments import LLAMA_SERVER, server_arguments
+
+    build = engine.build or LLAMA_SERVER
+    options = replace(options_for_plan(plan, rpc=rpc, extra=extra), no_gpu=engine.no_gpu)
+    return [*build.command, *server_arguments(options, build, gpu=engine.gpu)]
+
+
+def plan_environment(engine: PlannedEngine) -> dict[str, str]:
+    """Return the environment variables that are added for a plan's engine, without its API key."""
+    if engine.build is None:
+        return {}
+    from launcher.engine.environment import settings_environment
+
+    return {**settings_environment(), **engine.build.environment}
+
+
+def _companion_path(plan: Plan, companion: CompanionFile | None) -> Path | None:
+    """Return the path of a draft model or projector, or its file name while it is not downloaded."""
+    from launcher.models.library import find_companion
+
+    return (find_companion(plan.entry, companion) or Path(companion.file)) if companion else None
+
+
+def downloaded_file(plan: Plan) -> Path | None:
+    """Return the path of a plan's file on this machine, the first part if it has several. None when it is not here."""
+    from launcher.engine.demo import DEMO, unpack_demo_model
+    from launcher.models.library import find_local_model
+
+    if plan.entry.id == DEMO:
+        return unpack_demo_model()
+    try:
+        local = find_local_model(plan.entry, plan.file.quant)
+    except OSError:
+        return None
+    return local.path if local else None
+
+
+async def installed_build() -> EngineBuild | None:
+    """Return the probed build of the engine in use, or of llama-server on PATH. None when none answers."""
+    from launcher.engine.builds.installed import engine_in_use, is_built_in_chosen
+    from launcher.engine.builds.probe import find_on_path, probe_engine
+
+    try:
+        chosen = engine_in_use()
+        program = chosen.program if chosen else None if is_built_in_chosen() else find_on_path()
+        return await probe_engine(program) if program else None
+    except LauncherError:
+        return None
+
+
+def learn_from_load(launch: Launch, engine_pid: int, log: Sequence[str]) -> None:
+    """Compare the GPU memory of a running engine with the estimate, and keep the difference for later plans.
+
+    Only where the driver reports memory by process (NVML on Linux), a single GPU holds everything, the engine's `log`
+    names the backend, and all its parts are known: no user arguments, draft model or vision encoder.
+    """
+    from launcher.engine.ask import backend_of_log
+    from launcher.machine.gpus import find_gpus, read_gpu_states
+    from launcher.models.geometry import read_geometry
+    from launcher.models.load_history import record_load
+    from launcher.models.memory import estimate_memory
+    from launcher.models.weights import read_weights
+
+    options, backend = launch.options, backend_of_log(log)
+    if options.extra or options.draft_file or options.mmproj or backend == "cpu":
+        return
+    gpus = find_gpus().gpus
+    taken = {
+        gpu_id: process.used_bytes
+        for gpu_id, (_, activity) in read_gpu_states(gpus).items()
+        for process in activity.processes or ()
+        if process.pid == engine_pid and process.used_bytes
+    }
+    users = [gpu for gpu in gpus if gpu.id in taken]
+    if len(users) != 1:
+        return
+    geometry = read_geometry(launch.header)
+    predicted = estimate_memory(geometry, read_weights(launch.header, geometry), launch.setting(backend)).parts.total
+    measured = taken[users[0].id]
+    record_load(users[0].id, backend, predicted_mib=predicted // _MIB, measured_mib=measured // _MIB)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model whose header was read, from this disk or from the hub."""
+
+    model: GgufModel
+    parts: tuple[TwinPart, ...]
+
+
+async def choose_file(
+    catalogue: Catalogue, entry: ModelEntry, quant: str | None = None, *, vision: bool = False
+) -> FileChoice:
+    """Return the file of a model that suits this machine best, or how well the file named by the user suits it.
+
+    Sleeping GPUs are not woken. Raises what `models.choice.choose_file` raises.
+    """
+    from launcher.models import choice
+
+    try:
+        here = await read_situation(MachineWish())
+    except GpuAsleep:
+        here = None
+    return choice.choose_file(catalogue, entry, quant, here, vision=vision)
+
+
+def read_source(target: str) -> ModelSource:
+    """Read the header of a local file, or of ID:QUANT or `OWNER/NAME:FILE`, locally if downloaded, else from the hub.
+
+    Raises ModelMissing, ModelBroken, and the errors of the hub.
+    """
+    from launcher.engine.ask import TwinPart
+    from launcher.fetch.hub import HubFile, is_hub_file
+    from launcher.models.gguf import read_model, read_raw_header
+
+    target = _locate_target(target)
+    path = expand_user(target)
+    if not path.exists() and not is_hub_file(target):
+        raise ModelMissing(
+            message("There is no model file {target}.", target=target),
+            message(
+                "Check the path. A file on the hub is written OWNER/NAME:FILE.gguf, and `plan --model"
+                " ID` knows the catalogue's models."
+            ),
+        )
+    if path.exists():
+        model = read_model(path)
+        raw = [read_raw_header(part) for part in model.parts]
+    else:
+        from launcher.models.gguf_remote import read_remote_model
+
+        remote = read_remote_model(HubFile.parse(target))
+        model, raw = remote.model, list(remote.raw_headers)
+    parts = zip(model.parts, raw, strict=True)
+    return ModelSource(model, tuple(TwinPart(part.path.name, header, part.file_bytes) for part, header in parts))
+
+
+def _locate_target(target: str) -> str:
+    """Return the path of a model that is named by id and downloaded, else its address on the hub."""
+    from launcher.engine.demo import DEMO, unpack_demo_model
+    from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.locate import find_named
+    from launcher.models.plan import estimate_argument
+
+    if target == DEMO:
+        return str(unpack_demo_model())
+    named = find_named(target, load_catalogue())
+    if named is None or (named.local is None and named.entry is None):
+        return target
+    if named.local is not None:
+        return str(named.local.path)
+    if named.file is not None and named.entry is not None:
+        return estimate_argument(named.entry, named.file) if "/" not in target else target
+    raise BadOption(
+        message("{target} has several files.", target=target),
+        message("Write {target}:QUANT; `mtp-launcher models {target}` lists them.", target=target),
+    )
+
+
+def projector_bytes(target: str) -> int:
+    """Return the size in bytes of a vision projector on this disk, or of `OWNER/NAME:FILE` on the hub.
+
+    Raises ModelMissing, and the errors of the hub.
+    """
+    from launcher.fetch.hub import HubFile, is_hub_file, resolve_file
+    from launcher.models.gguf import read_header
+
+    path = expand_user(target)
+    if path.exists() or not is_hub_file(target):
+        return read_header(path).file_bytes
+    return resolve_file(HubFile.parse(target)).bytes
+
+
+def setting_for(model: GgufModel, wish: PlanCriteria, situation: Situation) -> PlanSettings:
+    """Return the setting of `wish` for a model that is not in the catalogue: that of its plan.
+
+    For a model without a memory formula, the context is `fallback_context`. Raises BadOption for invalid values,
+    ModelHasNoHead for drafts without a head.
+    """
+    from launcher.engine.serve_options import DEFAULT_DRAFT, fallback_context
+    from launcher.models.gguf import MtpHead
+    from launcher.models.memory import PlanSettings
+    from launcher.models.plan import plan_file
+
+    check_criteria(wish)
+    has_head = model.mtp_head is MtpHead.PRESENT
+    if wish.draft and not has_head:
+        raise no_head_error(model.path.name)
+    with suppress(GeometryUnknown):
+        return plan_file(model, situation, wish).setting
+    default = PlanSettings(
+        context=fallback_context(model.trained_context),
+        draft=DEFAULT_DRAFT if has_head else 0,
+        backend=situation.backend,
+        gpus=situation.gpus,
+        gpu_free_mib=situation.gpu_free_mib,
+    )
+    return replace(default, **to_fields(wish.chosen()))
+
+
+def estimate_by_formula(source: ModelSource, setting: PlanSettings) -> MemoryEstimate:
+    """Return the formula's estimate for a model whose header was read. Raises GeometryUnknown."""
+    from launcher.models.geometry import read_geometry
+    from launcher.models.memory import estimate_memory
+    from launcher.models.weights import read_weights
+
+    geometry = read_geometry(source.model)
+    return estimate_memory(geometry, read_weights(source.model, geometry), setting)
+
+
+def drafts_from_own_file(source: ModelSource, setting: PlanSettings) -> bool:
+    """Return whether drafts come from the model's own file."""
+    from launcher.models.gguf import MtpHead
+
+    beside = setting.draft_model_bytes > 0 or setting.ngrams
+    return not beside and source.model.mtp_head is MtpHead.PRESENT
+
+
+async def compare_with_engine(
+    source: ModelSource, setting: PlanSettings, engine: Path | None, machine: MachineWish | None = None
+) -> EngineComparison:
+    """Ask an engine for the memory of `setting`: the named engine, else the one that `serve` would start.
+
+    It is started as `serve` would start it on `machine`, by default this one. The formula is computed for the engine's
+    own backend. Drafts from another file are left out, because the engine is asked about one file alone. Raises what
+    `ask_engine` and `probe` raise.
+    """
+    from launcher.engine.ask import ask_engine, difference_percent
+    from launcher.engine.serve_options import ServeOptions
+    from launcher.engine.server.launch import choose_build, uses_gpu
+    from launcher.machine.machine import read_machine
+
+    if not drafts_from_own_file(source, setting):
+        setting = replace(setting, draft=0, draft_model_bytes=0)
+    build = await choose_build(ServeOptions(Path(source.model.path), engine=engine))
+    gpu = setting.backend != "cpu"
+    no_gpu = machine is not None and machine.backend == "cpu"
+    if machine is not None and machine.gpu_memory_gib is None:
+        gpu = not no_gpu and await uses_gpu(build, await asyncio.to_thread(read_machine))
+    answer = await ask_engine(build, source.parts, setting, gpu=gpu, no_gpu=no_gpu)
+    try:
+        formula = estimate_by_formula(
+            source, replace(setting, backend=answer.backend, gpus=max(len(answer.devices), 1))
+        )
+    except GeometryUnknown:
+        return EngineComparison(answer, None, None)
+    return EngineComparison(answer, formula, difference_percent(formula, answer))

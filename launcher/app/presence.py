@@ -1,0 +1,346 @@
+"""Publishes a running server to the user's other commands: a registry entry and a control socket."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from launcher.app.preview import Previewer, read_basis
+from launcher.app.start_settings import resolve_start
+from launcher.base.action import Action
+from launcher.base.control import ControlAddress, ControlServer
+from launcher.base.errors import ActionImpossible, BadOption, LauncherError
+from launcher.base.messages import message
+from launcher.base.paths import runtime_dir
+from launcher.engine.builds.build import BUILT_IN
+from launcher.engine.demo import DEMO
+from launcher.engine.diagnosis.actions import apply_action, changes_settings
+from launcher.engine.diagnosis.fix_command import FixCommand
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import Launch, api_model_name
+from launcher.engine.server.own_memory import formula_inputs
+from launcher.engine.server.registry import Registration, command_hash
+from launcher.engine.server.state import SERVING, EngineStarted, ServerEvent, ServerState, ServerStatus
+from launcher.engine.server.supervisor import Supervisor
+from launcher.engine.settings import Settings, change_settings, changes_between, parse_settings, settings_of
+from launcher.models.server_settings import ROWS, Value
+
+# Remote control: requests of the user's other programs over the control socket.
+
+_LOG_LINES = 200
+_LINES_AT_ONCE = 4
+r"""Log lines in one message. The longest ones, with each character as \uXXXX\uXXXX, stay below control's 1 MiB."""
+_LOG_PERIOD_S = 0.2
+
+
+class Controlled(Protocol):
+    """The session that is controlled."""
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """Supervisor of the session's server."""
+
+    async def start(
+        self,
+        options: ServeOptions,
+        *,
+        again: bool = False,
+        drain_s: float = 0.0,
+        chosen: Mapping[str, Value] | None = None,
+    ) -> None:
+        """Start a server. See Session.start."""
+
+    async def stop(self, *, drain_s: float = 0.0) -> None:
+        """Stop the server. See Session.stop."""
+
+    def way(self, action: Action) -> FixCommand:
+        """Return the command or link for an action. See Session.way."""
+
+
+class RemoteControl:
+    """Control socket of one session. Verbs: status; stop (drain_s); restart (set, drain_s); preview (set); logs."""
+
+    def __init__(self, session: Controlled, note: Callable[[], Mapping[str, object]] = dict) -> None:
+        """`note` returns the registry entry's fields, sent with "status" in case the entry could not be written."""
+        self._session = session
+        self._note = note
+        self._server = ControlServer(self._answer)
+        self._work: set[asyncio.Future[None]] = set()
+
+    async def listen(self, port: int) -> ControlAddress:
+        """Begin to listen for the server on `port`. Raises OSError."""
+        return await self._server.listen(runtime_dir(), f"control-{port}")
+
+    async def close(self) -> None:
+        """Stop listening."""
+        await self._server.close()
+
+    async def _answer(self, verb: str, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+        match verb:
+            case "status":
+                yield status_data(self._session.supervisor) | {"note": self._note()}
+            case "stop":
+                async for each in self._follow(partial(self._session.stop, drain_s=_drain_seconds(fields))):
+                    yield each
+                yield {"stopped": True}
+            case "restart":
+                async for each in self._restart(fields):
+                    yield each
+            case "preview":
+                yield await self._preview(fields)
+            case "logs":
+                async for each in self._logs(fields):
+                    yield each
+            case _:
+                raise BadOption(
+                    message("This server's program does not know {verb}.", verb=verb),
+                    message("Is it an older version?"),
+                    verb=verb,
+                )
+
+    async def _preview(self, fields: Mapping[str, Any]) -> Mapping[str, object]:
+        """Return the effects of a restart with other settings, without changing anything."""
+        supervisor, chosen = self._session.supervisor, _chosen(fields)
+        launch = _launch_of(supervisor)
+        changes = await _with_context(supervisor.options or launch.options, chosen, supervisor.engine_pid)
+        basis = await read_basis(launch, engine_pid=supervisor.engine_pid, log=supervisor.log.last())
+        told = await asyncio.to_thread(lambda: Previewer(basis).preview(changes).as_json())
+        return told | {"state": supervisor.status.state.value}
+
+    async def _restart(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+        supervisor, chosen = self._session.supervisor, _chosen(fields)
+        launch = _launch_of(supervisor)
+        options = supervisor.options or launch.options
+        options = change_settings(options, await _with_context(options, chosen, supervisor.engine_pid))
+        drain_s = _drain_seconds(fields)
+        starting = partial(self._session.start, options, again=True, drain_s=drain_s, chosen=chosen)
+        try:
+            async for each in self._follow(starting):
+                yield each
+        except LauncherError as error:
+            offers = [self._fix_data(action, options, supervisor) for action in error.actions]
+            error.facts = {**error.facts, "actions": offers}
+            raise
+        yield status_data(self._session.supervisor)
+
+    def _fix_data(self, action: Action, tried: ServeOptions, supervisor: Supervisor) -> dict[str, object]:
+        """Return the fix for failed settings as JSON data, with its means.
+
+        While the server runs and the fix changes settings, that is `set` for another restart ({}: it already runs so);
+        otherwise a command or a link.
+        """
+        running, launch = supervisor.options, supervisor.launch
+        rests = supervisor.status.state not in SERVING
+        if rests or running is None or launch is None or not changes_settings(action):
+            how = self._session.way(action)
+            return action.as_json() | {"set": None, "command": how.command, "link": how.link}
+        changes = None
+        with suppress(ActionImpossible):
+            changes = changes_between(running, apply_action(action, tried, context=launch.context))
+        return action.as_json() | {"set": changes, "command": None, "link": None}
+
+    async def _follow(self, work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[Any]:
+        """Run the work to its end even if the client disconnects, and yield the states meanwhile."""
+        supervisor = self._session.supervisor
+        doing = asyncio.ensure_future(work())
+        self._work.add(doing)
+        doing.add_done_callback(self._done)
+        while not doing.done():
+            change = asyncio.ensure_future(supervisor.wait_for_change())
+            either: set[asyncio.Future[Any]] = {doing, change}
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                change.cancel()
+            if not doing.done():
+                yield {"state": supervisor.status.state.value, "percent": supervisor.status.percent}
+        await doing
+
+    def _done(self, doing: "asyncio.Future[None]") -> None:
+        self._work.discard(doing)
+        if not doing.cancelled():
+            doing.exception()  # else asyncio logs an exception that was never retrieved
+
+    async def _logs(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+        log = self._session.supervisor.log
+        lines = fields.get("lines", _LOG_LINES)
+        seen = log.added - max(0, lines if isinstance(lines, int) else _LOG_LINES)
+        while True:
+            new = log.since(seen)
+            seen = log.added
+            for begin in range(0, len(new), _LINES_AT_ONCE):
+                yield {"lines": [[line.time_s, line.text] for line in new[begin : begin + _LINES_AT_ONCE]]}
+            if not fields.get("follow"):
+                return
+            await asyncio.sleep(_LOG_PERIOD_S)
+
+
+def status_data(supervisor: Supervisor) -> dict[str, object]:
+    """Return the current state of a server, for the control socket."""
+    status: ServerStatus = supervisor.status
+    launch = supervisor.launch
+    return {
+        "state": status.state.value,
+        "percent": status.percent,
+        "error": str(status.error) if status.error else None,
+        "pid": supervisor.engine_pid,
+        "launcher_pid": os.getpid(),
+        "engine_pid": supervisor.engine_pid,
+        "url": supervisor.endpoint.url,
+        "settings": settings_of(launch) if launch else {},
+        "log": str(supervisor.log.path),
+    }
+
+
+def _chosen(fields: Mapping[str, Any]) -> dict[str, Value]:
+    written = fields.get("set")
+    return parse_settings(
+        {str(name): str(value) for name, value in written.items()} if isinstance(written, dict) else {}
+    )
+
+
+async def _with_context(options: ServeOptions, chosen: Settings, engine_pid: int | None) -> Settings:
+    """Return the changed settings.
+
+    A context reset to its default becomes the one that a start in this server's place gets.
+    """
+    if "ctx" not in chosen or chosen["ctx"] is not None:
+        return chosen
+    options = change_settings(options, chosen)
+    usual = {name: None if row.resolved else row.usual for name, row in ROWS.items()}
+    asked = {
+        name: usual[name] if row.value_in(options) is None else row.value_in(options) for name, row in ROWS.items()
+    }
+    model = DEMO if options.alias == DEMO else str(options.model)
+    ending = () if engine_pid is None else (engine_pid,)
+    start = await resolve_start(
+        model, asked, lambda path: replace(options, model=path), use_kept=False, use_tuned=False, ending=ending
+    )
+    return {**chosen, "ctx": start.options.context}
+
+
+def _launch_of(supervisor: Supervisor) -> Launch:
+    if supervisor.launch is None:
+        raise BadOption(message("The server has never run, so it cannot be restarted."), message("Start it."))
+    return supervisor.launch
+
+
+def _drain_seconds(fields: Mapping[str, Any]) -> float:
+    seconds = fields.get("drain_s", 0.0)
+    return max(0.0, float(seconds)) if isinstance(seconds, int | float) else 0.0
+
+
+_LOOK_S = 2.0
+"""Seconds between two checks that others can still find the server."""
+_PATIENCE_S = 5.0
+
+
+class PublishedServer:
+    """Registry entry and control socket of a server, updated by the server's events until `end`."""
+
+    def __init__(
+        self, endpoint: Endpoint, registration: Registration, options: ServeOptions, session: Controlled
+    ) -> None:
+        self.endpoint, self.registration = endpoint, registration
+        self._options = options
+        self._remote = RemoteControl(session, self._entry_fields)
+        self._ending = asyncio.Event()
+        self._watching = asyncio.create_task(self._watch())
+
+    @classmethod
+    async def publish(cls, session: Controlled, port: int | None, options: ServeOptions, *, shared: bool) -> Self:
+        """Claim an address (see registry.register_server), publish the server, and listen.
+
+        If cancelled, nothing stays published.
+        """
+        registering = asyncio.ensure_future(
+            asyncio.to_thread(
+                registry.register_server,
+                port,
+                model=api_model_name(options),
+                engine=_engine_name(options),
+                draft=options.draft,
+                shared=shared,
+            )
+        )
+        try:
+            endpoint, registration = await asyncio.shield(registering)
+        except asyncio.CancelledError:
+            with suppress(LauncherError, OSError):
+                _, registration = await registering
+                await asyncio.to_thread(registration.remove)
+            raise
+        return cls(endpoint, registration, options, session)
+
+    def update_entry(self, event: ServerEvent, supervisor: Supervisor) -> None:
+        """Update the registry entry from an event."""
+        if isinstance(event, EngineStarted):
+            self.registration.update(engine_pid=event.pid, engine_created_s=event.created_s, command_hash=None)
+        elif isinstance(event, ServerStatus) and event.state not in (
+            ServerState(self.registration.entry.state),
+            ServerState.BUSY,
+        ):
+            launch, pid = supervisor.launch, supervisor.engine_pid
+            options = launch.options if launch else self._options
+            self.registration.update(
+                state=event.state.value,
+                engine_pid=pid,
+                engine=launch.build.name if launch else _engine_name(options),
+                model=api_model_name(options),
+                draft=options.draft,
+                health=(),
+                settings=settings_of(launch) if launch else {},
+                formula_inputs=formula_inputs(launch) if launch else {},
+                command_hash=command_hash(pid) if pid else None,
+            )
+
+    async def withdraw(self) -> None:
+        """Remove the registry entry and close the control socket."""
+        self._ending.set()
+        await asyncio.wait([self._watching], timeout=_PATIENCE_S)  # a slow disk may delay a check
+        await asyncio.to_thread(self.registration.remove)
+        await self._remote.close()
+
+    async def _watch(self) -> None:
+        """Open the control socket, and publish the server again when its entry or socket has been deleted."""
+        await self._listen()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._ending.wait()
+            if self._ending.is_set():
+                return
+            if await asyncio.to_thread(self._is_lost):
+                await self._listen()
+
+    async def _listen(self) -> None:
+        """Open the control socket and publish it. Where that fails, other programs use signals."""
+        place = token = None
+        with suppress(OSError, LauncherError):
+            address = await self._remote.listen(self.registration.entry.port)
+            place, token = address.place, address.token
+        if place != self.registration.entry.control or self.registration.missing():
+            self.registration.update(control=place, control_token=token)
+
+    def _is_lost(self) -> bool:
+        place = self.registration.entry.control
+        if place is None or self.registration.missing():
+            return True
+        try:
+            return sys.platform != "win32" and not Path(place).exists()
+        except OSError:
+            return False
+
+    def _entry_fields(self) -> Mapping[str, object]:
+        return self.registration.entry.model_dump(mode="json", include=registry.LIVE_FIELDS)
+
+
+def _engine_name(options: ServeOptions) -> str:
+    return BUILT_IN if options.engine is None else options.engine.name

@@ -1,0 +1,479 @@
+"""Preview of changed server settings: their memory and effects, before they are applied. Quick enough for a slider."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launcher.app.planner import MachineWish, read_situation
+from launcher.base.errors import GeometryUnknown, GpuAsleep, LauncherError
+from launcher.base.messages import Message, as_message, fill_template, mark, message, plural_message
+from launcher.engine.ask import backend_of_log
+from launcher.engine.builds.build import BUILT_IN
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.launch import Launch, file_bytes, read_draft_model
+from launcher.engine.server.load_times import LoadTime, expected_load_time
+from launcher.engine.server.own_memory import RunningServer
+from launcher.engine.settings import change_settings, join_extra
+from launcher.models.compute_buffers import Backend
+from launcher.models.fitting import HOST_LIMITS, choose_host_limits
+from launcher.models.geometry import Geometry, read_geometry
+from launcher.models.limits import no_head_error, training_warning
+from launcher.models.memory import KV_TYPES, DraftModel, MemoryEstimate, PlanSettings, estimate_memory
+from launcher.models.plan import Status, fit_status
+from launcher.models.server_settings import ROWS, Value, to_fields
+from launcher.models.situation import Situation
+from launcher.models.weights import Weights, read_weights
+
+# Consequences of a change of settings, as sentences.
+
+_MINUS = "\N{MINUS SIGN}"
+_MORE_OR_LESS = {
+    "ctx": (mark("{cost} for {step:,} more tokens of context"), mark("{cost} for {step:,} fewer tokens of context")),
+    "ubatch": (mark("{cost} when {new:,} tokens of a prompt are computed at once"),) * 2,
+    "slots": (mark("{cost} for {new} requests at a time"), mark("{cost} for {new} requests at a time")),
+    "n_cpu_moe": (mark("{cost} with the experts of {new} layers in host memory"),) * 2,
+}
+
+
+def signed_mib(mib: int | None) -> str:
+    """Return a difference of memory, such as "+63 MiB". An en dash where it is unknown."""
+    if mib is None:
+        return "\N{EN DASH} MiB"
+    return f"{_MINUS if mib < 0 else '+'}{abs(mib):,} MiB"
+
+
+def consequence_sentence(name: str, old: Value, new: Value, mib: int | None) -> Message:
+    """Return one sentence on the cost of changing the setting `name` alone: `mib`, None where unknown."""
+    if name == "extra":
+        return message("memory not counted for your own arguments")
+    if name == "threads":
+        if new is None:
+            return message("as many processor threads as the engine thinks right")
+        return plural_message(
+            "{n} processor thread, takes no more memory", "{n} processor threads, takes no more memory", int(new)
+        )
+    values: dict[str, object] = {"cost": signed_mib(mib), "new": new}
+    if name not in ("kv", "draft", *_MORE_OR_LESS):
+        row = ROWS[name]
+        values |= {"setting": as_message(row.label or row.spelling), "new": row.format_value(new)}
+        if row.memory:
+            return fill_template(mark("{cost} with {setting} {new}"), values)
+        text = (
+            mark("{setting} {new}, memory not known")
+            if name == "split_mode"
+            else mark("{setting} {new}, takes no more GPU memory")
+        )
+        return fill_template(text, values)
+    if name == "kv" or not (isinstance(old, int) and isinstance(new, int)):
+        return fill_template(mark("{cost} with a KV cache of {new}"), values)
+    step = new - old
+    text = _draft_template(old, new) if name == "draft" else _MORE_OR_LESS[name][step < 0]
+    if name == "slots" and new == 1:
+        text = mark("{cost} for one request at a time")
+    if name == "n_cpu_moe" and new < 2:
+        text = (
+            mark("{cost} with the experts of one layer in host memory")
+            if new
+            else mark("{cost} with no experts in host memory")
+        )
+    return fill_template(text, values | {"step": abs(step)})
+
+
+def _draft_template(old: int, new: int) -> str:
+    if not old:
+        return mark("{cost} for MTP with drafts of {new}")
+    if not new:
+        return mark("{cost} without MTP")
+    if abs(new - old) == 1:
+        return mark("{cost} for one more draft") if new > old else mark("{cost} for one draft fewer")
+    return mark("{cost} for {step} more drafts") if new > old else mark("{cost} for {step} drafts fewer")
+
+
+def warnings_on(setting: PlanSettings, trained_context: int | None, *, uncounted: bool) -> tuple[str, ...]:
+    """Return warnings about a setting beyond its memory. `uncounted`: there are arguments that no estimate includes."""
+    told: list[str] = []
+    if sentence := training_warning(trained_context, setting.slot_context):
+        told.append(sentence)
+    if setting.streams > 1:
+        values = {"slots": setting.slots, "each": setting.slot_context}
+        told.append(fill_template(mark("Each of the {slots} slots has {each:,} tokens of context."), values))
+    if uncounted:
+        told.append(message("Your own arguments are not counted: the server may take more or less."))
+    return tuple(told)
+
+
+_MIB = 2**20
+LEAST_CONTEXT = 1_024
+LONGEST_DRAFT = 8
+"""Longest draft on offer: longer ones paid off in no published measurement."""
+APPLIES_NOW = ("temperature", "top_k", "top_p", "min_p", "max_tokens", "thinking")
+"""Settings sent with each request, so that they apply from the next reply on. All others need an engine start."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewBasis:
+    """Facts about a server as it runs or would run. Memory in MiB.
+
+    `geometry` and `weights` are None where no formula knows the model; `unknown` is then the reason. `available_mib` is
+    what the server may use: the free memory and its own. `others_mib` is used by other programs, `other_servers_mib` by
+    our other servers, which stay. `host_mib` is what the server may use of host memory, None when unknown. `read_at` is
+    when the memory was read, in seconds since the epoch, None if not. `own_measured` is whether the server's own share
+    was measured rather than estimated. `draft_bytes` is the size of a separate draft model. `expert_layers` is 0 where
+    no experts can be moved. `place` names the memory: a GPU or the host. `lacks` are the settings that the engine does
+    not support.
+    """
+
+    options: ServeOptions
+    setting: PlanSettings
+    geometry: Geometry | None
+    weights: Weights | None
+    unknown: str = ""
+    draft_model: DraftModel | None = None
+    draft_bytes: int = 0
+    trained_context: int | None = None
+    can_draft: bool = True
+    expert_layers: int = 0
+    kv_types: tuple[str, ...] = ("f16",)
+    place: str = ""
+    total_mib: int = 0
+    others_mib: int = 0
+    other_servers_mib: int = 0
+    available_mib: int = 0
+    host_mib: int | None = None
+    margin_mib: int = 0
+    own_measured: bool = False
+    load: LoadTime | None = None
+    notes: tuple[str, ...] = ()
+    read_at: float | None = None
+    lacks: frozenset[str] = frozenset()
+
+    def steps(self, name: str) -> tuple[Value, ...]:
+        """Return the values of a slider for the setting `name`, in order. Empty where it has no slider."""
+        row, now = ROWS[name], ROWS[name].value_in(self.setting)
+        if name in self.lacks or (row.of_experts and not self.expert_layers):
+            return (now,)
+        match name:
+            case "ctx":
+                return self.contexts
+            case "draft":
+                return tuple(range(max(LONGEST_DRAFT, self.setting.draft) + 1)) if self.can_draft else (0,)
+            case "kv":
+                return self.kv_types
+            case "n_cpu_moe":
+                return tuple(range(self.expert_layers + 1))
+            case _:
+                return tuple(sorted({*row.steps, *((now,) if isinstance(now, int) else ())})) if row.steps else ()
+
+    @property
+    def contexts(self) -> tuple[int, ...]:
+        """Contexts to choose from, in tokens: powers of two, half-way steps, the trained and the current length."""
+        most = self.trained_context or max(self.setting.context, 2**17)
+        steps = {most, self.setting.context}
+        step = LEAST_CONTEXT
+        while step < most:
+            steps |= {step, step * 3 // 2} if step * 3 // 2 < most else {step}
+            step *= 2
+        return tuple(sorted(steps))
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """One changed setting: old and new value, and its cost alone in MiB (None: unknown)."""
+
+    name: str
+    old: Value
+    new: Value
+    needs_restart: bool
+    mib: int | None
+    consequence: Message
+
+    def as_json(self) -> dict[str, object]:
+        """Return the change as JSON data."""
+        return {
+            "name": self.name,
+            "old": self.old,
+            "new": self.new,
+            "needs_restart": self.needs_restart,
+            "mib": self.mib,
+            "consequence": str(self.consequence),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A server with changed settings. `estimate` and all figures from it are None where no formula knows the model."""
+
+    basis: PreviewBasis
+    setting: PlanSettings
+    changes: tuple[SettingChange, ...]
+    estimate: MemoryEstimate | None
+    difference_mib: int | None
+    largest_context: int | None
+    warnings: tuple[str, ...]
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether any change needs an engine start."""
+        return any(change.needs_restart for change in self.changes)
+
+    @property
+    def needed_mib(self) -> int | None:
+        """Memory that must be free for it, in MiB."""
+        return None if self.estimate is None else _needed_mib(self.estimate)
+
+    @property
+    def missing_mib(self) -> int | None:
+        """Memory that it lacks in MiB, 0 when it has enough."""
+        return None if self.needed_mib is None else max(0, self.needed_mib - self.basis.available_mib)
+
+    @property
+    def status(self) -> Status | None:
+        """Whether it fits, as for plans."""
+        needed, basis = self.needed_mib, self.basis
+        return None if needed is None else fit_status(needed, self.setting, basis.available_mib, basis.margin_mib)
+
+    @property
+    def restart_s(self) -> float | None:
+        """Seconds of a restart, from measurements here with this model and engine. None while unknown."""
+        return self.basis.load.seconds if self.basis.load else None
+
+    def as_json(self) -> dict[str, object]:
+        """Return the preview as JSON data."""
+        basis, found = self.basis, self.estimate
+        return {
+            "changes": [change.as_json() for change in self.changes],
+            "needs_restart": self.needs_restart,
+            "restart_s": None if self.restart_s is None else round(self.restart_s, 1),
+            "restart_measured": basis.load.measured if basis.load else 0,
+            "status": self.status.value if self.status else None,
+            "unknown": basis.unknown or None,
+            "parts": {name: round(size / _MIB, 1) for name, size in found.parts.as_dict().items()} if found else None,
+            "needed_mib": self.needed_mib,
+            "difference_mib": self.difference_mib,
+            "missing_mib": self.missing_mib,
+            "place": basis.place,
+            "total_mib": basis.total_mib,
+            "others_mib": basis.others_mib,
+            "other_servers_mib": basis.other_servers_mib,
+            "available_mib": basis.available_mib,
+            "margin_mib": basis.margin_mib,
+            "own_measured": basis.own_measured,
+            "read_at": None if basis.read_at is None else round(basis.read_at, 1),
+            "largest_context": self.largest_context,
+            "warnings": [str(each) for each in self.warnings],
+            "notes": list(basis.notes),
+        }
+
+
+class Previewer:
+    """Makes previews from one basis. Estimates are cached, because a slider asks for the same ones again and again."""
+
+    def __init__(self, basis: PreviewBasis) -> None:
+        self.basis = basis
+        self._known: dict[PlanSettings, MemoryEstimate] = {}
+        self._largest: dict[PlanSettings, int | None] = {}
+
+    def with_basis(self, basis: PreviewBasis) -> "Previewer":
+        """Return a previewer for a new reading of the machine's memory.
+
+        For the same server, cached estimates are kept.
+        """
+        moved = Previewer(basis)
+        mine = self.basis
+        if (mine.geometry, mine.weights, mine.draft_model) == (basis.geometry, basis.weights, basis.draft_model):
+            moved._known = self._known
+        return moved
+
+    def fill_cache(self) -> Iterator[Preview]:
+        """Preview each value of each slider, one at a step, to fill the cache: a new graph takes 10 ms."""
+        for name in (*(name for name in ROWS if name != "ctx"), "ctx"):
+            for value in self.basis.steps(name):
+                yield self.preview({name: value})
+
+    def preview(self, changes: Mapping[str, Value]) -> Preview:
+        """Return the server with `changes` applied. Changes without effect are left out.
+
+        Raises BadOption for a value that no engine could use, ModelHasNoHead for drafts of a model without a head.
+        """
+        basis = self.basis
+        now = {name: value for name, value in changes.items() if name in APPLIES_NOW}
+        wanted = {name: value for name, value in changes.items() if name not in now}
+        options = change_settings(basis.options, wanted)
+        setting = self._setting(options)
+        if setting.draft and not basis.can_draft:
+            raise no_head_error(basis.options.model.name)
+        before, after = self._estimate(basis.setting), self._estimate(setting)
+        return Preview(
+            basis=basis,
+            setting=setting,
+            changes=(
+                *(change for name in wanted if (change := self._change(name, options))),
+                *(
+                    SettingChange(name, None, value, False, 0, message("applies from the next reply on"))
+                    for name, value in now.items()
+                ),
+            ),
+            estimate=after,
+            difference_mib=_difference_mib(before, after),
+            largest_context=self._largest_context(setting),
+            warnings=warnings_on(setting, basis.trained_context, uncounted=options.extra == basis.options.extra != ()),
+        )
+
+    def _estimate(self, setting: PlanSettings) -> MemoryEstimate | None:
+        basis = self.basis
+        if basis.geometry is None or basis.weights is None:
+            return None
+        found = self._known.get(setting)
+        if found is None:
+            found = self._known[setting] = estimate_memory(basis.geometry, basis.weights, setting, basis.draft_model)
+        return found
+
+    def _largest_context(self, setting: PlanSettings) -> int | None:
+        """Return the longest context that fits with these settings and the margin. None if none does."""
+        key = replace(setting, context=0)
+        if key not in self._largest:
+            self._largest[key] = self._find_largest(setting)
+        return self._largest[key]
+
+    def _find_largest(self, setting: PlanSettings) -> int | None:
+        room = (self.basis.available_mib - self.basis.margin_mib) * _MIB
+        steps = self.basis.contexts
+        low, high = 0, len(steps)
+        longest = self._estimate(replace(setting, context=steps[-1]))
+        if longest is not None and longest.needed_bytes <= room:
+            return steps[-1]
+        while low < high:
+            middle = (low + high) // 2
+            found = self._estimate(replace(setting, context=steps[middle]))
+            if found is None:
+                return None
+            low, high = (middle + 1, high) if found.needed_bytes <= room else (low, middle)
+        return steps[low - 1] if low else None
+
+    def _setting(self, options: ServeOptions) -> PlanSettings:
+        running, values, reset = self.basis.setting, dict[str, Any](), False
+        for row in ROWS.values():
+            value = row.value_in(options)
+            if value is None and row.name in HOST_LIMITS and row.value_in(self.basis.options) is not None:
+                reset = True
+            elif value is None:
+                value = row.value_in(running) if row.resolved else row.usual
+            values[row.attribute] = value
+        setting = replace(running, **values, draft_model_bytes=self.basis.draft_bytes if options.draft else 0)
+        return replace(setting, **self._choose_limits(setting)) if reset else setting
+
+    def _choose_limits(self, setting: PlanSettings) -> dict[str, Any]:
+        """Return the limits of host memory that a start would choose."""
+        found = self._estimate(setting)
+        if found is None or self.basis.host_mib is None:
+            return {}
+        return to_fields(choose_host_limits(found, self.basis.host_mib))
+
+    def _change(self, name: str, options: ServeOptions) -> SettingChange | None:
+        """Return the cost of one setting alone. None when it stays unchanged."""
+        basis = self.basis
+        old, new = (
+            _effective_value(name, basis.options, basis.setting),
+            _effective_value(name, options, self._setting(options)),
+        )
+        if old == new:
+            return None
+        mib = None
+        if name in ROWS and ROWS[name].memory:
+            alone = self._setting(change_settings(basis.options, {name: new}))
+            mib = _difference_mib(self._estimate(basis.setting), self._estimate(alone))
+        return SettingChange(name, old, new, True, mib, consequence_sentence(name, old, new, mib))
+
+
+def _effective_value(name: str, options: ServeOptions, setting: PlanSettings) -> Value:
+    if name not in ROWS:
+        return join_extra(options.extra) or None
+    row = ROWS[name]
+    value: Value = row.value_in(setting if row.memory or row.resolved else options)
+    return value
+
+
+def _difference_mib(before: MemoryEstimate | None, after: MemoryEstimate | None) -> int | None:
+    """Return how many MiB more `after` needs, from the rounded figures that are shown of both."""
+    return None if before is None or after is None else _needed_mib(after) - _needed_mib(before)
+
+
+def _needed_mib(found: MemoryEstimate) -> int:
+    return -(-found.needed_bytes // _MIB)
+
+
+# Basis of a preview: the running server or a prepared command, and this machine's current memory.
+
+
+async def read_basis(launch: Launch, *, engine_pid: int | None = None, log: Sequence[str] = ()) -> PreviewBasis:
+    """Return the basis for a server that runs as `engine_pid`, or for one that does not run yet.
+
+    Its `log` shows which backend holds the model. A sleeping GPU is not woken, so its memory is unknown.
+    """
+    backend: Backend | None = "cpu" if launch.build.name == BUILT_IN else None
+    if backend is None and log:
+        backend = backend_of_log(log)
+    also = () if engine_pid is None else (RunningServer.of(launch, engine_pid),)
+    try:
+        here = await read_situation(MachineWish(backend=backend), also=also, build=launch.build)
+    except GpuAsleep as error:
+        return replace(await asyncio.to_thread(_basis_without_memory, launch, None, engine_pid), notes=(error.title,))
+    except LauncherError:  # no driver here supports the backend that the log names
+        here = await read_situation(MachineWish(), also=also, build=launch.build)
+    return await asyncio.to_thread(_basis_without_memory, launch, here, engine_pid)
+
+
+def _basis_without_memory(launch: Launch, here: Situation | None, engine_pid: int | None) -> PreviewBasis:
+    options, header = launch.options, launch.header
+    backend: Backend = here.backend if here else "cuda"
+    geometry: Geometry | None = None
+    weights: Weights | None = None
+    unknown = ""
+    try:
+        geometry = read_geometry(header)
+        weights = read_weights(header, geometry)
+    except GeometryUnknown as error:
+        geometry, unknown = None, error.title
+    setting = replace(launch.setting(backend), gpus=here.gpus if here else 1)
+    lacks = frozenset(name for name, row in ROWS.items() if not set(row.flags) <= launch.build.flags)
+    known = tuple(kind for kind in KV_TYPES if kind in launch.build.kv_types) or tuple(KV_TYPES)
+    basis = PreviewBasis(
+        options=options,
+        setting=setting,
+        geometry=geometry,
+        weights=weights,
+        unknown=unknown,
+        draft_model=read_draft_model(options.draft_file),
+        draft_bytes=file_bytes(options.draft_file),
+        trained_context=header.trained_context,
+        can_draft=header.has_mtp_head or options.draft_file is not None or setting.ngrams,
+        expert_layers=weights.expert_layers(mtp=setting.draft > 0) if weights and backend != "cpu" else 0,
+        kv_types=known,
+        load=expected_load_time(launch),
+        lacks=lacks,
+    )
+    return _with_memory(basis, here, engine_pid) if here else basis
+
+
+def _with_memory(basis: PreviewBasis, here: Situation, engine_pid: int | None) -> PreviewBasis:
+    """Return the basis with the machine's memory. The server's own share counts as available to it."""
+    share = next((each for each in here.own if each.engine_pid == engine_pid), None)
+    there = here.with_servers_running(ending=() if engine_pid is None else (engine_pid,))
+    total = round(here.nominal_gb * 1_024)
+    available = min(total, there.free_mib)
+    other_servers = min(sum(each.mib for each in there.own), total - available)
+    return replace(
+        basis,
+        setting=replace(basis.setting, gpu_free_mib=there.gpu_free_mib),
+        place=here.gpu_name if here.gpu_name and here.backend != "cpu" else "host memory",
+        total_mib=total,
+        others_mib=total - available - other_servers,
+        other_servers_mib=other_servers,
+        available_mib=available,
+        host_mib=there.host_mib,
+        margin_mib=here.margin_mib,
+        own_measured=share is not None and share.measured and share.by_device is not None,
+        notes=here.notes,
+        read_at=here.read_at,
+    )

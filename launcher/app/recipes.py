@@ -1,0 +1,151 @@
+"""Recipes: the source of every export, from a running server, a local model or a plan."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from launcher.base.errors import EngineFailed, ModelUnknown, NothingFits
+from launcher.base.messages import message
+from launcher.engine.builds.build import BUILT_IN
+from launcher.engine.builds.probe import probe_engine
+from launcher.engine.demo import DEMO
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.endpoint import Endpoint, claim_endpoint
+from launcher.engine.server.launch import prepare_launch as launch_plan
+from launcher.export.recipe import ExportRecipe
+
+if TYPE_CHECKING:
+    from launcher.app.planner import MachineWish
+    from launcher.models.plan import PlanCriteria
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecipe:
+    """A recipe.
+
+    If its model's file is not here, `missing` is the file's name and `command` the command that downloads it.
+    """
+
+    recipe: ExportRecipe
+    missing: str = ""
+    command: str = ""
+
+
+async def recipe_of_running(url: str | None, *, backend: str | None) -> FoundRecipe:
+    """Return the recipe of a running server of ours, from the command line of its process.
+
+    Raises ServerNotFound, SeveralServers, or EngineFailed while its engine does not run.
+    """
+    entry = await asyncio.to_thread(registry.find_server, url)
+    try:
+        argv = psutil.Process(entry.engine_pid or 0).cmdline() if entry.engine_pid else []
+    except psutil.Error:
+        argv = []
+    if not argv:
+        raise EngineFailed(
+            message("The engine of {url} does not run yet.", url=entry.url), message("Wait until it is ready.")
+        )
+    recipe = ExportRecipe.from_argv(argv, port=entry.port, name=entry.model, backend=backend or "cpu")
+    built_in = entry.engine == BUILT_IN
+    build = None if built_in or len(recipe.program) > 1 else await probe_engine(Path(recipe.program[0]))
+    found = replace(recipe, environment=dict(build.environment) if build else {}, api_key=entry.api_key)
+    return FoundRecipe(found if backend else replace(found, backend=await _backend(built_in=built_in)))
+
+
+async def recipe_of_options(options: ServeOptions, *, port: int | None, backend: str | None) -> FoundRecipe:
+    """Return the recipe of what `serve` would start, with the address and key that it would use.
+
+    Raises what `launch.prepare_launch` and `endpoint.claim_endpoint` raise.
+    """
+    endpoint = await _claim_endpoint(port)
+    launch = await launch_plan(options, endpoint)
+    built_in = launch.build.name == BUILT_IN
+    recipe = ExportRecipe.from_argv(
+        launch.command.arguments,
+        port=endpoint.port,
+        name=options.model.stem,
+        backend=backend or await _backend(built_in=built_in),
+    )
+    return FoundRecipe(replace(recipe, environment=dict(launch.build.environment), api_key=endpoint.api_key))
+
+
+async def recipe_of_plan(
+    wish: PlanCriteria, machine: MachineWish, extra: Sequence[str], *, port: int | None
+) -> FoundRecipe:
+    """Return the recipe of the first plan for a model of the catalogue.
+
+    Raises NothingFits when there is no plan, and what making plans raises.
+    """
+    from launcher.app import planner
+    from launcher.app.start_settings import apply_own_settings
+    from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.plan import Status, list_unplanned, make_plans
+
+    situation = await planner.read_situation(machine)
+    catalogue = load_catalogue()
+    plans, own = await apply_own_settings(make_plans(catalogue, situation, wish), catalogue, situation, wish)
+    for lack in () if plans else list_unplanned(catalogue, situation, wish):
+        raise NothingFits(
+            message(
+                "There is no plan for {model} {quant}: {reason}.",
+                model=wish.model,
+                quant=lack.quant or "",
+                reason=lack.reason,
+            ),
+            lack.remedy,
+        )
+    if not plans or plans[0].status is Status.TOO_BIG:
+        raise NothingFits(
+            message("No plan for {model} fits this machine.", model=wish.model),
+            message("`mtp-launcher plan --model {model}` says why.", model=wish.model),
+        )
+    plan = next((each.mine for each in own if each.planned is plans[0] and each.mine), plans[0])
+    engine = await planner.planned_engine(machine, situation)
+    endpoint = await _claim_endpoint(port)
+    argv = planner.plan_arguments(plan, engine, extra, rpc=machine.rpc)
+    build = engine.build
+    recipe = ExportRecipe.from_argv(
+        argv, port=endpoint.port, name=planner.options_for_plan(plan).model.stem, backend=situation.backend
+    )
+    recipe = replace(recipe, api_key=endpoint.api_key, environment=dict(build.environment) if build else {})
+    if planner.downloaded_file(plan):
+        return FoundRecipe(recipe)
+    return FoundRecipe(recipe, plan.file.file, f"mtp-launcher pull {plan.entry.id}:{plan.file.quant}")
+
+
+def parse_catalogue_name(model: str) -> tuple[str, str | None] | None:
+    """Return the id and quantisation of a catalogue name (ID or ID:QUANT). None for any other name.
+
+    Raises ModelUnknown for a near miss.
+    """
+    from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.download_target import find_catalogue_model
+
+    try:
+        named = find_catalogue_model(model, load_catalogue())
+    except ModelUnknown as error:
+        if not error.facts.get("near", True):
+            return None
+        raise
+    return (named[0].id, named[1].quant if named[1] else None) if named and model != DEMO else None
+
+
+async def _claim_endpoint(port: int | None) -> Endpoint:
+    taken = frozenset(entry.port for entry in await asyncio.to_thread(registry.list_running))
+    return await asyncio.to_thread(lambda: claim_endpoint(port, taken=taken))
+
+
+async def _backend(*, built_in: bool) -> str:
+    """Return the backend of this machine, as a plan would choose it."""
+    if built_in:
+        return "cpu"
+    from launcher.app import planner
+
+    return (await planner.read_situation(planner.MachineWish())).backend

@@ -1,0 +1,298 @@
+"""Verbs on running servers, in whichever program of this user they run."""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pydantic import ValidationError
+
+from launcher.base.control import ControlAddress, send_request
+from launcher.base.errors import EngineFailed, LauncherError, ServerNotFound, Unreachable
+from launcher.base.identity import ProcessId
+from launcher.base.messages import join_messages, message
+from launcher.engine.server import registry
+from launcher.engine.server.client import EngineClient
+from launcher.engine.server.logs import LogLine, logs_dir, read_last_lines
+from launcher.engine.server.registry import Entry
+from launcher.engine.server.state import SERVING
+from launcher.engine.settings import parse_settings
+
+_STOP_S = 12.0
+_ANSWER_S = 10.0
+_LOOK_S, _AGAIN_S = 2.0, 0.1
+_KILL = "taskkill /F /PID {}" if sys.platform == "win32" else "kill -9 {}"
+_SILENT = "not answering"
+_ANSWERED = tuple(state.value for state in SERVING)
+
+OnState = Callable[[str, float | None], None]
+"""Gets a server's state, and its loading progress in percent (None while it does not load)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """A registered server and its current state. `error` is why it failed or is being restarted, or None.
+
+    `problem` is why it does not answer or is unsupervised, with a remedy; None if all is well.
+    """
+
+    entry: Entry
+    state: str
+    percent: float | None = None
+    error: str | None = None
+    problem: str | None = None
+
+
+async def status(url: str | None = None) -> tuple[ServerStatus, ...]:
+    """Return the running servers, or only the one at `url`. Raises ServerNotFound when that does not run."""
+    if url is None:
+        entries = await asyncio.to_thread(registry.list_running)
+    else:
+        entries = (await asyncio.to_thread(registry.find_server, url),)
+    return tuple(await asyncio.gather(*map(_read_status, entries)))
+
+
+async def _read_status(entry: Entry) -> ServerStatus:
+    told: Mapping[str, Any] = {}
+    held = await asyncio.to_thread(entry.launcher.is_suspended)
+    if entry.control_address is not None and not held:
+        with suppress(LauncherError, TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                told = await _ask_last(entry.control_address, "status")
+    entry = _with_reported_values(entry, told)
+    state = str(told.get("state") or entry.state)
+    if state in _ANSWERED:
+        async with EngineClient(entry.url, None) as client:  # /health needs no key
+            state = state if await client.is_healthy() else _SILENT
+    problems: list[str] = []
+    if held:
+        problems.append(
+            message(
+                "Its program (process {pid}) is held, by Ctrl-Z say: nothing looks after the server.", pid=entry.pid
+            )
+        )
+        problems.append(
+            message(
+                "{go_on}, `mtp-launcher stop` ends it.", window="{go_on}, Stop ends it.", go_on=_resume_hint(entry.pid)
+            )
+        )
+    if why := await asyncio.to_thread(suspended_engine_error, entry):
+        problems.append(why.message)
+    elif state == _SILENT:
+        problems.append(
+            message(
+                "`mtp-launcher logs` shows what it does, `mtp-launcher restart` begins anew.",
+                window="Logs shows what it does, a restart begins anew.",
+            )
+        )
+    return ServerStatus(entry, state, told.get("percent"), told.get("error"), join_messages(*problems) or None)
+
+
+def _with_reported_values(entry: Entry, told: Mapping[str, Any]) -> Entry:
+    """Return an entry with the newer values from its own program. On a full disk the written entry may be outdated."""
+    note = told.get("note")
+    if not isinstance(note, dict):  # its program is an older version
+        return entry
+    try:
+        return Entry.model_validate(
+            entry.model_dump() | {name: note[name] for name in registry.LIVE_FIELDS & note.keys()}
+        )
+    except ValidationError:
+        return entry
+
+
+def suspended_engine_error(entry: Entry) -> Unreachable | None:
+    """Return an error if a server's engine is suspended, else None."""
+    if entry.engine_pid is None or entry.engine_created_s is None:
+        return None
+    if not ProcessId(entry.engine_pid, entry.engine_created_s).is_suspended():
+        return None
+    return Unreachable(
+        message(
+            "The engine of {url} (process {engine_pid}) is held, by SIGSTOP or a debugger, so it is silent.",
+            url=entry.url,
+            engine_pid=entry.engine_pid,
+        ),
+        message(
+            "{go_on}, `mtp-launcher restart` begins anew.",
+            window="{go_on}, a restart begins anew.",
+            go_on=_resume_hint(entry.engine_pid),
+        ),
+    )
+
+
+def _resume_hint(pid: int) -> str:
+    if sys.platform == "win32":
+        return message("The Resource Monitor lets process {pid} go on", pid=pid)
+    return message("`kill -CONT {pid}` lets it go on", pid=pid)
+
+
+async def explain_break(entry: Entry, error: Unreachable) -> Unreachable:
+    """Return why a server's reply broke off, as its program reports it; otherwise the given error."""
+    if held := await asyncio.to_thread(suspended_engine_error, entry):
+        return held
+    if entry.control_address is None:
+        return error
+    with suppress(LauncherError, TimeoutError):
+        async with asyncio.timeout(_LOOK_S):
+            while str((told := await _ask_last(entry.control_address, "status")).get("state")) in _ANSWERED:  # noqa: ASYNC110 -- nothing tells
+                await asyncio.sleep(_AGAIN_S)
+            if why := told.get("error"):
+                return Unreachable(join_messages(message("The engine ended in the middle of the reply."), why))
+    return error
+
+
+async def stop(url: str | None, *, drain_s: float = 0.0) -> Entry:
+    """Stop the only running server, or the one at `url`, and return its entry.
+
+    Its program is asked over the control socket; a window stays open. A suspended program is resumed first, because it
+    could not clean up. One that does not answer gets a signal (on Windows it is terminated, which ends the engine's
+    job). Requests in progress may finish for up to `drain_s` seconds. Raises ServerNotFound, SeveralServers, or
+    EngineFailed when a debugger holds it or it still runs after 12 s.
+    """
+    entry = await asyncio.to_thread(registry.find_server, url)
+    if entry.launcher.is_suspended():
+        with suppress(psutil.Error):
+            psutil.Process(entry.pid).resume()
+        if entry.launcher.is_suspended():
+            raise EngineFailed(
+                message(
+                    "The program that runs the server at {url} (process {pid}) is held by a debugger.",
+                    url=entry.url,
+                    pid=entry.pid,
+                ),
+                message(
+                    "Let it go on there, or end it with `{kill}`: its engine ends with it.",
+                    kill=_KILL.format(entry.pid),
+                ),
+            )
+    engine = None
+    if entry.engine_pid and entry.engine_created_s:  # the pid of an old entry may belong to another process by now
+        engine = ProcessId(entry.engine_pid, entry.engine_created_s)
+    asked = False
+    if entry.control_address is not None:
+        with suppress(Unreachable, TimeoutError):
+            async with asyncio.timeout(drain_s + _STOP_S):
+                asked = bool((await _ask_last(entry.control_address, "stop", drain_s=drain_s)).get("stopped"))
+    if not asked and entry.launcher.is_running():  # its pid may belong to another process by now
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(entry.pid).terminate()
+    deadline_s = time.monotonic() + _STOP_S
+    while await asyncio.to_thread(_still_runs, entry, engine):
+        if time.monotonic() > deadline_s:
+            raise EngineFailed(
+                message(
+                    "The server at {url} (process {pid}) did not end within {stop_s:.0f} s.",
+                    url=entry.url,
+                    pid=entry.pid,
+                    stop_s=_STOP_S,
+                ),
+                message("Try again, or end it with `{kill}`: its engine ends with it.", kill=_KILL.format(entry.pid)),
+            )
+        await asyncio.sleep(0.05)
+    return entry
+
+
+def _still_runs(entry: Entry, engine: ProcessId | None) -> bool:
+    if engine is not None and engine.is_running():
+        return True
+    return any((each.port, each.pid) == (entry.port, entry.pid) for each in registry.list_running())
+
+
+async def restart(
+    url: str | None, changes: Mapping[str, str], *, drain_s: float = 0.0, on_state: OnState | None = None
+) -> Mapping[str, Any]:
+    """Restart the only running server, or the one at `url`, with other settings, and return its status.
+
+    `changes` are settings as users write them. Raises BadOption for an invalid one, SettingsFailed when the server runs
+    with the old ones again, ServerNotFound, SeveralServers, or Unreachable when its program does not answer.
+    """
+    parse_settings(changes)  # raise for wrong settings before contacting the server
+    entry = await asyncio.to_thread(registry.find_server, url)
+    line = await _control_address(entry)
+    told: Mapping[str, Any] = {}
+    async for told in send_request(line, "restart", set=dict(changes), drain_s=drain_s):
+        if on_state is not None:
+            on_state(str(told.get("state")), told.get("percent"))
+    return told
+
+
+async def preview(url: str | None, changes: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the effects of `restart` with `changes`, as preview.Preview.as_json. Changes nothing.
+
+    Raises what `restart` raises before it begins, and ModelHasNoHead for drafts of a model without a head.
+    """
+    parse_settings(changes)
+    entry = await asyncio.to_thread(registry.find_server, url)
+    return await _ask_last(await _control_address(entry), "preview", set=dict(changes))
+
+
+async def logs(url: str | None, *, lines: int, follow: bool) -> AsyncIterator[str]:
+    """Yield the last `lines` lines of the running server's log, or of the last server's, each with its time.
+
+    With `follow` it continues with new lines until the server's program ends. Raises SeveralServers, and ServerNotFound
+    when `url` does not run, or none does and there is no log or `follow` is set, or Unreachable when the server's
+    program does not answer.
+    """
+    try:
+        entry = await asyncio.to_thread(registry.find_server, url)
+    except ServerNotFound:
+        if url is not None or follow:
+            raise
+        for text in await asyncio.to_thread(_last_log, lines):
+            yield text
+        return
+    line = await _control_address(entry)
+    with suppress(Unreachable):  # the program has ended, so the log has, too
+        async for told in send_request(line, "logs", lines=lines, follow=follow):
+            for time_s, text in told["lines"]:
+                yield str(LogLine(float(time_s), str(text)))
+
+
+def _last_log(lines: int) -> list[str]:
+    found = [path for path in logs_dir().glob("engine-*.log") if path.stem.removeprefix("engine-").isdecimal()]
+    if not found:
+        raise ServerNotFound(
+            message("No server has run yet, so there is no log."), message("Start one with `mtp-launcher serve`.")
+        )
+    newest: Path = max(found, key=lambda path: path.stat().st_mtime)
+    return read_last_lines(newest, lines)
+
+
+async def _control_address(entry: Entry) -> ControlAddress:
+    """Return the control socket's address of a server's program.
+
+    Raises Unreachable when it has none or does not answer.
+    """
+    if entry.control_address is None:
+        raise Unreachable(
+            message("The program that runs the server at {url} cannot be spoken to.", url=entry.url),
+            message("Stop it and start it again."),
+        )
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            await _ask_last(entry.control_address, "status")
+    except TimeoutError:
+        raise Unreachable(
+            message(
+                "The program that runs the server at {url} (process {pid}) does not answer.",
+                url=entry.url,
+                pid=entry.pid,
+            ),
+            message(
+                "Is it held, by Ctrl-Z say? Let it go on, or end it with `mtp-launcher stop`.",
+                window="Is it held, by Ctrl-Z say? Let it go on, or end it.",
+            ),
+        ) from None
+    return entry.control_address
+
+
+async def _ask_last(address: ControlAddress, verb: str, **fields: object) -> Mapping[str, Any]:
+    """Send a verb to a control socket, and return the last value of the reply, or {}."""
+    values = [value async for value in send_request(address, verb, **fields)]
+    return dict(values[-1]) if values else {}

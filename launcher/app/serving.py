@@ -1,0 +1,106 @@
+"""Verbs that window and command line share; the parts are put together only here."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from launcher.app.attach import AttachedServer, ServerAddress, parse_address
+from launcher.app.running import (
+    ServerStatus,
+    explain_break,
+    logs,
+    preview,
+    restart,
+    status,
+    stop,
+    suspended_engine_error,
+)
+from launcher.app.session import OnEvent, OnHealth, OnSample, Session
+from launcher.app.start_settings import options_for, resolve_start
+from launcher.base.errors import ServerNotFound, Unreachable
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.client import ChatRequest, EngineClient
+from launcher.engine.server.listener import verified_api_key
+from launcher.models.server_settings import Value
+from launcher.monitor.meter import ReplyMeter
+from launcher.monitor.reply import OnDelta, Reply, read_reply
+
+__all__ = [
+    "Reply",
+    "ServerStatus",
+    "Session",
+    "chat",
+    "logs",
+    "options_for",
+    "preview",
+    "resolve_start",
+    "restart",
+    "serve",
+    "status",
+    "stop",
+]
+
+
+@asynccontextmanager
+async def serve(
+    options: ServeOptions,
+    *,
+    port: int | None = None,
+    shared: bool = False,
+    on_event: OnEvent | None = None,
+    on_sample: OnSample | None = None,
+    on_health: OnHealth | None = None,
+    chosen: Mapping[str, Value] | None = None,
+) -> AsyncIterator[Session]:
+    """Run a server within the block. Leaving it in any way ends its process.
+
+    `shared` lets other computers of the network in, with the key, for this run only. `chosen` are the settings to keep
+    for the model's next start: see Session.start. Raises the LauncherError of a failed start.
+    """
+    session = Session(port=port, shared=shared, on_event=on_event, on_sample=on_sample, on_health=on_health)
+    try:
+        await session.start(options, chosen=chosen)
+        yield session
+    finally:
+        await session.stop()
+
+
+async def chat(
+    request: ChatRequest, *, url: str | None, api_key: str | None = None, on_delta: OnDelta | None = None
+) -> Reply:
+    """Return the reply of a running server of ours, or of another server at `url` with `api_key`."""
+    try:
+        entry = await asyncio.to_thread(registry.find_server, url)
+    except ServerNotFound as error:
+        if url is None:
+            raise
+        return await _chat_elsewhere(request, parse_address(url), api_key, on_delta, error)
+    if held := await asyncio.to_thread(suspended_engine_error, entry):
+        raise held
+    key = await asyncio.to_thread(verified_api_key, entry)
+    began_s = time.monotonic()
+    try:
+        async with EngineClient(entry.url, key) as client, client.chat(request) as deltas:
+            return await read_reply(deltas, began_s, ReplyMeter(), on_delta)
+    except Unreachable as error:
+        raise await explain_break(entry, error) from error
+
+
+async def _chat_elsewhere(
+    request: ChatRequest, address: ServerAddress, api_key: str | None, on_delta: OnDelta | None, ours: ServerNotFound
+) -> Reply:
+    server = AttachedServer(address, api_key)
+    try:
+        try:
+            await server.detect_offer()
+        except Unreachable as error:
+            if address.local:
+                raise ours from error
+            raise
+        began_s = time.monotonic()
+        async with server.chat(request) as deltas:
+            return await read_reply(deltas, began_s, ReplyMeter(), on_delta)
+    finally:
+        await server.close()

@@ -1,0 +1,421 @@
+"""Session: one server as window and command line use it, started, used and stopped repeatedly."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from launcher.app.planner import learn_from_load
+from launcher.app.presence import PublishedServer
+from launcher.base.action import Action, ActionKind
+from launcher.base.errors import ActionImpossible, LauncherError, PortBusy, ServerNotFound, Superseded
+from launcher.base.memory import fix_mmap_threshold
+from launcher.base.messages import message
+from launcher.engine.builds.build import BUILT_IN
+from launcher.engine.diagnosis.actions import apply_action, restarts_server
+from launcher.engine.diagnosis.fix_command import FixCommand, command_for
+from launcher.engine.diagnosis.fixes import attach_fixes
+from launcher.engine.serve_options import ServeOptions, check_options
+from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.launch import check_model
+from launcher.engine.server.load_times import LoadTimer, save_load_time
+from launcher.engine.server.logs import LogBook
+from launcher.engine.server.started import StartRequest, save_last_start, save_last_use
+from launcher.engine.server.state import (
+    ADDRESS_CHANGED,
+    SERVING,
+    EngineStarted,
+    Notice,
+    ServerEvent,
+    ServerState,
+    ServerStatus,
+)
+from launcher.engine.server.supervisor import Supervisor
+from launcher.engine.settings import load_settings, save_settings
+from launcher.models.server_settings import Value
+from launcher.monitor.health_event import HealthEvent
+from launcher.monitor.monitor import Monitor, MonitorSnapshot
+from launcher.monitor.reply import OnDelta, Reply, read_reply
+
+_PORTS_TRIED = 4
+_SETTLE_S = 0.05
+_SEEN_S = 2.0
+_log = logging.getLogger(__name__)
+
+OnEvent = Callable[[ServerEvent], None]
+OnSample = Callable[[MonitorSnapshot], None]
+OnHealth = Callable[[HealthEvent], None]
+
+
+class Session:
+    """One server, which may be started, restarted, used and stopped repeatedly.
+
+    The address stays the same for the whole session, unless no `port` was given and another program takes it. A
+    `shared` session listens on every address of this computer, until `share` changes that. Belongs to one asyncio loop,
+    on which listeners are called.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int | None = None,
+        shared: bool = False,
+        on_event: OnEvent | None = None,
+        on_sample: OnSample | None = None,
+        on_health: OnHealth | None = None,
+    ) -> None:
+        fix_mmap_threshold()
+        self.monitor = Monitor(on_sample, on_health=self._note_health)
+        self._on_health = on_health
+        self._port, self._may_move = port, port is None
+        self.shared = shared
+        self._on_event = on_event
+        self._also: list[OnEvent] = []
+        self._hides_lost_port = False
+        self._lost_port: int | None = None
+        self._requests = 0
+        self._supervisor: Supervisor | None = None
+        self._presence: PublishedServer | None = None
+        self._chosen: dict[str, Value] = {}
+        self._set_aside: dict[str, Value] | None = None
+        self._tried: StartRequest | None = None
+        self._serving: tuple[StartRequest, dict[str, Value], dict[str, Value] | None] | None = None
+        self._failed: StartRequest | None = None
+        self._proposed: tuple[Action, ...] = ()
+        self._load_timer = LoadTimer()
+        self._putting_away = asyncio.Lock()
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """The server's supervisor. Raises ServerNotFound before the first start and after the last stop."""
+        if self._supervisor is None:
+            raise ServerNotFound(message("The server is not running."), message("Start it first."))
+        return self._supervisor
+
+    @contextmanager
+    def listening(self, listener: OnEvent) -> Iterator[None]:
+        """Also call `listener` for every event within the block."""
+        self._also.append(listener)
+        try:
+            yield
+        finally:
+            self._also.remove(listener)
+
+    async def start(
+        self,
+        options: ServeOptions,
+        *,
+        again: bool = False,
+        drain_s: float = 0.0,
+        chosen: Mapping[str, Value] | None = None,
+        set_aside: Mapping[str, Value] | None = None,
+        named: str | None = None,
+        notices: Sequence[Notice] = (),
+    ) -> None:
+        """Serve `options`, in place of what is served now. See Supervisor.become.
+
+        `chosen` are the settings that the user chose. Once they are served, they are kept for the model's next start,
+        together with `set_aside`: earlier choices that are not used this time (None: all that are kept). `notices` go
+        to the listeners first. `named` is the model as the user named it, for commands that start it again (None: its
+        path).
+
+        A port that the user did not choose is changed if another program takes it before the engine does. The error of
+        a failed start carries its possible fixes, for `fix` or `way`.
+        """
+        self._proposed = ()
+        for notice in notices:
+            self._tell_listeners(notice)
+        if self._tried is not None:
+            if self._tried.options.model != options.model:
+                self._chosen, self._set_aside = {}, None
+            elif named is None:
+                named = self._tried.model
+        if chosen is not None and set_aside is not None:
+            self._set_aside = dict(set_aside)
+        self._tried = tried = StartRequest.of(
+            options,
+            named=named,
+            chosen=None if chosen is None else {**self._chosen, **chosen},
+            port=None if self._may_move else self._port,
+            shared=self.shared,
+        )
+        self._requests += 1
+        request = self._requests
+        try:
+            await self._start(options, request, again=again, drain_s=drain_s)
+        except LauncherError as error:
+            attach_fixes(error, options)
+            if self._tried is tried:  # it failed before an engine was run
+                self._failed, self._proposed = tried, error.actions
+                if not self._is_serving and not isinstance(error, Superseded):
+                    await asyncio.to_thread(save_last_start, tried, None, error)
+            if request == self._requests and self._is_serving and self._serving is not None:
+                self._tried, self._chosen, self._set_aside = self._serving  # the previous server goes on
+            raise
+        set_aside, all_chosen = None, dict(chosen or {})
+        if self._tried.options.model == options.model:  # else a newer start is in progress
+            set_aside, all_chosen = self._set_aside, {**self._chosen, **all_chosen}
+            self._chosen = all_chosen
+            self._serving = self._tried, all_chosen, set_aside
+        if chosen is not None:
+            await asyncio.to_thread(_remember_choices, options.model, set_aside, all_chosen)
+
+    async def fix(self, action: Action, *, drain_s: float = 0.0) -> None:
+        """Apply a fix of an error or a finding, and start again: with other settings, on another port, or unchanged.
+
+        A fix of the last error changes the start that failed, any other the running one. Changed settings count as
+        chosen. Raises ActionImpossible for a fix that needs no start (see `way`) or changes nothing, ServerNotFound
+        when nothing was started yet, else as `start`.
+        """
+        base = self._start_to_fix(action)
+        if base is None:
+            raise ServerNotFound(message("Nothing has been started yet."), message("Start a model first."))
+        if not restarts_server(action):
+            how = command_for(action, base)
+            hint = (
+                message("`{command}` does it.", command=how.command)
+                if how.command
+                else how.link or message("It is for you to do.")
+            )
+            raise ActionImpossible(
+                message("{label}: this is not done by another start.", label=action.label), hint, kind=action.kind.value
+            )
+        if action.kind is ActionKind.OTHER_PORT:
+            await self.stop()  # a running server would hold the port
+            self._port, self._may_move = None, True
+        elif action.kind is not ActionKind.RESTART:
+            base = base.changed(apply_action(action, base.options, context=base.context))
+        await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, named=base.model)
+
+    @property
+    def requests(self) -> int:
+        """Number of requested starts and stops. A measurement compares it to detect those of others."""
+        return self._requests
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is served or starting."""
+        return self._supervisor is None
+
+    async def share(self, shared: bool, *, drain_s: float = 0.0) -> None:
+        """Share the server with other computers of the network, with the key, or stop that.
+
+        It is restarted for the change.
+
+        If that fails, the previous server is started again, and the error is raised. Raises what `start` raises.
+        """
+        if shared == self.shared:
+            return
+        self.shared = shared
+        running, tried = self._supervisor, self._tried
+        if running is None or running.options is None or tried is None:
+            return
+        base = tried.changed(running.options)
+        await self.stop(drain_s=drain_s)  # the address of a process cannot change
+        try:
+            await self.start(base.options, chosen=base.settings, named=base.model)
+        except LauncherError as error:
+            if not shared or isinstance(error, Superseded):
+                raise
+            self.shared = False
+            await self.start(base.options, chosen=base.settings, named=base.model)
+            raise
+
+    def way(self, action: Action) -> FixCommand:
+        """Return the command that applies an action, or the link to open; neither when only the user can do it."""
+        return command_for(action, self._start_to_fix(action))
+
+    @property
+    def _is_serving(self) -> bool:
+        return self._supervisor is not None and self._supervisor.status.state in SERVING
+
+    def _start_to_fix(self, action: Action) -> StartRequest | None:
+        """Return the start that an action applies to: the failed one if its error suggested it, else the running."""
+        running = self._supervisor
+        if action in self._proposed:
+            return self._failed
+        if self._tried is None or running is None or running.launch is None:
+            return self._tried
+        if not self._is_serving or running.options is None:
+            return self._tried
+        return replace(self._tried.changed(running.options), context=running.launch.context)
+
+    async def _start(self, options: ServeOptions, request: int, *, again: bool, drain_s: float) -> None:
+        check_options(options)
+        await asyncio.to_thread(check_model, options)  # fail before a port is claimed
+        for moves_left in reversed(range(_PORTS_TRIED if self._may_move else 1)):
+            try:
+                await self._become(options, request, moves_left, again=again, drain_s=drain_s)
+            except PortBusy:
+                if not moves_left:
+                    raise
+                self._lost_port, self._port = self._port, None
+            else:
+                break
+
+    async def _become(
+        self, options: ServeOptions, request: int, moves_left: int, *, again: bool, drain_s: float
+    ) -> None:
+        async with self._putting_away:  # else a clean-up would end the new monitor and control socket, too
+            self._check_newest(request)
+            self._hides_lost_port = moves_left > 0
+            supervisor = self._supervisor or await self._open_supervisor(options)
+            self.monitor.begin(supervisor)
+        try:
+            self._check_newest(request)
+            await supervisor.become(options, again=again, drain_s=drain_s)
+        except BaseException:
+            await self._clean_up_shielded()
+            raise
+        finally:
+            if request == self._requests:
+                self._hides_lost_port = False  # no further move to another port
+        await self._record_load(supervisor)
+
+    def _check_newest(self, request: int) -> None:
+        if request != self._requests:
+            raise Superseded(message("A newer request to this server took the place of this one."))
+
+    async def _record_load(self, supervisor: Supervisor) -> None:
+        """Record load time and GPU memory of this start for later plans. Failures are ignored."""
+        launch, pid = supervisor.launch, supervisor.engine_pid
+        if launch is not None and (seconds := self._load_timer.take_seconds()) is not None:
+            await asyncio.to_thread(save_load_time, launch, seconds)
+        if launch is not None:
+            await asyncio.to_thread(save_last_use, launch.options.model)
+        if self._presence is not None:  # another command may look it up as soon as it is ready
+            await asyncio.to_thread(self._presence.registration.settle, _SEEN_S)
+        if launch is None or pid is None or launch.build.name == BUILT_IN:
+            return
+        with suppress(Exception):
+            await asyncio.to_thread(learn_from_load, launch, pid, supervisor.log.last())
+
+    def _note_health(self, event: HealthEvent) -> None:
+        """Publish the open health findings to this user's other programs, and call the listener."""
+        if self._presence is not None:
+            standing = tuple(found.as_json() for found in self.monitor.watch.standing)
+            self._presence.registration.update(health=standing)
+        if self._on_health is not None:
+            _call_listener(self._on_health, event)
+
+    async def stop(self, *, drain_s: float = 0.0) -> None:
+        """Stop the server if it runs or starts. Requests in progress may finish for up to `drain_s` seconds."""
+        self._requests += 1
+        async with self._putting_away:  # wait for an opening or clean-up in progress
+            supervisor = self._supervisor
+        if supervisor is not None:
+            try:
+                await supervisor.become(None, drain_s=drain_s)
+            finally:
+                await self._clean_up_shielded()
+
+    async def wait_until_ended(self) -> LauncherError | None:
+        """Wait until the server has ended and no start is in progress. Return its error, None when it was stopped."""
+        while (supervisor := self._supervisor) is not None:
+            status = await supervisor.wait_for(ServerState.STOPPED, ServerState.FAILED)
+            if not supervisor.changing and self._supervisor in (supervisor, None):
+                return status.error
+            await asyncio.sleep(_SETTLE_S)  # a start may be moving to another port
+        return None
+
+    async def ask(self, request: ChatRequest, on_delta: OnDelta | None = None) -> Reply:
+        """Send a request and return the whole reply. The monitor observes it. See Supervisor.chat for errors."""
+        meter = self.monitor.reply_started()
+        began_s = time.monotonic()
+        try:
+            async with self.supervisor.chat(request) as deltas:
+                return await read_reply(deltas, began_s, meter, on_delta)
+        finally:
+            self.monitor.reply_ended(meter)
+
+    async def _open_supervisor(self, options: ServeOptions) -> Supervisor:
+        presence = await PublishedServer.publish(self, self._port, options, shared=self.shared)
+        endpoint = presence.endpoint
+
+        def listen(event: ServerEvent) -> None:
+            self._load_timer.handle_event(event)
+            presence.update_entry(event, supervisor)
+            if isinstance(event, EngineStarted):
+                return
+            self._record_event(event, supervisor)
+            lost = isinstance(event, ServerStatus) and isinstance(event.error, PortBusy) and self._hides_lost_port
+            if not lost:
+                self._tell_listeners(event)
+
+        self._presence, self._port = presence, endpoint.port
+        self._supervisor = supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), listen)
+        lost, self._lost_port = self._lost_port or endpoint.in_place_of, None
+        if lost is not None and lost != endpoint.port:
+            listen(
+                Notice(
+                    ADDRESS_CHANGED,
+                    message(
+                        "Port {lost} is in use by another program, so the address is another one this time:"
+                        " {url}. Programs that were told the old address need the new one.",
+                        lost=lost,
+                        url=endpoint.url,
+                    ),
+                )
+            )
+        return supervisor
+
+    def _tell_listeners(self, event: ServerEvent) -> None:
+        for tell in (self._on_event, *self._also):
+            if tell is not None:
+                _call_listener(tell, event)
+
+    def _record_event(self, event: ServerEvent, supervisor: Supervisor) -> None:
+        """Record the start, and the error of a failed one: for `fix`, and for `diagnose` in another process."""
+        launch, tried = supervisor.launch, self._tried
+        if not isinstance(event, ServerStatus) or launch is None or tried is None:
+            return
+        if event.state is ServerState.LOADING and event.percent is None:
+            served = self._serving[0] if self._serving else tried
+            options = supervisor.options or tried.options
+            goes_back = served.options == options != tried.options  # the previous settings are restored
+            begun = replace(served if goes_back else tried.changed(options), context=launch.context)
+            if options == tried.options:
+                self._tried = begun
+            save_last_start(begun, supervisor.log.path)
+        elif event.error is not None:
+            attach_fixes(event.error, launch.options)
+            self._failed, self._proposed = tried, event.error.actions
+            save_last_start(tried, supervisor.log.path, event.error)
+
+    async def _clean_up_shielded(self) -> None:
+        """Clean up, unless a newer start is in progress. Finishes even when cancelled."""
+        settling = asyncio.ensure_future(self._clean_up())
+        try:
+            await asyncio.shield(settling)
+        except asyncio.CancelledError:
+            await asyncio.wait([settling])
+            raise
+
+    async def _clean_up(self) -> None:
+        async with self._putting_away:
+            supervisor = self._supervisor
+            resting = supervisor is not None and supervisor.status.state in (ServerState.STOPPED, ServerState.FAILED)
+            if supervisor is None or supervisor.changing or not resting:
+                return
+            presence, self._presence, self._supervisor = self._presence, None, None
+            supervisor.log.close()
+            if presence is not None:
+                await presence.withdraw()
+            await self.monitor.end()
+
+
+def _remember_choices(model: Path, set_aside: Mapping[str, Value] | None, chosen: Mapping[str, Value]) -> None:
+    before = load_settings(model) if set_aside is None else set_aside
+    save_settings(model, {**before, **chosen})
+
+
+def _call_listener(listener: Callable[[Any], None], event: object) -> None:
+    """Call a listener. Its failure (a closed terminal, for example) must not end the supervision of the server."""
+    try:
+        listener(event)
+    except Exception:  # noqa: BLE001 -- whatever it is
+        _log.exception("A listener failed: %s", type(event).__name__)

@@ -1,0 +1,158 @@
+"""settings.toml in the config folder, changed line by line, so that comments and unknown keys stay."""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.base.errors import BadOption
+from launcher.base.files import make_folder, write_atomically
+from launcher.base.messages import join_messages, message
+from launcher.base.paths import config_dir
+from launcher.base.store import PARSE_ERRORS, KeptFile, hold_file_lock
+
+Value = bool | int | float | str
+_BEGIN = "# Settings of MTP Launcher. `mtp-launcher settings` lists them all; what is not named here is as usual.\n"
+_LOCK_S = 5.0
+_MOST_BYTES = 2**20
+damage: list[str] = []
+"""Notices about files that this process has set aside, for a window that opens later."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileContents:
+    """Contents of the file by TABLE.KEY, and notices about it."""
+
+    values: Mapping[str, Value]
+    notices: tuple[str, ...] = ()
+
+
+def path() -> Path:
+    """Return the path of the settings file."""
+    return config_dir() / "settings.toml"
+
+
+def read() -> FileContents:
+    """Return the contents of the file. An invalid file is set aside as .bad, with a notice.
+
+    Raises OSError: see store.
+    """
+    values, found = _FILE.inspect(path())
+    if found is None:
+        return FileContents(values)
+    where = (
+        message("It is kept as {bad}.", bad=found.kept_as)
+        if found.kept_as
+        else message("It is left as {file}.", file=found.path)
+    )
+    notice = join_messages(
+        message("The file of settings was damaged ({error}), so all are as usual.", error=found.why), where
+    )
+    damage.append(notice)
+    return FileContents(values, (notice,))
+
+
+def write(name: str, value: Value | None) -> None:
+    """Write a value, or remove the setting for None. All other lines stay as they are.
+
+    Raises BadOption when the file has the setting in a form that cannot be changed line by line, and OSError.
+    """
+    file = path().resolve()  # keep a symlink, for example into a user's dotfiles
+    make_folder(file.parent)
+    with hold_file_lock(file, _LOCK_S):
+        kept = dict(read().values)
+        text = file.read_bytes().decode("utf-8-sig") if file.exists() else _BEGIN
+        if value is None and name not in kept:
+            return
+        written = _changed(text, name, value)
+        wanted = {each: there for each, there in kept.items() if each != name}
+        if value is not None:
+            wanted[name] = value
+        try:
+            same = _parsed(written.encode()) == wanted
+        except PARSE_ERRORS:
+            same = False
+        if not same:
+            raise BadOption(
+                message("{file} writes {name} in a way that only a person can change.", file=file, name=name),
+                message("Edit it, or write each setting as KEY = VALUE on a line of its own under its [TABLE]."),
+                setting=name,
+            )
+        write_atomically(file, written.encode())
+
+
+def _parsed(data: bytes) -> Mapping[str, Value]:
+    return _flat(tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n")))
+
+
+def _flat(tables: Mapping[str, object], above: str = "") -> dict[str, Value]:
+    """Return a table's values by TABLE.KEY. Values of other types (a date, a list) become text."""
+    found: dict[str, Value] = {}
+    for key, each in tables.items():
+        if isinstance(each, dict):
+            found |= _flat(each, f"{above}{key}.")
+        else:
+            found[f"{above}{key}"] = each if isinstance(each, bool | int | float | str) else str(each)
+    return found
+
+
+_FILE: KeptFile[Mapping[str, Value]] = KeptFile(
+    "The file of settings", _parsed, dict, then="all are as usual", most_bytes=_MOST_BYTES
+)
+
+
+def _changed(text: str, name: str, value: Value | None) -> str:
+    """Return the text with the setting's line changed, added, or removed for None."""
+    table, _, key = name.partition(".")
+    lines = text.replace("\r\n", "\n").splitlines()
+    begin = next((at for at, line in enumerate(lines) if _is_table_head(line, table)), None)
+    line = [] if value is None else [f"{key} = {_written(value)}"]
+    if begin is None:
+        gap = [""] if lines and lines[-1].strip() else []
+        return _joined([*lines, *gap, f"[{table}]", *line])
+    end = next((at for at in range(begin + 1, len(lines)) if lines[at].lstrip().startswith("[")), len(lines))
+    for at in range(begin + 1, end):
+        if re.match(rf"""\s*(?:{re.escape(key)}|"{re.escape(key)}"|'{re.escape(key)}')\s*=""", lines[at]):
+            after, comment = _end_of_value(lines, at)
+            return _joined([*lines[:at], *(f"{each}{comment}" for each in line), *lines[after:]])
+    last = next((at for at in range(end - 1, begin, -1) if lines[at].strip()), begin)
+    return _joined([*lines[: last + 1], *line, *lines[last + 1 :]])
+
+
+def _is_table_head(line: str, table: str) -> bool:
+    return re.fullmatch(rf"\s*\[\s*{re.escape(table)}\s*\]\s*(?:#.*)?", line) is not None
+
+
+def _end_of_value(lines: list[str], begin: int) -> tuple[int, str]:
+    """Return the index of the line after a value, and the trailing comment of a single-line value."""
+    for end in range(begin + 1, len(lines) + 1):
+        try:
+            whole = tomllib.loads("\n".join(lines[begin:end]))
+        except tomllib.TOMLDecodeError:
+            continue
+        line = lines[begin]
+        marks = [at for at, letter in enumerate(line) if letter == "#"] if end == begin + 1 else []
+        for at in marks:  # the first # that leaves the value unchanged begins the comment
+            try:
+                if tomllib.loads(line[:at]) == whole:
+                    return end, f"  {line[at:]}"
+            except tomllib.TOMLDecodeError:
+                continue
+        return end, ""
+    return begin + 1, ""
+
+
+def _written(value: Value) -> str:
+    """Return a value as TOML.
+
+    JSON strings are TOML strings, except for one control character that JSON does not escape.
+    """
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _joined(lines: list[str]) -> str:
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,30 @@
+"""Addresses of a shared server for other computers, and firewall hints."""
+
+from dataclasses import dataclass
+
+from launcher.machine.addresses import firewall_hint, list_lan_addresses
+from launcher.machine.host import read_host
+from launcher.machine.wsl import read_wsl_settings
+
+
+@dataclass(frozen=True, slots=True)
+class ShareInfo:
+    """`urls` are the base addresses for other computers, without a path; that of the default route is first.
+
+    `hint` is how to open the port in a firewall, with commands on separate lines; empty if not needed.
+    """
+
+    urls: tuple[str, ...]
+    hint: str
+
+
+def shared_urls(port: int) -> tuple[str, ...]:
+    """Return the base addresses of a server on `port` for other computers, without a path."""
+    return tuple(f"http://{address}:{port}" for address in list_lan_addresses())
+
+
+def read_share_info(port: int) -> ShareInfo:
+    """Return how other computers reach a server on `port`, from this computer's current networks."""
+    host = read_host()
+    mirrored = any(each.values.get("wsl2.networkingmode", "").lower() == "mirrored" for each in read_wsl_settings())
+    return ShareInfo(shared_urls(port), firewall_hint(port, system=host.kind, wsl=host.wsl, wsl_mirrored=mirrored))

@@ -1,0 +1,278 @@
+"""Curves and sustained load on a session's server, recorded in the history."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launcher.app.bench import SessionBench
+from launcher.app.session import Session
+from launcher.base.errors import BadOption, ServerNotFound, Unreachable
+from launcher.base.messages import join_messages, message
+from launcher.engine.serve_options import (
+    DEFAULT_DRAFT,
+    FALLBACK_CONTEXT,
+    ServeOptions,
+    check_options,
+    fallback_context,
+)
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import Launch, check_model
+from launcher.engine.server.launch import prepare_launch as launch_plan
+from launcher.engine.server.state import SERVING, ServerState
+from launcher.tuning.curves import (
+    CurveAxis,
+    CurveStart,
+    OnCurveProgress,
+    OnRoundPoint,
+    PromptsAt,
+    RoundPoint,
+    build_curve,
+    context_for_fill,
+    context_starts,
+    default_fills,
+    fill_starts,
+    list_runs,
+    measure_curve,
+    prompts_for_streams,
+    stream_starts,
+    summarize_curve,
+)
+from launcher.tuning.endurance import OnRun, judge_endurance, sustain_load
+from launcher.tuning.fill import fill_prompts
+from launcher.tuning.history import HistoryWriter
+from launcher.tuning.history_environment import Environment
+from launcher.tuning.plan_of_trials import WARM_UP_TOKENS
+from launcher.tuning.records import Prompt, Run, Value
+from launcher.tuning.space import DRAFT
+from launcher.tuning.workloads import Workload
+
+CURVE, ENDURE = "curve", "endure"
+"""Kinds of their sessions in the history."""
+STREAMS = (1, 2, 4)
+_CONTEXTS = 4
+_LEAST_CONTEXT = 2_048
+_NOTICED_S = 5.0
+
+OnBegun = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepModel:
+    """A model to measure: its options, its name as the user wrote it, and the draft lengths of the series (0: no MTP).
+
+    `trained` is the model's training context in tokens.
+    """
+
+    options: ServeOptions
+    named: str
+    drafts: tuple[int, ...]
+    trained: int | None
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """The settings that are not left to the engine."""
+        return dict(self.options.chosen())
+
+
+async def prepare_model(options: ServeOptions, named: str, drafts: Sequence[int] = ()) -> SweepModel:
+    """Return the model to measure, with the given draft lengths, else with none and (if possible) the default length.
+
+    Raises BadOption for invalid options, errors of the model's file, and ModelHasNoHead for drafts without a head.
+    """
+    longest = replace(options, draft=max(drafts, default=0))
+    check_options(longest)
+    header = await asyncio.to_thread(check_model, longest)
+    can_draft = header.has_mtp_head or options.draft_file is not None
+    series = tuple(drafts) or ((0, options.draft or DEFAULT_DRAFT) if can_draft else (0,))
+    context = options.context or fallback_context(header.trained_context)
+    return SweepModel(replace(options, context=context), named, tuple(dict.fromkeys(series)), header.trained_context)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A curve to measure: its starts, and the points that are known not to fit."""
+
+    axis: CurveAxis
+    subject: SweepModel
+    workload: Workload
+    rounds: int
+    starts: tuple[CurveStart, ...]
+    gaps: tuple[RoundPoint, ...] = ()
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt at every place."""
+        return self.workload.prompts[0]
+
+
+def plan_sweep(
+    axis: CurveAxis, subject: SweepModel, workload: Workload, places: Sequence[int], rounds: int, *, grow: bool = True
+) -> Sweep:
+    """Return the curve to measure at `places`, or at this model's default places if empty.
+
+    With `grow` the context of a fill curve is enlarged for its places, up to the training context. Raises BadOption for
+    an invalid place.
+    """
+    tokens, context = workload.prompts[0].tokens, subject.options.context or FALLBACK_CONTEXT
+    least = 0 if axis is CurveAxis.FILL else 1
+    if any(place < least for place in places):
+        raise BadOption(message("The places of a curve are {least} or more.", least=least))
+    match axis:
+        case CurveAxis.FILL:
+            fills = tuple(places) or default_fills(context, tokens)
+            if grow:
+                context = min(
+                    max(context, context_for_fill(max(fills), tokens)), max(context, subject.trained or context)
+                )
+            settings = {**subject.settings, "ctx": context}
+            starts, gaps = fill_starts(settings, subject.drafts, fills, tokens)
+        case CurveAxis.CONTEXT:
+            most = subject.trained or context
+            usual = tuple(at for at in (most >> shift for shift in reversed(range(_CONTEXTS))) if at >= _LEAST_CONTEXT)
+            starts, gaps = context_starts(subject.settings, subject.drafts, places or usual or (most,)), ()
+        case CurveAxis.STREAMS:
+            starts, gaps = stream_starts(subject.settings, subject.drafts, places or STREAMS), ()
+    return Sweep(axis, subject, workload, rounds, starts, gaps)
+
+
+async def run_sweep(
+    session: Session,
+    sweep: Sweep,
+    on_taken: OnRoundPoint,
+    on_step: OnCurveProgress = lambda _: None,
+    *,
+    on_begun: OnBegun = lambda _: None,
+) -> None:
+    """Measure a curve on a session's server, and leave it running. `on_begun` gets the session id in the history.
+
+    If cancelled, `on_taken` has received everything measured so far, and it is kept. Raises what
+    `curves.measure_curve` raises, and errors of the engine.
+    """
+    bench = _Bench(session, sweep.subject.options, named=sweep.subject.named)
+    record = await _Record.begin(CURVE, sweep.subject, sweep.starts[0].settings, f"{sweep.workload.name}, {sweep.axis}")
+    on_begun(record.id)
+    found: list[RoundPoint] = list(sweep.gaps)
+
+    def keep(taken: RoundPoint) -> None:
+        found.append(taken)
+        record.add(list_runs([taken]))
+        on_taken(taken)
+
+    warm_up = replace(sweep.prompt, name="warm-up", tokens=min(WARM_UP_TOKENS, sweep.prompt.tokens))
+    complete = False
+    try:
+        await measure_curve(
+            bench,
+            sweep.starts,
+            _prompts_at(sweep, session),
+            warm_up,
+            rounds=sweep.rounds,
+            on_taken=keep,
+            on_step=on_step,
+        )
+        complete = True
+    finally:
+        curve = build_curve(sweep.axis, found)
+        await record.end(
+            {**curve.as_json(), "complete": complete, "sentence": join_messages(*summarize_curve(curve)[:1])}
+        )
+
+
+class _Bench(SessionBench):
+    """A SessionBench that waits after a failed request until an ended engine is noticed, for `become` to restart it."""
+
+    async def run(self, prompt: Prompt, *, seed: int) -> Run:
+        """See SessionBench."""
+        run = await super().run(prompt, seed=seed)
+        if run.error is not None:
+            await _wait_until_ended(self.session)
+        return run
+
+
+async def _wait_until_ended(session: Session) -> None:
+    """Wait until the session notices that its engine has ended, 5 s at most: it may still run."""
+    with suppress(TimeoutError, ServerNotFound):
+        async with asyncio.timeout(_NOTICED_S):
+            await session.supervisor.wait_for(*(set(ServerState) - set(SERVING)))
+
+
+def _prompts_at(sweep: Sweep, session: Session) -> PromptsAt:
+    if sweep.axis is CurveAxis.STREAMS:
+        return prompts_for_streams(sweep.workload.prompts)
+    known: dict[int, tuple[Prompt, ...]] = {}
+
+    async def prompts_at(place: int) -> Sequence[Prompt]:
+        fill = place if sweep.axis is CurveAxis.FILL else 0
+        if fill not in known:
+            name = f"{sweep.prompt.name} at {fill}" if fill else sweep.prompt.name
+            prompt = replace(sweep.prompt, name=name, size=fill or sweep.prompt.size)
+            try:
+                known[fill] = await fill_prompts([prompt], session.supervisor.client)
+            except Unreachable:
+                await _wait_until_ended(session)
+                raise
+        return known[fill]
+
+    return prompts_at
+
+
+async def run_endurance(
+    session: Session,
+    subject: SweepModel,
+    draft: int,
+    workload: Workload,
+    seconds: float,
+    on_run: OnRun,
+    *,
+    on_begun: OnBegun = lambda _: None,
+) -> None:
+    """Put a session's server under load, and leave it running. `on_begun` gets the session id in the history.
+
+    If cancelled, `on_run` has received everything measured so far, and it is kept. Raises what `endurance.sustain_load`
+    raises.
+    """
+    bench = _Bench(session, subject.options, named=subject.named)
+    settings = {**subject.settings, DRAFT: draft}
+    record = await _Record.begin(ENDURE, subject, settings, f"{workload.name}, load")
+    on_begun(record.id)
+    runs: list[Run] = []
+
+    def keep(run: Run) -> None:
+        runs.append(run)
+        record.add([run])
+        on_run(run)
+
+    complete = False
+    try:
+        await sustain_load(bench, settings, workload.prompts[0], seconds, on_run=keep)
+        complete = True
+    finally:
+        await record.end({**judge_endurance(runs).as_json(), "complete": complete})
+
+
+class _Record:
+    """Records a measurement in the history. A failure to write does not stop the measurement."""
+
+    def __init__(self, writer: HistoryWriter, id: str) -> None:  # noqa: A002
+        self._writer, self.id = writer, id
+
+    @classmethod
+    async def begin(cls, kind: str, subject: SweepModel, settings: Mapping[str, Value], work: str) -> "_Record":
+        """Begin a session in the history.
+
+        `work` extends the workload's name, so that these runs are not taken for its replies.
+        """
+        launch: Launch = await launch_plan(replace(subject.options, draft=0), Endpoint(0, ""))
+        environment = await asyncio.to_thread(Environment.for_launch, launch)
+        writer = HistoryWriter()
+        return cls(writer, writer.begin(kind, environment, settings, workload=work))
+
+    def add(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            self._writer.add(self.id, run)
+
+    async def end(self, result: Mapping[str, Any]) -> None:
+        self._writer.finish(self.id, result)
+        await asyncio.shield(asyncio.to_thread(self._writer.close))

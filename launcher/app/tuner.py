@@ -1,0 +1,219 @@
+"""Tuning a model on this machine: saved after each trial to continue later. Restores the previous server."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from launcher.app.bench import SessionBench, options_with
+from launcher.app.session import Session
+from launcher.app.tuner_kept import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
+from launcher.app.tuner_space import PreparedTune
+from launcher.base.errors import LauncherError, NothingMeasured, Superseded
+from launcher.base.messages import message
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.launch import Launch
+from launcher.engine.settings import load_settings, save_settings
+from launcher.models.server_settings import ROWS
+from launcher.models.server_settings import Value as Setting
+from launcher.tuning.fill import fill_prompts
+from launcher.tuning.history import History, HistoryWriter, history_file
+from launcher.tuning.history_environment import Environment, model_facts
+from launcher.tuning.machine_preset import save_tuned_preset
+from launcher.tuning.records import Settings
+from launcher.tuning.tune_state import TuneState
+from launcher.tuning.tuner import OnEvent, Paused, TrialFailed, TrialMeasured, TuneEvent, tune
+from launcher.tuning.verdict import Verdict
+from launcher.tuning.workloads import Workload
+
+PAUSED = message("Paused: it can be continued.")
+"""Sentence in the history for a paused tune."""
+_log = logging.getLogger(__name__)
+
+
+async def run_tune(
+    session: Session,
+    prepared: PreparedTune,
+    on_event: OnEvent,
+    *,
+    resume: SavedTune | None = None,
+) -> Verdict:
+    """Tune a model on a session's server. The previously served model is served again at the end, also after a cancel.
+
+    Cancelling pauses: the state is saved after each trial, and `resume` continues it. Everything goes into the history.
+    Raises what `tuning.tuner.tune` raises; after Superseded the server stays with the operation that took it. Raises
+    TuneUnderWay when another program tunes.
+    """
+    with hold_tune_lock(), session.monitor.uncounted():
+        before = None if session.is_idle else session.supervisor.options
+        try:
+            verdict = await _tune_workload(
+                SessionBench(session, prepared.options, named=prepared.model), prepared, on_event, resume
+            )
+        except Superseded:
+            raise
+        except BaseException:
+            await _serve_again(session, before)
+            raise
+        await _serve_again(session, before)
+        return verdict
+
+
+async def serve_winner(session: Session, model: str, options: ServeOptions, settings: Settings) -> None:
+    """Serve the recommended settings of a tune, and keep them for the model's next start.
+
+    `options` are those of the tune.
+    """
+    await session.start(options_with(options, settings), chosen=server_settings_of(settings), named=model)
+    await asyncio.to_thread(save_winner, options, settings)
+
+
+def save_winner(options: ServeOptions, settings: Settings) -> None:
+    """Keep the recommended settings for the model's next start. Those of the last tune also become a machine preset."""
+    save_settings(options.model, load_settings(options.model) | server_settings_of(settings))
+    tune = load_tune(options.model)
+    if tune is None or tune.verdict is None or tune.verdict["settings"] != dict(settings):
+        return
+    try:
+        save_tuned_preset(tune.session, options.model)
+    except (LauncherError, OSError) as error:
+        _log.warning("The machine's preset cannot be kept: %s.", error)
+
+
+def measured_without_mtp(launch: Launch) -> float | None:
+    """Return the mean tokens/s without MTP from the last tune of this model and engine. None without one.
+
+    Raises HistoryUnusable.
+    """
+    if not history_file().exists():
+        return None
+    facts = model_facts(launch.header)
+    with History() as history:
+        for found in history.find(kind="tune", model=facts.name):
+            tuned = history.load(found.id)
+            where = tuned.environment
+            if (where.model.name, where.model.quant, where.engine) != (facts.name, facts.quant, launch.build.name):
+                continue
+            home = dict(tuned.settings)
+            rates = [run.decode_rate for run in tuned.runs if run.counts and dict(run.settings) == home]
+            if rates:
+                return fmean(rate for rate in rates if rate is not None)
+    return None
+
+
+def is_decided(verdict: Mapping[str, Any]) -> bool:
+    """Return whether a verdict (as Verdict.as_json) recommends anything: MTP on, MTP off, or other settings."""
+    return verdict["mtp"] != "undecided" or verdict["gain"] is not None
+
+
+def server_settings_of(settings: Settings) -> dict[str, Setting]:
+    """Return those of a tune's settings that are server settings, and can be kept by name."""
+    return {name: value for name, value in settings.items() if name in ROWS}
+
+
+async def _tune_workload(
+    bench: SessionBench, prepared: PreparedTune, on_event: OnEvent, resume: SavedTune | None
+) -> Verdict:
+    workload = resume.workload if resume else await _fill_workload(bench, prepared)
+    environment = await asyncio.to_thread(Environment.for_launch, prepared.launch)
+    record = _Record(prepared, workload, environment, resume)
+
+    def tell(event: TuneEvent) -> None:
+        record.record_event(event)
+        on_event(event)
+
+    state = resume.state if resume else None
+    try:
+        verdict = await tune(
+            bench, prepared.space, workload, prepared.goal, prepared.budget_s, on_event=tell, resume=state
+        )
+        record.end(verdict)
+        return verdict
+    except NothingMeasured as error:
+        record.fail(error)
+        raise
+    finally:
+        await asyncio.shield(asyncio.to_thread(record.close))
+
+
+async def _fill_workload(bench: SessionBench, prepared: PreparedTune) -> Workload:
+    """Return the workload with its prompts filled to their sizes. Counting takes an engine that serves the model."""
+    workload = prepared.workload
+    if workload.sized_tokens:
+        await bench.become(prepared.space.baseline_settings())
+        prompts = await fill_prompts(workload.prompts, bench.session.supervisor.client)
+        await bench.close()  # each trial needs its own start
+        workload = replace(workload, prompts=tuple(replace(prompt, size=None) for prompt in prompts))
+    return workload
+
+
+async def _serve_again(session: Session, before: ServeOptions | None) -> None:
+    """Serve what was served before a tune, or nothing."""
+    if before is None:
+        await session.stop()
+    else:
+        await session.start(before)
+
+
+class _Record:
+    """Saves a tune while it runs: its state in a file, its runs in the history.
+
+    A failure to write does not stop the tune.
+    """
+
+    def __init__(
+        self, prepared: PreparedTune, workload: Workload, environment: Environment, resume: SavedTune | None
+    ) -> None:
+        self._writer = HistoryWriter()
+        self._done = frozenset(map(id, resume.state.trials)) if resume else frozenset[int]()
+        if resume is None:
+            off = prepared.space.baseline_settings()
+            session = self._writer.begin("tune", environment, off, workload=workload.name)
+        else:
+            session = resume.session
+            self._writer.reopen(session)
+        self._kept = SavedTune(
+            model=prepared.model,
+            options=prepared.options,
+            workload=workload,
+            goal=prepared.goal,
+            budget_s=prepared.budget_s,
+            space=prepared.space,
+            state=resume.state if resume else TuneState({}, 0, ()),
+            session=session,
+        )
+
+    def record_event(self, event: TuneEvent) -> None:
+        """Save a new trial. The replayed trials of a continued tune are skipped."""
+        if isinstance(event, TrialMeasured | TrialFailed) and id(event.trial) not in self._done:
+            for run in event.trial.runs:
+                self._writer.add(self._kept.session, run)
+            self._save(event.state)
+        elif isinstance(event, Paused):
+            self._writer.finish(self._kept.session, {"sentence": PAUSED})
+
+    def end(self, verdict: Verdict) -> None:
+        """Save the verdict."""
+        told = verdict.as_json()
+        self._writer.finish(self._kept.session, {**told, "goal": self._kept.goal.aim.value})
+        self._save(replace(self._kept.state, trials=verdict.trials), told)
+
+    def fail(self, error: LauncherError) -> None:
+        """Record that nothing could be measured. There is nothing to continue."""
+        self._writer.finish(self._kept.session, {"error": error.title, "sentence": error.title})
+        with suppress(OSError):
+            delete_tune(self._kept.options.model)
+
+    def close(self) -> None:
+        """Finish writing the history."""
+        self._writer.close()
+
+    def _save(self, state: TuneState, verdict: Mapping[str, object] | None = None) -> None:
+        self._kept = self._kept.with_state(state, verdict)
+        try:
+            save_tune(self._kept)
+        except OSError as error:
+            _log.warning("The tune cannot be kept, and so not be continued later: %s.", error.strerror or error)

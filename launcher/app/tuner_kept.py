@@ -1,0 +1,178 @@
+"""Saved tunes: the last tune of each model, saved after each trial, with all that is needed to continue it."""
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict
+
+from launcher.base.errors import LauncherError, TuneMismatch
+from launcher.base.files import make_private_folder, write_atomically
+from launcher.base.messages import add_message_data, message, restore_messages
+from launcher.base.paths import state_dir
+from launcher.base.store import KeptFile
+from launcher.engine.serve_options import ServeOptions
+from launcher.tuning.goal import Goal
+from launcher.tuning.space import Space, SpaceAxis
+from launcher.tuning.tune_state import TuneState
+from launcher.tuning.workloads import Workload
+
+_VERSION = 1
+
+
+class TuneUnderWay(LauncherError):
+    """Another program of this user is tuning."""
+
+    code = "tune_under_way"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTune:
+    """A saved tune. `verdict` is as in Verdict.as_json, None while the tune can be continued.
+
+    `session` is its id in the history, and `changed_s` the time of saving in seconds since the epoch.
+    """
+
+    model: str
+    options: ServeOptions
+    workload: Workload
+    goal: Goal
+    budget_s: float
+    space: Space
+    state: TuneState
+    session: str
+    verdict: Mapping[str, Any] | None = None
+    changed_s: float = 0.0
+
+    def with_state(self, state: TuneState, verdict: Mapping[str, Any] | None = None) -> Self:
+        """Return the tune with a new state and verdict."""
+        return replace(self, state=state, verdict=verdict)
+
+
+class _File(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    version: int
+    model: str
+    options: ServeOptions
+    workload: Workload
+    goal: Goal
+    budget_s: float
+    space: dict[str, Any]
+    state: dict[str, Any]
+    session: str
+    verdict: dict[str, Any] | None
+    changed_s: float
+
+
+def save_tune(tune: SavedTune) -> None:
+    """Save a tune, replacing the previous one of the same model. Raises OSError."""
+    file = _File(
+        version=_VERSION,
+        model=tune.model,
+        options=tune.options,
+        workload=tune.workload,
+        goal=tune.goal,
+        budget_s=tune.budget_s,
+        space=tune.space.as_json(),
+        state=tune.state.as_json(),
+        session=tune.session,
+        verdict=None if tune.verdict is None else add_message_data(dict(tune.verdict)),
+        changed_s=time.time(),
+    )
+    write_atomically(_path(tune.options.model), file.model_dump_json().encode())
+
+
+def load_tunes() -> list[SavedTune]:
+    """Return the last tune of each model, the latest first. Unreadable files are set aside."""
+    found = [tune for path in state_dir().glob("tune*.json") if (tune := _read(path)) is not None]
+    return sorted(found, key=lambda tune: tune.changed_s, reverse=True)
+
+
+def load_tune(model: Path | None = None) -> SavedTune | None:
+    """Return the last tune of a model's file, or of all models. None when there is none."""
+    return next((tune for tune in load_tunes() if model is None or _same_file(tune.options.model, model)), None)
+
+
+def _read(path: Path) -> SavedTune | None:
+    try:
+        return _TUNE.load(path)
+    except OSError:
+        return None
+
+
+def _parse(data: bytes) -> SavedTune:
+    file = _File.model_validate_json(data)
+    try:
+        state = TuneState.from_json(file.state)
+    except TuneMismatch as error:
+        raise ValueError(str(error)) from error
+    space = _space(file.space)
+    return SavedTune(
+        file.model,
+        file.options,
+        file.workload,
+        file.goal,
+        file.budget_s,
+        space,
+        state,
+        file.session,
+        restore_messages(file.verdict),
+        file.changed_s,
+    )
+
+
+_TUNE: KeptFile[SavedTune | None] = KeptFile(
+    "The tune that was begun", _parse, lambda: None, then="it cannot be continued"
+)
+
+
+def delete_tune(model: Path) -> None:
+    """Delete the last tune of a model's file."""
+    for path in state_dir().glob("tune*.json"):
+        found = _read(path)
+        if found is not None and _same_file(found.options.model, model):
+            path.unlink(missing_ok=True)
+
+
+def check_no_tune() -> None:
+    """Raise TuneUnderWay when a program of this user tunes, since parallel measurements would disturb both."""
+    with hold_tune_lock():
+        pass
+
+
+@contextmanager
+def hold_tune_lock() -> Iterator[None]:
+    """Hold the lock against other tunes of this user within the block. Raises TuneUnderWay."""
+    lock = FileLock(make_private_folder(state_dir()) / "tune.lock", timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise TuneUnderWay(
+            message("Another program of yours is tuning on this computer."),
+            message("Wait until it has ended, or end it."),
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _space(data: Mapping[str, Any]) -> Space:
+    axes = [SpaceAxis(name, tuple(values), memory, drafting) for name, values, memory, drafting in data["axes"]]
+    return Space(data["baseline"], tuple(data["drafts"]), tuple(axes))
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
+
+
+def _path(model: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(model.resolve())).hexdigest()[:16]
+    return state_dir() / f"tune-{name}.json"

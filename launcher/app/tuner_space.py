@@ -1,0 +1,310 @@
+"""Preparation of a tune: the search space for one model on this machine, and the expected time."""
+
+import asyncio
+import math
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import psutil
+
+from launcher.app.preview import Preview, PreviewBasis, Previewer, read_basis
+from launcher.app.speed_limit import speed_limit
+from launcher.base.errors import BadOption, ModelHasNoHead
+from launcher.base.messages import join_messages, message
+from launcher.engine.builds.build import BUILT_IN
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import Launch
+from launcher.engine.server.launch import prepare_launch as launch_plan
+from launcher.machine.gpu import ASLEEP, TOO_SHORT
+from launcher.machine.gpus import find_gpus, read_gpu_states
+from launcher.models.plan import Status
+from launcher.models.server_settings import ROWS, Likely, ServerSetting
+from launcher.models.speed import bytes_per_token
+from launcher.tuning.goal import Aim, Goal
+from launcher.tuning.plan_of_trials import TrialPlan, grace_s, plan_trials
+from launcher.tuning.records import Prompt, Settings, Value
+from launcher.tuning.space import DRAFT, Space, SpaceAxis
+from launcher.tuning.tune_state import Trial
+from launcher.tuning.workloads import Workload
+
+DRAFTS = (1, 2, 3, 4, 5, 6)
+VARIED = tuple(name for name, row in ROWS.items() if row.tuned is not None)
+"""Settings that can be varied beside the draft length."""
+_STEPS = 5
+_OF_LIMIT, _HOST_GB_S, _FASTEST = 0.6, 20.0, 300.0
+"""Guess of an unmeasured speed.
+
+A share of the limit by memory bandwidth, the bandwidth of usual host memory in GB/s where the GPU does not hold the
+model, and the highest guess in tokens/s.
+"""
+_LOAD_GB_S, _START_S = 2.0, 3.0
+"""Guess of an unmeasured start: GB/s for reading the file, and seconds for the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTune:
+    """A tune that is ready to begin. `options` serve the model, called `model` by the user, without MTP.
+
+    `plan` is its expected course within `budget_s` seconds, at `rate` tokens/s and `restart_s` seconds for a start;
+    `measured` is whether that start time was measured here, else it is a guess.
+    """
+
+    model: str
+    options: ServeOptions
+    launch: Launch
+    workload: Workload
+    goal: Goal
+    budget_s: float
+    space: Space
+    plan: TrialPlan
+    rate: float
+    restart_s: float
+    measured: bool
+    needs: Callable[[Settings], int | None]
+    """Returns the GPU memory of settings by the formula in MiB. None where unknown, or where it is host memory."""
+
+    def with_measured_times(self, trials: Sequence[Trial]) -> "PreparedTune":
+        """Return the tune with its plan recomputed from measured trials. Unchanged without a complete trial."""
+        whole = [trial for trial in trials if trial.error is None and trial.start_s and trial.runs]
+        if not whole:
+            return self
+        restart_s = fmean(trial.start_s for trial in whole)
+        runs = [run for trial in whole for run in trial.runs if run.decode_rate and run.reply_tokens]
+        if not runs:
+            return self
+        writing_s = sum(run.reply_tokens / (run.decode_rate or math.inf) for run in runs)
+        rate = sum(run.reply_tokens for run in runs) / writing_s
+        reading_s = max(0.0, sum(run.wall_s for run in runs) - writing_s) / len(runs)
+        found = plan_trials(
+            self.space, self.workload.prompts, self.budget_s, rate=rate, restart_s=restart_s, reading_s=reading_s
+        )
+        return replace(self, plan=found, rate=rate, restart_s=restart_s, measured=True)
+
+    @property
+    def tokens(self) -> int:
+        """Approximate tokens of all replies of the plan."""
+        return self.plan.starts * sum(prompt.tokens for prompt in self.workload.prompts)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the plan as JSON data."""
+        plan = self.plan
+        return {
+            "model": self.model,
+            "workload": self.workload.name,
+            "goal": self.goal.aim.value,
+            "budget_s": round(self.budget_s),
+            "grace_s": round(grace_s(self.budget_s)),
+            "seconds": round(plan.seconds),
+            "starts": plan.starts,
+            "starting_s": round(plan.starting_s),
+            "runs": plan.runs,
+            "tokens": self.tokens,
+            "rate": round(self.rate, 1),
+            "restart_s": round(self.restart_s, 1),
+            "restart_measured": self.measured,
+            "space": self.space.as_json(),
+        }
+
+
+async def prepare_tune(
+    model: str,
+    options: ServeOptions,
+    workload: Workload,
+    goal: Goal,
+    budget_s: float,
+    *,
+    vary: Collection[str] | None = None,
+    space: Space | None = None,
+    engine_pid: int | None = None,
+    log: Sequence[str] = (),
+) -> PreparedTune:
+    """Determine the search space and plan the trials. Starts nothing.
+
+    `vary` are the settings of VARIED to vary beside the draft length, None for those that are likely to matter. `space`
+    is that of a continued tune. `engine_pid` is the server that will be stopped for it, whose memory it may use. Raises
+    ModelHasNoHead for a model that cannot draft, BadOption for an unknown name or a goal without a sensor, and what
+    checks of a start raise.
+    """
+    if unknown := set(vary or ()) - set(VARIED):
+        wrong, known = (", ".join(names).replace("_", "-") for names in (sorted(unknown), VARIED))
+        raise BadOption(message("{wrong} cannot be varied.", wrong=wrong), message("There are {known}.", known=known))
+    launch = await launch_plan(replace(options, draft=0), Endpoint(0, ""))
+    basis = await read_basis(launch, engine_pid=engine_pid, log=log)
+    if not basis.can_draft:
+        raise ModelHasNoHead(
+            message("{name} has no MTP head, so there is nothing to decide.", name=options.model.name),
+            message("Get a file with the head (its repository is often called ...-MTP-GGUF)."),
+            path=str(options.model),
+        )
+    if goal.aim is Aim.ENERGY:
+        await asyncio.to_thread(_check_power)
+    options = replace(options, draft=0)
+    ground = _SpaceBuilder(launch, basis, goal, workload.prompts)
+    found = await asyncio.to_thread(lambda: replace(space, fits=ground.fits) if space else ground.space(vary))
+    rate = await asyncio.to_thread(_expected_rate, launch, basis)
+    load = basis.load
+    restart_s = load.seconds if load else launch.header.file_bytes / (_LOAD_GB_S * 1e9) + _START_S
+    trials = plan_trials(found, workload.prompts, budget_s, rate=rate, restart_s=restart_s)
+    return PreparedTune(
+        model,
+        options,
+        launch,
+        workload,
+        goal,
+        budget_s,
+        found,
+        trials,
+        rate,
+        restart_s,
+        load is not None,
+        ground.needs,
+    )
+
+
+class _SpaceBuilder:
+    """Facts about a model and a machine before a tune, and the search space that follows from them."""
+
+    def __init__(self, launch: Launch, basis: PreviewBasis, goal: Goal, prompts: Sequence[Prompt]) -> None:
+        self._launch, self._basis, self._goal, self._prompts = launch, basis, goal, prompts
+        self._previewer = Previewer(basis)
+
+    def fits(self, settings: Settings) -> bool:
+        """Return whether settings can be served, as far as that is known."""
+        return self._preview(settings).status is not Status.TOO_BIG
+
+    def needs(self, settings: Settings) -> int | None:
+        """Return the GPU memory of settings in MiB. None where it is host memory."""
+        return None if self.on_cpu else self._preview(settings).needed_mib
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the processor computes everything."""
+        return self._launch.build.name == BUILT_IN or self._basis.setting.backend == "cpu"
+
+    def _preview(self, settings: Settings) -> Preview:
+        return self._previewer.preview(settings)
+
+    def space(self, vary: Collection[str] | None) -> Space:
+        """Return the search space: the settings in `vary`, or those that are likely to matter here."""
+        on_cpu = self.on_cpu
+        experts = () if on_cpu else self._expert_layers()
+        offloads = len(experts) > 1
+        hot = any(prompt.sampling.get("temperature") != 0 for prompt in self._prompts)
+        unasked: Mapping[Likely, bool] = {
+            "": False,
+            "on_gpu": not on_cpu,
+            "long_answers": self._goal.aim is Aim.ANSWER,
+            "offloaded": offloads,
+            "on_processor": on_cpu or offloads,
+            "sampled": hot,
+        }
+        home = self._baseline_settings(experts)
+        found: Mapping[str, Sequence[Value]] = {
+            "kv": self._kv_types(home["kv"], offloads=offloads, named=vary is not None),
+            "n_cpu_moe": experts,
+            "threads": self._thread_numbers(home["threads"]),
+        }
+        axes = []
+        for name in VARIED:
+            row = ROWS[name]
+            wanted = name in vary if vary is not None else unasked[row.likely]
+            values = found[name] if name in found else _values_to_try(row, home[name])
+            if wanted and len(values) > 1 and name not in self._basis.lacks:
+                axes.append(SpaceAxis(name, tuple(values), memory=bool(row.memory), drafting=row.drafting))
+        return Space({axis.name: home[axis.name] for axis in axes}, DRAFTS, tuple(axes), fits=self.fits)
+
+    def _baseline_settings(self, experts: Sequence[int]) -> dict[str, Value]:
+        """Return the baseline settings without MTP: the user's own, else the defaults."""
+        options = self._launch.options
+        home = {
+            name: _default_value(ROWS[name]) if ROWS[name].value_in(options) is None else ROWS[name].value_in(options)
+            for name in VARIED
+        }
+        home["threads"] = options.threads or _physical_cores()
+        if experts and options.n_cpu_moe is None:
+            home["n_cpu_moe"] = experts[-1]
+        return home
+
+    def _kv_types(self, own: Value, *, offloads: bool, named: bool) -> Sequence[Value]:
+        """Return the KV cache types to try, smallest first: the user's, f16, and q8_0 where memory is short."""
+        tried = {own, ROWS["kv"].usual, *(("q8_0",) if offloads or named else ())}
+        order = ("q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "q8_0", "bf16", "f16", "f32")
+        known = [kind for kind in order if kind in tried and kind in (*self._basis.kv_types, own)]
+        return known if own in known else [own]
+
+    def _thread_numbers(self, own: Value) -> Sequence[Value]:
+        """Return the thread numbers to try: the user's, one per core, and one per logical processor."""
+        return sorted({int(own or 1), _physical_cores(), os.cpu_count() or 1})
+
+    def _expert_layers(self) -> list[int]:
+        """Return the numbers of layers with experts in host memory to try, highest first.
+
+        They go from where the longest draft fits down to where it fits without drafts, and include the user's. Empty
+        where all experts fit on the GPU.
+        """
+        most, own = self._basis.expert_layers, self._launch.options.n_cpu_moe
+        if not most:
+            return []
+        fewest, enough = (self._fewest_experts(draft, most) for draft in (0, DRAFTS[-1]))
+        step = max(1, -(-(enough - fewest) // (_STEPS - 1)))
+        found = {fewest, enough, *range(fewest, enough, step), *(() if own is None else (own,))}
+        return sorted(found, reverse=True)
+
+    def _fewest_experts(self, draft: int, most: int) -> int:
+        low, high = 0, most
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.fits({DRAFT: draft, "n_cpu_moe": middle}) else (middle + 1, high)
+        return low
+
+
+def _default_value(row: ServerSetting) -> Value:
+    """Return the default value of a setting."""
+    return row.tuned[0] if row.usual is None and row.tuned else row.usual
+
+
+def _values_to_try(row: ServerSetting, own: Value) -> Sequence[Value]:
+    """Return the values of the table to try and the current one. Numbers are sorted."""
+    values = dict.fromkeys((*(row.tuned or ()), own))
+    numbers = [each for each in values if isinstance(each, int | float)]
+    return sorted(numbers) if len(numbers) == len(values) else list(values)
+
+
+def _check_power() -> None:
+    """Raise BadOption when no sensor reports the power of the GPU that an engine would use.
+
+    A sleeping GPU is accepted.
+    """
+    found = find_gpus()
+    why = found.no_gpu_reason or ""
+    if found.gpus:
+        gpu = found.gpus[0]
+        told = read_gpu_states([gpu]).get(gpu.id)
+        why = (
+            (told[0]["gpu_power_w"].absent or "")
+            if told
+            else gpu.absent.get("driver", message("No driver here is asked."))
+        )
+        if gpu.asleep or why in ("", ASLEEP, TOO_SHORT):
+            return
+    raise BadOption(
+        join_messages(message("There is no power sensor here, so tokens per joule cannot be measured."), why),
+        message("Choose another goal: speed (tokens/s) or answer (time to the whole answer)."),
+    )
+
+
+def _physical_cores() -> int:
+    return min(psutil.cpu_count(logical=False) or os.cpu_count() or 1, os.cpu_count() or 1)
+
+
+def _expected_rate(launch: Launch, basis: PreviewBasis) -> float:
+    """Return the expected tokens/s without MTP, from the bytes read per token. See speed_limit."""
+    limit = speed_limit(launch).value
+    if limit is None and basis.geometry is not None and basis.weights is not None:
+        limit = _HOST_GB_S * 1e9 / bytes_per_token(basis.geometry, basis.weights, basis.setting)
+    if limit is None:
+        limit = _HOST_GB_S * 1e9 / launch.header.file_bytes
+    return min(_OF_LIMIT * limit, _FASTEST)

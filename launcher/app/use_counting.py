@@ -1,0 +1,102 @@
+"""Counters of real use while a session serves, and the advice on draft length that follows from them."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from launcher.app import settings
+from launcher.app.session import Session
+from launcher.app.settings_declared import ADVICE
+from launcher.base.errors import LauncherError
+from launcher.engine.server.launch import Launch
+from launcher.engine.settings import settings_of
+from launcher.monitor.traffic import Traffic
+from launcher.tuning.advice import Advice, advise_draft_length
+from launcher.tuning.history import History
+from launcher.tuning.history_environment import Environment
+from launcher.tuning.records import Settings
+from launcher.tuning.use_counts import UseCounts, place_of
+
+_PERIOD_S = 60.0
+_log = logging.getLogger(__name__)
+
+
+class UseCounting:
+    """Counts the use of a session's server by all clients, and saves the counts once a minute and at the end.
+
+    Nothing is counted while the setting `server.advice` is off. Belongs to the session's loop.
+    """
+
+    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
+        self._session = session
+        self._clock = clock
+        self._due_s = clock() + _PERIOD_S
+        self._counts: dict[str, tuple[Launch, UseCounts]] = {}
+        self._writing: asyncio.Task[None] | None = None
+        session.monitor.on_traffic = self.add_traffic
+
+    def add_traffic(self, traffic: Traffic) -> None:
+        """Add the traffic of some requests."""
+        launch = None if self._session.is_idle else self._session.supervisor.launch
+        counts = UseCounts.of(used_settings(launch), traffic) if launch is not None else None
+        if launch is None or counts is None:
+            return
+        key = repr((launch.build.version, launch.options.model, counts.settings))
+        before = self._counts.get(key)
+        self._counts[key] = launch, before[1].plus(counts) if before else counts
+        if self._clock() >= self._due_s and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.create_task(self.save_counts())
+
+    async def save_counts(self) -> None:
+        """Save the counts since the last time. Failures are logged as warnings, once a minute at most."""
+        self._due_s = self._clock() + _PERIOD_S
+        counts, self._counts = self._counts, {}
+        if counts:
+            await asyncio.to_thread(_save_counts, list(counts.values()))
+
+    async def close(self) -> None:
+        """Stop counting, and save the rest."""
+        self._session.monitor.on_traffic = None
+        if self._writing is not None:
+            await self._writing
+        await self.save_counts()
+
+
+def used_settings(launch: Launch) -> Settings:
+    """Return the settings of a server in the form in which use is counted. The user's own arguments become one text."""
+    told = settings_of(launch)
+    return {name: " ".join(map(str, value)) if isinstance(value, list) else value for name, value in told.items()}  # type: ignore[misc]
+
+
+def advice_for(launch: Launch) -> Advice | None:
+    """Return the advice on a model's present settings from its use. None where there is none, or the setting is off.
+
+    It reads files: call it off the event loop.
+    """
+    with suppress(LauncherError, OSError):
+        if not settings.current_value(ADVICE):
+            return None
+        here = Environment.for_launch(launch)
+        wanted = used_settings(launch)
+        with History() as history:
+            used = [each for each in history.load_use(place_of(here)) if each.settings == wanted]
+            if not used:
+                return None
+            found = history.find(model=here.model.name)
+            sessions = history.load_all([each.id for each in found if each.counted])
+        runs = [run for session in sessions if not session.environment.differences(here) for run in session.runs]
+        return advise_draft_length(used[0], runs)
+    return None
+
+
+def _save_counts(counts: list[tuple[Launch, UseCounts]]) -> None:
+    try:
+        if not settings.current_value(ADVICE):
+            return
+        with History() as history:
+            for launch, each in counts:
+                history.add_use(place_of(Environment.for_launch(launch)), [each])
+    except (LauncherError, OSError) as error:
+        _log.warning("What was used cannot be counted: %s", error)

@@ -1,0 +1,67 @@
+"""Versions of the program, the system, the engines and the drivers, for bug reports. No user data."""
+
+import platform
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher import __version__
+from launcher.base.errors import LauncherError
+from launcher.base.messages import message
+from launcher.engine.builds.installed import engine_in_use
+from launcher.engine.builds.probe import find_on_path, probe_engine
+from launcher.machine.machine import read_machine
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A component and its version. `absent` is the reason if that is unknown."""
+
+    what: str
+    version: str | None
+    absent: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.version or f'not known ({self.absent})'}"
+
+
+async def read_versions() -> tuple[Version, ...]:
+    """Return the versions of the program, the system, the engines and the drivers. Sleeping GPUs are not woken."""
+    machine = read_machine(wake=False)
+    told = [
+        Version("MTP Launcher", __version__),
+        Version("Python", platform.python_version()),
+        Version(message("System"), f"{machine.host.system}, {machine.host.machine}"),
+    ]
+    places: list[Path | None] = [None]
+    with suppress(LauncherError, OSError):
+        chosen = engine_in_use()
+        places += [chosen.program] if chosen is not None else []
+    on_path = find_on_path()
+    places += [on_path] if on_path is not None and on_path not in places else []
+    for place in places:
+        try:
+            build = await probe_engine(place)
+        except (LauncherError, OSError) as error:
+            name = message("Built-in engine") if place is None else message("Engine {name}", name=place.name)
+            told.append(Version(name, None, str(getattr(error, "title", error))))
+        else:
+            told.append(
+                Version(
+                    message("Built-in engine") if place is None else message("Engine {name}", name=build.name),
+                    build.version,
+                )
+            )
+    told += [
+        Version(message("Driver of {name}", name=gpu.name), gpu.driver, gpu.absent.get("driver", ""))
+        for gpu in machine.gpus
+    ]
+    if not machine.gpus:
+        told.append(Version("GPU", None, machine.no_gpu_because or message("none was found")))
+    return tuple(told)
+
+
+def versions_text(told: Sequence[Version]) -> str:
+    """Return the versions as lines, for a report."""
+    return "\n".join(map(str, told))
